@@ -1,0 +1,3 @@
+from dalle_lib.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""Rotary angles for one text axis and two picture axes."""
+
+import math
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from dalle_lib.model.config import ModelConfig
+
+# Where the text lies on the picture's axes, and the picture on the text's: far from anything real.
+_PICTURE_ON_TEXT_AXIS = 8192.0
+_TEXT_ON_PICTURE_AXES = -10.0
+
+
+def rotary_angles(config: ModelConfig) -> Float[Tensor, "positions angles"]:
+    """Return the angle of each pair of a head's entries at each position, in float32.
+
+    Computed in float32 on purpose: at 8192 its rounding is part of the published model's function.
+    Source: arXiv:2104.09864, laid out over text, rows and columns as in arXiv:2207.03481.
+    """
+    share = config.dim_head // 3
+    count = share // 2
+    text_frequency = 1.0 / 10000 ** (torch.arange(0, 2 * count, 2).float() / share)
+    picture_frequency = torch.linspace(1.0, 5.0, count) * math.pi
+
+    text = torch.full((config.text_part + config.image_length,), _PICTURE_ON_TEXT_AXIS)
+    text[: config.text_part] = torch.arange(config.text_part).float()
+    axis = torch.linspace(-1.0, 1.0, config.grid)
+    before = torch.full((config.text_part,), _TEXT_ON_PICTURE_AXES)
+    row = torch.cat([before, axis.repeat_interleave(config.grid)])
+    column = torch.cat([before, axis.repeat(config.grid)])
+    return torch.cat(
+        [
+            torch.outer(text, text_frequency),
+            torch.outer(row, picture_frequency),
+            torch.outer(column, picture_frequency),
+        ],
+        dim=1,
+    )
+
+
+def turns(angles: Float[Tensor, "seq angles"], dim_head: int) -> Complex[Tensor, "seq pairs"]:
+    """Return the complex numbers of length 1 that `rotate` multiplies by; pairs that have no angle get 1."""
+    padded = F.pad(angles, (0, dim_head // 2 - angles.shape[-1]))
+    return torch.polar(torch.ones_like(padded), padded)
+
+
+def rotate(x: Float[Tensor, "batch seq head dim"], turns: Complex[Tensor, "seq pairs"]) -> Tensor:
+    """Return `x` with each pair of neighbouring entries turned, as one complex number, by `turns` at its position."""
+    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)

@@ -1,0 +1,7 @@
+"""LAMB with 8-bit statistics, its parameter groups and its schedule."""
+
+from dalle_lib.optimizer.groups import parameter_groups
+from dalle_lib.optimizer.lamb import LAMB8bit
+from dalle_lib.optimizer.schedule import linear_warmup_schedule
+
+__all__ = ["LAMB8bit", "linear_warmup_schedule", "parameter_groups"]

@@ -1,0 +1,223 @@
+"""The run card: everything that the peers of one run must share, under one name."""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from dalle_lib.model import ModelConfig
+from dalle_lib.streaming import CodesFormat
+
+PROTOCOL = 1
+"""Raised when peers of this version can no longer train with peers of the last."""
+EMBEDDED = Path(__file__).parent / "assets"
+CARD = "run.json"
+
+Positive = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileCard(_Part):
+    """One file of the run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    """Its name beside the card."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Its hash; a file with another one is refused."""
+
+
+class DataCard(_Part):
+    """The captions and codes to train on."""
+
+    train: str
+    """A folder beside the card, or `hf://datasets/owner/name/folder`."""
+    held_out: str
+    """The same for pictures that are never trained on."""
+    revision: str | None = None
+    """Commit of the data set on the Hub."""
+    format: CodesFormat
+    """What the codes are; files that say otherwise are refused."""
+
+
+class OptimizerCard(_Part):
+    """The LAMB optimizer and its schedule."""
+
+    lr: float = Field(gt=0)
+    warmup_epochs: int = Field(ge=0)
+    total_epochs: Positive
+    betas: tuple[float, float] = (0.9, 0.96)
+    eps: float = Field(default=1e-6, gt=0)
+    weight_decay: float = Field(default=0.045, ge=0)
+    max_grad_norm: float = Field(default=4.0, gt=0)
+    max_weight_norm: float = Field(default=10_000.0, gt=0)
+    bits: Literal[8, 32] = 8
+
+
+class AveragingCard(_Part):
+    """When and how peers average."""
+
+    target_batch_size: Positive
+    """Samples over all peers that make one epoch, which is one optimizer step."""
+    matchmaking_s: float = Field(gt=0)
+    """Seconds in which peers find each other before a round. Raise if rounds often lack peers."""
+    timeout_s: float = Field(gt=0)
+    """Seconds after which a round that hangs is given up."""
+    state_every: Positive = 5
+    """Epochs between averaging the parameters themselves."""
+    delayed: bool = True
+    """Compute on while gradients are averaged and applied; updates then come one epoch late."""
+    eight_bit_from: Positive = 2**16
+    """Tensors with at least this many elements travel in 8 bits a value, smaller ones in 16."""
+
+
+class RecipeCard(_Part):
+    """What is done to a batch before training on it."""
+
+    code_corruption: Share = 0.0
+    """Share of the codes shown that are replaced by random ones."""
+    caption_dropout: Share = 0.0
+    """Share of captions left out, for guided sampling."""
+
+
+class RunCard(_Part):
+    """What the peers of one run share. Loaded by name, from `run.json`.
+
+    Peers whose cards differ in what matters have different fingerprints, and never meet.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
+    protocol: int = PROTOCOL
+    model: ModelConfig
+    data: DataCard
+    tokenizer: FileCard
+    vqgan: FileCard
+    checkpoint: FileCard | None = None
+    """Weights to start from; none starts from random ones."""
+    seed: int = 0
+    """Seed of those random ones, equal on all peers."""
+    optimizer: OptimizerCard
+    averaging: AveragingCard
+    recipe: RecipeCard = RecipeCard()
+    initial_peers: tuple[str, ...] = ()
+    """Addresses where newcomers find the swarm."""
+
+    _folder: Path | None = PrivateAttr(default=None)
+    _repository: str | None = PrivateAttr(default=None)
+
+    @classmethod
+    def load(cls, run: str | Path) -> "RunCard":
+        """Return the card of a run: the embedded "emoji", a folder or run.json file, or "owner/name" on the Hub.
+
+        Raises ValueError if there is no such run, or its card is not valid for this version.
+        """
+        path = EMBEDDED / run if (EMBEDDED / run / CARD).is_file() else Path(run)
+        repository = None
+        if path.is_dir() and (path / CARD).is_file():
+            path = path / CARD
+        elif not path.is_file():
+            repository = str(run)
+            path = _download(repository, CARD)
+        card = cls.model_validate_json(path.read_bytes())
+        if card.protocol != PROTOCOL:
+            raise ValueError(
+                f"run {card.name!r} needs protocol {card.protocol}, this version has {PROTOCOL}: "
+                f"{'update dalle_lib' if card.protocol > PROTOCOL else 'ask its organiser for a newer card'}."
+            )
+        card._folder, card._repository = path.parent, repository
+        return card
+
+    def with_changes(self, **fields) -> "RunCard":
+        """Return a checked copy with other values; its files stay where they are."""
+        card = type(self).model_validate({**self.model_dump(), **fields})
+        card._folder, card._repository = self._folder, self._repository
+        return card
+
+    def in_folder(self, folder: str | Path) -> "RunCard":
+        """Return a copy whose files are looked for in `folder`."""
+        card = self.with_changes()
+        card._folder, card._repository = Path(folder), None
+        return card
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the card and the local files it names to `folder`, so that the folder is a run of its own."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.resolve() != (self._folder and self._folder.resolve()):
+            for file in self._files():
+                shutil.copyfile(self.path(file), folder / file.name)
+            for source in (self.data.train, self.data.held_out):
+                if not source.startswith("hf://"):
+                    shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
+        unfinished = folder / f"{CARD}.unfinished"
+        unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        os.replace(unfinished, folder / CARD)
+        return folder
+
+    def path(self, file: FileCard) -> Path:
+        """Return where `file` lies, downloaded if the run is on the Hub. Raises ValueError for another hash."""
+        if self._repository is not None:
+            path = _download(self._repository, file.name)
+        elif self._folder is not None:
+            path = self._folder / file.name
+        else:
+            raise ValueError(f"run card {self.name!r} was not loaded from anywhere, so {file.name} cannot be found.")
+        if (found := sha256_of(path)) != file.sha256:
+            raise ValueError(
+                f"{path} is not the file that run {self.name!r} names: expected SHA-256 {file.sha256}, found {found}. "
+                f"Delete it and load the run again."
+            )
+        return path
+
+    def data_source(self, source: str) -> str:
+        """Return where one of the card's data sets is, as `stream_codes` takes it."""
+        if source.startswith("hf://"):
+            return source
+        if self._folder is None:
+            raise ValueError(f"run card {self.name!r} was not loaded from a folder, so {source} cannot be found.")
+        return str(self._folder / source)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short hash of all that peers must agree on; addresses, names and weights are not part of it."""
+        shared = self.model_dump(mode="json", exclude={"name", "initial_peers", "checkpoint"})
+        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def key(self) -> str:
+        """Prefix of everything that this run's peers store and look up."""
+        return f"{self.name}-{self.fingerprint}"
+
+    def _files(self) -> list[FileCard]:
+        return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def file_card(path: Path) -> FileCard:
+    """Return the entry of a file in a card."""
+    return FileCard(name=path.name, sha256=sha256_of(path))
+
+
+def _download(repository: str, name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repository, name))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise ValueError(
+            f"no run {repository!r}: expected the embedded 'emoji', a folder with {CARD}, or a model repository on "
+            f"the Hub. {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,184 @@
+"""Files of captions and codes, and an endless shuffled stream of their rows.
+
+A file is Parquet, compressed with Brotli, with the columns `caption` (string) and `codes` (little-endian uint16 of
+one picture, row by row). Its metadata says what the codes mean, so that a run refuses codes of another VQ-GAN.
+"""
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+logger = logging.getLogger(__name__)
+
+_METADATA_KEY = b"dalle_lib.codes"
+_DTYPE = np.dtype("<u2")
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodesFormat:
+    """What the codes of a file are."""
+
+    grid: int
+    """Side of the square of codes of a picture."""
+    codebook_size: int
+    """Codes run from 0 to this, exclusive."""
+    vqgan_sha256: str
+    """Hash of the VQ-GAN's weights file: codes mean nothing without it."""
+
+
+@dataclass(frozen=True)
+class CodeRow:
+    """One picture and its caption."""
+
+    caption: str
+    codes: np.ndarray
+    """[grid x grid] int64."""
+
+
+def write_codes(file: str | Path, rows: list[CodeRow], codes_format: CodesFormat, rows_per_group: int = 1000) -> None:
+    """Write `rows` to a Parquet file whose metadata holds `codes_format`."""
+    columns = {
+        "caption": pa.array([row.caption for row in rows], pa.string()),
+        "codes": pa.array([row.codes.astype(_DTYPE).tobytes() for row in rows], pa.binary()),
+    }
+    table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(asdict(codes_format))})
+    pq.write_table(table, file, compression="brotli", row_group_size=rows_per_group, write_page_checksum=True)
+
+
+def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
+    """Return all rows of a local file in their order; bad ones are left out."""
+    with open(file, "rb") as handle:
+        parquet = _open(handle, str(file), expected)
+        codes_format = _format_of(parquet, str(file))
+        rows = [_parse(row, codes_format) for row in parquet.read().to_pylist()]
+    return [row for row in rows if row is not None]
+
+
+class CodeStream:
+    """Endless rows of `files` in an order that `seed` decides: files, row groups and rows within one are shuffled.
+
+    A row that is not what the file's metadata promises is dropped and counted in `bad_rows`; a row group that cannot
+    be read is skipped and counted in `bad_groups`. Raises ValueError if nothing readable is left.
+    """
+
+    def __init__(
+        self,
+        files: list[str],
+        *,
+        seed: int,
+        expected: CodesFormat | None = None,
+        open_file: Callable[[str], BinaryIO] = lambda file: open(file, "rb"),
+    ) -> None:
+        if not files:
+            raise ValueError("expected at least one Parquet file of codes, but got none.")
+        self.files, self.seed, self.expected, self._open_file = files, seed, expected, open_file
+        self.bad_rows = self.bad_groups = 0
+
+    def __iter__(self) -> Iterator[CodeRow]:
+        order = random.Random(self.seed)
+        while True:
+            good = 0
+            for file in order.sample(self.files, len(self.files)):
+                for row in self._rows_of(file, order):
+                    good += 1
+                    yield row
+            if good == 0:
+                raise ValueError(
+                    f"no readable row in {self.files[0]} and {len(self.files) - 1} other files: {self.bad_rows} bad "
+                    f"rows, {self.bad_groups} bad row groups. Were they made by dalle_lib.streaming.write_codes?"
+                )
+
+    def _rows_of(self, file: str, order: random.Random) -> Iterator[CodeRow]:
+        with _retry(lambda: self._open_file(file), file) as handle:
+            parquet = _retry(lambda: _open(handle, file, self.expected), file)
+            codes_format = _format_of(parquet, file)
+            for group in order.sample(range(parquet.num_row_groups), parquet.num_row_groups):
+                rows = self._read_group(parquet, group, file)
+                for raw in order.sample(rows, len(rows)):
+                    row = _parse(raw, codes_format)
+                    if row is None:
+                        self.bad_rows += 1
+                    else:
+                        yield row
+
+    def _read_group(self, parquet: pq.ParquetFile, group: int, file: str) -> list[dict]:
+        try:
+            return _retry(lambda: parquet.read_row_group(group).to_pylist(), file)
+        except (OSError, pa.ArrowInvalid) as error:
+            logger.warning("skipped row group %d of %s: %s", group, file, error)
+            self.bad_groups += 1
+            return []
+
+
+def stream_codes(source: str, *, seed: int, revision: str | None = None, expected: CodesFormat | None = None):
+    """Return the endless stream of a data set: a file, a folder, or `hf://datasets/owner/name[/folder]` on the Hub.
+
+    Raises ValueError if `source` holds no Parquet file, or if its codes are not what `expected` says.
+    """
+    if not source.startswith("hf://"):
+        path = Path(source)
+        files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+        if not files:
+            raise ValueError(f"expected Parquet files in {source}, but found none.")
+        return CodeStream([str(file) for file in files], seed=seed, expected=expected)
+
+    from huggingface_hub import HfFileSystem
+
+    hub = HfFileSystem()
+    files = _retry(lambda: hub.glob(f"{source.removesuffix('/')}/**.parquet", revision=revision), source)
+    if not files:
+        raise ValueError(f"expected Parquet files in {source} at revision {revision or 'main'}, but found none.")
+    return CodeStream(
+        sorted(files), seed=seed, expected=expected, open_file=lambda file: hub.open(file, revision=revision)
+    )
+
+
+def _open(handle: BinaryIO, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
+    parquet = pq.ParquetFile(handle, pre_buffer=False, page_checksum_verification=True)
+    if expected is not None and (found := _format_of(parquet, file)) != expected:
+        raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
+    return parquet
+
+
+def _format_of(parquet: pq.ParquetFile, file: str) -> CodesFormat:
+    metadata = parquet.schema_arrow.metadata or {}
+    if _METADATA_KEY not in metadata:
+        raise ValueError(f"{file} does not say what its codes are: write it with dalle_lib.streaming.write_codes.")
+    return CodesFormat(**json.loads(metadata[_METADATA_KEY]))
+
+
+def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:
+    caption, raw = row.get("caption"), row.get("codes")
+    if not isinstance(caption, str) or not isinstance(raw, bytes):
+        return None
+    if len(raw) != codes_format.grid**2 * _DTYPE.itemsize:
+        return None
+    codes = np.frombuffer(raw, _DTYPE).astype(np.int64)
+    return CodeRow(caption, codes) if codes.max() < codes_format.codebook_size else None
+
+
+def _retry(action: Callable, what: str):
+    """Return `action()`, tried again with growing delays while the network fails; other errors pass at once."""
+    from huggingface_hub.utils import HfHubHTTPError, httpx
+
+    for attempt in range(_ATTEMPTS):
+        try:
+            return action()
+        except (httpx.RequestError, HfHubHTTPError, ConnectionError) as error:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            if attempt == _ATTEMPTS - 1 or status in (401, 403, 404):
+                raise
+            delay_s = min(2**attempt, 30)
+            logger.warning("%s: %s; attempt %d, again in %d s", what, error, attempt + 1, delay_s)
+            time.sleep(delay_s)
+    raise AssertionError("unreachable")

@@ -1,0 +1,30 @@
+"""Peers, each a process of its own, that train one model together.
+
+Names are imported when first used: the supervisor of each peer must start quickly and stay small, so importing this
+loads neither torch nor hivemind.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dalle_lib.swarm.local import LocalSwarm, local_swarm
+    from dalle_lib.swarm.process import Peer, PeerFailed, join
+    from dalle_lib.swarm.settings import PeerSettings
+
+_HOMES = {
+    "LocalSwarm": "local",
+    "Peer": "process",
+    "PeerFailed": "process",
+    "PeerSettings": "settings",
+    "join": "process",
+    "local_swarm": "local",
+}
+
+__all__ = ["LocalSwarm", "Peer", "PeerFailed", "PeerSettings", "join", "local_swarm"]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

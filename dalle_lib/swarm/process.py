@@ -1,0 +1,127 @@
+"""A peer as a process of its own: start it, follow it, make it leave.
+
+A peer runs under a supervisor (dalle_lib.swarm.supervisor) in a session of its own. The pipe to its standard input is
+its leash: a line `stop`, or the end of the pipe however it came about, makes it leave cleanly. So a peer never
+outlives the program that started it, and a crashed thread or a stopped notebook cell does not end it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dalle_lib.swarm.events import EVENTS, read_events
+from dalle_lib.swarm.settings import PeerSettings
+
+SETTINGS = "settings.json"
+LOCK = "peer.lock"
+LOG = "peer.log"
+OUTPUT = "output.txt"
+PID = "supervisor.pid"
+LEAVE_TIMEOUT_S = 60.0
+"""A peer that takes longer than this to leave is ended by its supervisor."""
+
+# A leash must outlive the variable that a notebook cell overwrites, or running the cell again would end the peer.
+_LEASHES: dict[Path, subprocess.Popen] = {}
+
+
+class PeerFailed(RuntimeError):
+    """A peer's process ended with an error."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A running or finished peer, known by its folder."""
+
+    folder: Path
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process holds the folder's lock."""
+        try:
+            with FileLock(self.folder / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    def events(self) -> list[dict]:
+        """Return what it has told since it last started."""
+        return read_events(self.folder)
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the end of its log, or of its raw output if that is all there is."""
+        for name in LOG, OUTPUT:
+            file = self.folder / name
+            if file.exists() and (text := file.read_text(encoding="utf-8", errors="replace").strip()):
+                return "\n".join(text.splitlines()[-lines:])
+        return "(no log)"
+
+    def wait_for(self, event: str, timeout_s: float = 120.0) -> dict:
+        """Return the first event of that kind. Raises PeerFailed if the peer ends, or stays silent, without it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            running = self.is_running
+            found = [e for e in self.events() if e["event"] == event]
+            if found:
+                return found[0]
+            if not running:
+                break
+            time.sleep(0.1)
+        raise PeerFailed(
+            f"expected the peer in {self.folder} to report {event!r}, but it "
+            f"{'is still silent' if self.is_running else 'ended'}. Its log ends:\n{self.log_tail()}"
+        )
+
+    def ask_to_stop(self) -> None:
+        """Ask it to leave, and return at once."""
+        process = _LEASHES.pop(self.folder.resolve(), None)
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+        elif self.is_running:
+            os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+
+    def stop(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
+        """Ask it to leave, and return when it has. Raises PeerFailed if it has not after `timeout_s`."""
+        self.ask_to_stop()
+        self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
+        """Return when it has ended. Raises PeerFailed if it has not after `timeout_s`, or if it ended by an error."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_running:
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"the peer in {self.folder} runs on after {timeout_s:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.05)
+        failures = [e for e in self.events() if e["event"] == "failed"]
+        if failures:
+            raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
+
+
+def join(settings: PeerSettings, folder: str | Path) -> Peer:
+    """Start a peer in `folder`, or return the one that already runs there."""
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    peer = Peer(folder)
+    if peer.is_running:
+        return peer
+    settings.save(folder / SETTINGS)
+    events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
+    with open(folder / OUTPUT, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dalle_lib.swarm.supervisor", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _LEASHES[folder] = process
+    while process.poll() is None and not (
+        (folder / EVENTS).exists() and (folder / EVENTS).stat().st_size > events_before
+    ):
+        time.sleep(0.02)
+    return peer

@@ -1,0 +1,95 @@
+"""What runs inside a peer's process. Started by the supervisor, never by hand."""
+
+import logging
+import logging.handlers
+import os
+import sys
+import threading
+from pathlib import Path
+
+from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.process import LOG, SETTINGS
+from dalle_lib.swarm.settings import PeerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def main(folder: Path) -> None:
+    """Play the role that the folder's settings name; never returns."""
+    events = EventLog(folder)
+    log_to(folder / LOG)
+    code = 1
+    try:
+        play(folder, PeerSettings.load(folder / SETTINGS), events)
+        code = 0
+    except Exception as error:
+        logger.exception("this peer failed")
+        events.write("failed", error=f"{type(error).__name__}: {error}")
+    finally:
+        # hivemind leaves threads behind that would keep the process, and so its records, alive.
+        logging.shutdown()
+        os._exit(code)
+
+
+def log_to(file: Path) -> None:
+    """Send all log lines of this process to `file`, which is rotated, and none to the terminal."""
+    from hivemind.utils.logging import use_hivemind_log_handler
+
+    use_hivemind_log_handler("nowhere")
+    handler = logging.handlers.RotatingFileHandler(file, maxBytes=2_000_000, backupCount=2)
+    logging.basicConfig(
+        level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
+    """Join the run in the settings' role, and leave it when standard input ends."""
+    import hivemind
+    import torch
+
+    from dalle_lib.run import RunCard
+    from dalle_lib.swarm import codec
+    from dalle_lib.swarm.metrics import MetricsBoard
+    from dalle_lib.swarm.trainer import Trainer
+
+    stop = threading.Event()
+    threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
+    if stop.wait(settings.start_after_s):
+        return
+    torch.set_num_threads(settings.threads)
+    codec.install()
+    card = RunCard.load(settings.run)
+    trainer = Trainer(card, settings, folder, events) if settings.role == "trainer" else None
+    board = MetricsBoard(card.key)
+    dht = hivemind.DHT(
+        start=True,
+        initial_peers=[*card.initial_peers, *settings.initial_peers],
+        host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
+        client_mode=settings.client_mode,
+        record_validators=board.validators,
+        startup_timeout=60,
+    )
+    try:
+        events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
+        if trainer is None:
+            stop.wait()
+            return
+        trainer.join(dht, board)
+        try:
+            trainer.run(stop)
+        finally:
+            stop.set()
+            trainer.leave()
+    finally:
+        dht.shutdown()
+
+
+def _stop_when_stdin_ends(stop: threading.Event) -> None:
+    # Not sys.stdin.read(): its lock would be held while hivemind forks, and the forks, which close stdin, would hang.
+    while os.read(0, 1):
+        pass
+    stop.set()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
