@@ -35,7 +35,7 @@ def code_probabilities(
     return (keep_likely(logits, top_k, top_p) / temperature).softmax(-1)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generate(
     model: DALLE,
     text: Int[Tensor, "batch text"],

@@ -12,12 +12,12 @@ class EventLog:
     """Appends events to a peer's file; each is on disk when `write` returns."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = open(folder / EVENTS, "a", encoding="utf-8")
+        self._path = folder / EVENTS
 
     def write(self, event: str, **fields) -> None:
         """Append one event with the time of day in seconds."""
-        self._file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
-        self._file.flush()
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
 
 
 def read_events(folder: Path) -> list[dict]:

@@ -19,7 +19,7 @@ class _PeerRecord(BaseModel):
     epoch: conint(strict=True, ge=0)
     samples: conint(strict=True, ge=0)
     samples_per_s: confloat(strict=True, ge=0)
-    loss: StrictFloat
+    loss: StrictFloat | None
     is_leaving: StrictBool
     reported_at: StrictInt
 
@@ -38,8 +38,8 @@ class PeerMetrics:
     samples: int
     """Samples computed since it joined."""
     samples_per_s: float
-    loss: float
-    """Mean loss of its last epoch; NaN before the first."""
+    loss: float | None
+    """Mean loss of its last epoch; None before the first."""
     is_leaving: bool = False
     reported_at: int = 0
     """Seconds since 1970, by its own clock."""

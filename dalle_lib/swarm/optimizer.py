@@ -46,7 +46,8 @@ class CollaborativeOptimizer(hivemind.Optimizer):
         return super().step(*args, **kwargs)
 
     def _update_global_epoch(self, grad_scaler) -> None:
-        self.state_averager.step(wait_for_delayed_updates=True)
+        if self.delay_optimizer_step:
+            self.state_averager.step(wait_for_delayed_updates=True)
         if self._joined_later_round:
             self._skip_to_their_epoch()
         else:

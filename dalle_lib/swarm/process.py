@@ -43,6 +43,8 @@ class Peer:
     @property
     def is_running(self) -> bool:
         """Whether its process holds the folder's lock."""
+        if not self.folder.exists():
+            return False
         try:
             with FileLock(self.folder / LOCK, timeout=0):
                 return False
@@ -79,9 +81,8 @@ class Peer:
 
     def ask_to_stop(self) -> None:
         """Ask it to leave, and return at once."""
-        process = _LEASHES.pop(self.folder.resolve(), None)
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
+        if self.folder.resolve() in _LEASHES:
+            _LEASHES[self.folder.resolve()].stdin.close()
         elif self.is_running:
             os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
 
@@ -97,6 +98,7 @@ class Peer:
             if time.monotonic() > deadline:
                 raise PeerFailed(f"the peer in {self.folder} runs on after {timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(0.05)
+        _release(self.folder.resolve())
         failures = [e for e in self.events() if e["event"] == "failed"]
         if failures:
             raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
@@ -109,6 +111,7 @@ def join(settings: PeerSettings, folder: str | Path) -> Peer:
     peer = Peer(folder)
     if peer.is_running:
         return peer
+    _release(folder)
     settings.save(folder / SETTINGS)
     events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
     with open(folder / OUTPUT, "wb") as output:
@@ -125,3 +128,11 @@ def join(settings: PeerSettings, folder: str | Path) -> Peer:
     ):
         time.sleep(0.02)
     return peer
+
+
+def _release(folder: Path) -> None:
+    """Forget the leash of a peer that has ended, and collect its exit code."""
+    process = _LEASHES.pop(folder, None)
+    if process is not None:
+        process.stdin.close()
+        process.wait()

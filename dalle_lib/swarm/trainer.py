@@ -69,7 +69,7 @@ class Trainer:
         self.model = initial_model(card).to(self.device)
         self.samples = self.samples_at_epoch_start = 0
         self.losses: list[float] = []
-        self.last_loss = math.nan
+        self.last_loss: float | None = None
         self.epoch_started = time.monotonic()
 
     def join(self, dht: hivemind.DHT, board: MetricsBoard) -> None:
@@ -179,7 +179,7 @@ class Trainer:
                     epoch=peer.epoch,
                     samples=peer.samples,
                     samples_per_s=peer.samples_per_s,
-                    loss=peer.loss if math.isfinite(peer.loss) else None,
+                    loss=peer.loss,
                 )
                 for peer in self.board.read(self.dht)
             ]

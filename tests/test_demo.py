@@ -1,0 +1,36 @@
+import json
+import subprocess
+import sys
+
+from PIL import Image
+
+
+def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
+    out = swarm_folder / "demo"
+    command = [
+        sys.executable,
+        "-m",
+        "dalle_lib",
+        "demo",
+        "--minutes",
+        "0.9",
+        "--late-s",
+        "5",
+        "--json",
+        "--out",
+        str(out),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary == json.loads((out / "summary.json").read_text())
+    assert summary["epochs"] >= 2
+    assert set(summary["samples_by_peer"]) == {"you", "ada", "eve"}
+    assert summary["share_of_gradients"].keys() >= {"you", "ada"}
+    for shares in summary["share_of_gradients_by_epoch"].values():
+        assert abs(sum(shares.values()) - 1) < 1e-6
+    assert summary["after"]["held_out_loss"] < summary["before"]["held_out_loss"]
+    with Image.open(out / "before_after.png") as picture:
+        assert picture.size[0] > 800
+    assert (out / "run.png").stat().st_size > 10_000
+    assert "<svg" in (out / "run.svg").read_text()

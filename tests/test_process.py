@@ -1,0 +1,136 @@
+"""The contract of a peer's process, with real processes; a bootstrap peer is the quickest of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import living, processes_of
+
+from dalle_lib.dashboard import watch
+from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join
+from dalle_lib.swarm.events import EventLog, read_events
+
+PARENT = """
+import sys, time
+from dalle_lib.swarm import PeerSettings, join
+peer = join(PeerSettings(run="emoji", role="bootstrap", host="127.0.0.1"), sys.argv[1])
+peer.wait_for("connected")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def bootstrap(folder) -> Peer:
+    peer = join(PeerSettings(run="emoji", role="bootstrap", host="127.0.0.1"), folder)
+    peer.wait_for("connected")
+    return peer
+
+
+def gone(folder, timeout_s: float = 60) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while processes_of(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not processes_of(folder)
+
+
+def test_it_leaves_when_asked_and_nothing_of_it_stays(swarm_folder):
+    peer = bootstrap(swarm_folder)
+    assert peer.is_running
+    peer.stop()
+    assert [event["event"] for event in peer.events()] == ["started", "connected", "ended"]
+    assert peer.events()[-1]["exit_code"] == 0
+    assert gone(swarm_folder)
+
+
+def test_starting_twice_attaches_to_the_running_one(swarm_folder):
+    first = bootstrap(swarm_folder)
+    started = first.events()[0]
+    second = join(PeerSettings(run="emoji", role="bootstrap", name="other"), swarm_folder)
+    assert second == first
+    assert second.events()[0] == started
+    del first  # as when a notebook cell is run again
+    assert second.is_running
+    code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
+    subprocess.run([sys.executable, "-c", code, str(swarm_folder)], check=True, timeout=120)
+    assert gone(swarm_folder)
+
+
+def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(swarm_folder)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert gone(swarm_folder)
+    assert read_events(swarm_folder)[-1]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_leaves_on_a_signal(swarm_folder, number):
+    peer = bootstrap(swarm_folder)
+    os.kill(int((swarm_folder / "supervisor.pid").read_text()), number)
+    peer.wait()
+    assert peer.events()[-1]["exit_code"] == 0
+
+
+def test_killing_its_main_process_leaves_no_forks(swarm_folder):
+    peer = bootstrap(swarm_folder)
+    pid = peer.events()[0]["pid"]
+    forks = psutil.Process(pid).children(recursive=True)
+    assert forks
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(PeerFailed, match="exit code -9"):
+        peer.wait()
+    assert gone(swarm_folder)
+    assert not living(forks)
+
+
+def test_killing_its_supervisor_makes_it_leave(swarm_folder):
+    bootstrap(swarm_folder)
+    os.kill(int((swarm_folder / "supervisor.pid").read_text()), signal.SIGKILL)
+    assert gone(swarm_folder)
+
+
+def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
+    peer = bootstrap(swarm_folder)
+    sleep, calls = time.sleep, []
+
+    def interrupt_once(seconds):
+        calls.append(seconds)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        sleep(seconds)
+
+    monkeypatch.setattr("dalle_lib.dashboard.panel.time.sleep", interrupt_once)
+    watch(peer)
+    assert not peer.is_running
+    assert peer.events()[-1] == {**peer.events()[-1], "event": "ended", "exit_code": 0}
+
+
+def test_an_error_is_shown_with_the_end_of_the_log(swarm_folder):
+    peer = join(PeerSettings(run=str(swarm_folder / "no-run"), role="trainer", host="127.0.0.1"), swarm_folder)
+    with pytest.raises(PeerFailed, match=r"(?s)no run .*embedded 'emoji'.*Traceback"):
+        peer.wait(timeout_s=300)
+
+
+def test_a_line_being_written_is_not_read(tmp_path):
+    EventLog(tmp_path).write("started")
+    with open(tmp_path / "events.jsonl", "a") as handle:
+        handle.write('{"event": "epo')
+    assert [event["event"] for event in read_events(tmp_path)] == ["started"]
+
+
+def test_only_events_since_the_last_start_are_read(tmp_path):
+    log = EventLog(tmp_path)
+    for event in "started", "epoch", "ended", "started", "joined":
+        log.write(event)
+    assert [event["event"] for event in read_events(tmp_path)] == ["started", "joined"]
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match="duty must be above 0"):
+        PeerSettings(run="emoji", duty=0.0)

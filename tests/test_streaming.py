@@ -1,0 +1,112 @@
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, read_codes, stream_codes, write_codes
+from dalle_lib.streaming.batches import training_batches
+from dalle_lib.streaming.tokenizer import PADDING_ID
+
+FORMAT = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="a" * 64)
+
+
+def rows(count: int, start: int = 0) -> list[CodeRow]:
+    return [CodeRow(f"caption {i}", (np.arange(9) + i) % 50) for i in range(start, start + count)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    for part in range(3):
+        write_codes(tmp_path / f"{part}.parquet", rows(20, 20 * part), FORMAT, rows_per_group=7)
+    return tmp_path
+
+
+def test_rows_come_back_as_written(source):
+    back = read_codes(source / "1.parquet", FORMAT)
+    assert [row.caption for row in back] == [f"caption {i}" for i in range(20, 40)]
+    assert all(np.array_equal(a.codes, b.codes) for a, b in zip(back, rows(20, 20), strict=True))
+
+
+def test_a_pass_holds_each_row_once_and_the_stream_never_ends(source):
+    stream = islice(stream_codes(str(source), seed=1), 120)
+    captions = [row.caption for row in stream]
+    assert sorted(captions[:60]) == sorted(captions[60:]) == sorted(f"caption {i}" for i in range(60))
+    assert captions[:60] != captions[60:]
+
+
+def test_the_order_depends_on_the_seed_alone(source):
+    def order(seed):
+        return [row.caption for row in islice(stream_codes(str(source), seed=seed), 60)]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_bad_rows_are_dropped_and_counted(tmp_path):
+    write_codes(tmp_path / "codes.parquet", rows(5), FORMAT)
+    table = pq.read_table(tmp_path / "codes.parquet")
+    good = table["codes"].to_pylist()
+    codes = [good[0], good[1][:-1], b"\xff" * 18, None, good[4]]
+    bad = table.set_column(1, "codes", pa.array(codes, pa.binary())).replace_schema_metadata(table.schema.metadata)
+    pq.write_table(bad, tmp_path / "codes.parquet", compression="brotli")
+    stream = stream_codes(str(tmp_path), seed=0)
+    assert {row.caption for row in islice(stream, 4)} == {"caption 0", "caption 4"}
+    assert stream.bad_rows >= 3
+
+
+def test_a_damaged_row_group_is_skipped_and_the_rest_is_read(tmp_path):
+    file = tmp_path / "codes.parquet"
+    write_codes(file, rows(30), FORMAT, rows_per_group=10)
+    column = pq.ParquetFile(file).metadata.row_group(1).column(1)
+    data = bytearray(file.read_bytes())
+    middle = column.data_page_offset + column.total_compressed_size // 2
+    data[middle : middle + 8] = bytes(byte ^ 0xFF for byte in data[middle : middle + 8])
+    file.write_bytes(data)
+    stream = stream_codes(str(tmp_path), seed=0)
+    captions = {row.caption for row in islice(stream, 40)}
+    assert captions == {f"caption {i}" for i in [*range(10), *range(20, 30)]}
+    assert stream.bad_groups >= 1
+
+
+def test_codes_of_another_vqgan_are_refused(source):
+    other = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="b" * 64)
+    with pytest.raises(ValueError, match="another kind"):
+        next(iter(stream_codes(str(source), seed=0, expected=other)))
+
+
+def test_nothing_to_read_is_an_error_not_a_hang(tmp_path):
+    with pytest.raises(ValueError, match="found none"):
+        stream_codes(str(tmp_path), seed=0)
+    write_codes(tmp_path / "codes.parquet", [], FORMAT)
+    with pytest.raises(ValueError, match="no readable row"):
+        next(iter(stream_codes(str(tmp_path), seed=0)))
+
+
+def test_captions_are_cut_and_padded(emoji):
+    tokenizer = CaptionTokenizer(emoji.path(emoji.tokenizer), 4)
+    short, long = tokenizer(["cat face", "cat face on a yellow background"])
+    assert (short[-1], (long != PADDING_ID).all()) == (PADDING_ID, True)
+    assert short[0] == long[0]
+    assert 0 not in short
+
+
+def test_training_batches_corrupt_only_what_is_shown(emoji):
+    source = emoji.data_source(emoji.data.train)
+    batches = training_batches(
+        stream_codes(source, seed=0),
+        CaptionTokenizer(emoji.path(emoji.tokenizer), 12),
+        batch_size=64,
+        codebook_size=1024,
+        code_corruption=0.15,
+        caption_dropout=0.1,
+        seed=0,
+    )
+    many = list(islice(batches, 30))
+    changed = np.mean([(b.codes != b.input_codes).float().mean() for b in many])
+    dropped = np.mean([(b.text == 0).all(1).float().mean() for b in many])
+    assert changed == pytest.approx(0.15, abs=0.01)
+    assert dropped == pytest.approx(0.1, abs=0.02)
+    real = {row.codes.tobytes() for row in read_codes(f"{source}/codes.parquet")}
+    assert all(codes.numpy().tobytes() in real for b in many for codes in b.codes)

@@ -1,0 +1,147 @@
+"""Swarms of real peers, each a process of its own, on 127.0.0.1."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+from conftest import living
+
+from dalle_lib.checkpoint import load_model
+from dalle_lib.dashboard import panel_html
+from dalle_lib.swarm import PeerSettings, local_swarm
+from dalle_lib.swarm.history import counted_by, epochs_of, names_of, samples_of
+from dalle_lib.swarm.state import MODEL
+from dalle_lib.swarm.status import SwarmStatus
+from dalle_lib.swarm.trainer import initial_model
+
+EPOCHS = 6
+
+
+def short_run(card, **averaging):
+    return card.with_changes(
+        optimizer={**card.optimizer.model_dump(), "total_epochs": EPOCHS, "warmup_epochs": 1},
+        averaging={**card.averaging.model_dump(), "target_batch_size": 96, **averaging},
+    )
+
+
+def trainer(name: str, **settings) -> PeerSettings:
+    return PeerSettings(run="", name=name, **{"batch_size": 8, **settings})
+
+
+def flat(model) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def wait_until(condition, timeout_s: float = 300.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.2)
+
+
+def test_three_uneven_peers_train_one_model(emoji, swarm_folder):
+    # Parameters are not averaged here, so that only averaged gradients can keep the peers together.
+    card = short_run(emoji, delayed=False, state_every=1000)
+    trainers = [trainer("ada"), trainer("bob"), trainer("eve", duty=0.5)]
+    with local_swarm(card, swarm_folder, trainers) as swarm:
+        peers = swarm.peers
+        for peer in peers.values():
+            peer.wait(timeout_s=600)
+    counted = counted_by(peers["ada"], names_of(list(peers.values()))).fillna(0.0)
+    assert (counted > 0).all(axis=1).sum() >= EPOCHS - 2, f"peers were left out:\n{counted}"
+    computed = {name: samples_of(peer) for name, peer in peers.items()}
+    for name, samples in computed.items():
+        share = counted[name].sum() / counted.to_numpy().sum()
+        assert share == pytest.approx(samples / sum(computed.values()), abs=0.1), (counted, computed)
+    start = flat(initial_model(card))
+    ends = [flat(load_model(peer.folder / MODEL, card.model)) for peer in peers.values()]
+    for a, b in (0, 1), (0, 2):
+        assert (ends[a] - ends[b]).norm() / (ends[a] - start).norm() < 0.2
+    losses = epochs_of(peers["ada"])["loss"]
+    assert losses.iloc[-1] < losses.iloc[0]
+    assert {peer.name for peer in SwarmStatus.read(peers["ada"].folder).peers} <= set(peers)
+    panel = panel_html(peers["ada"])
+    assert all(part in panel for part in ("<svg", "ada (you)", f"epoch {EPOCHS} of {EPOCHS}"))
+
+
+def test_a_swarm_survives_a_killed_peer_which_comes_back(emoji, swarm_folder):
+    card = short_run(emoji, timeout_s=10).with_changes(optimizer={**emoji.optimizer.model_dump(), "total_epochs": 1000})
+    with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
+        ada, bob = swarm.peers.values()
+
+        def epoch(peer):
+            return max(epochs_of(peer)["epoch"], default=0)
+
+        wait_until(lambda: epoch(ada) >= 2 and epoch(bob) >= 2)
+        victim = psutil.Process(bob.events()[0]["pid"])
+        family = [victim, *victim.children(recursive=True)]
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_until(lambda: not bob.is_running)
+        assert not living(family)
+        killed_at = epoch(ada)
+        wait_until(lambda: epoch(ada) >= killed_at + 2)
+
+        swarm.add(trainer("bob"))
+        joined = bob.wait_for("joined")
+        assert joined["epoch"] >= killed_at
+        wait_until(lambda: epoch(bob) >= joined["epoch"] + 2)
+        together = [e for e in bob.events() if e["event"] == "averaged" and len(e["counted"]) == 2]
+        assert together, "the returned peer averaged with nobody"
+        bob.stop()
+        saved_at = next(e["epoch"] for e in bob.events() if e["event"] == "left")
+        assert saved_at >= joined["epoch"] + 2
+
+    # Everyone has left; the one that starts again goes on from its own folder.
+    with local_swarm(card, swarm_folder / "again") as swarm:
+        (swarm.folder / "peers").mkdir()
+        bob.folder.rename(swarm.folder / "peers" / "bob")
+        returned = swarm.add(trainer("bob"))
+        assert returned.wait_for("joined")["epoch"] == saved_at
+
+
+ROLLBACK = """
+import sys
+from pathlib import Path
+import hivemind, torch
+from dalle_lib.run import RunCard
+from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.metrics import MetricsBoard
+from dalle_lib.swarm.trainer import Trainer, batches_of
+
+folder, card = Path(sys.argv[1]), RunCard.load("emoji")
+settings = PeerSettings(run="emoji", host="127.0.0.1", batch_size=2)
+board = MetricsBoard(card.key)
+dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], record_validators=board.validators)
+trainer = Trainer(card, settings, folder, EventLog(folder))
+trainer.join(dht, board)
+before = [p.detach().clone() for p in trainer.model.parameters()]
+with torch.no_grad():
+    next(iter(trainer.model.parameters())).fill_(float("nan"))
+    trainer.optimizer.opt.param_groups[0]["params"][0].fill_(float("nan"))
+batch = next(batches_of(card, settings))
+trainer.step(batch)
+assert trainer.samples == 0, "a batch whose loss is not a number was counted"
+after = list(trainer.model.parameters())
+assert all(torch.equal(a, b) for a, b in zip(before, after)), "the parameters did not come back"
+trainer.step(batch)
+assert trainer.samples == 2
+trainer.optimizer.shutdown()
+dht.shutdown()
+"""
+
+
+def test_a_peer_goes_back_when_its_parameters_are_no_longer_finite(swarm_folder):
+    done = subprocess.run(
+        [sys.executable, "-c", ROLLBACK, str(swarm_folder)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    events = (swarm_folder / "events.jsonl").read_text()
+    assert '"skipped"' in events
+    assert '"rolled_back"' in events
