@@ -121,6 +121,7 @@ class Trainer:
 
     def leave(self) -> None:
         """Save, say goodbye, and disconnect."""
+        self._write_status()
         self._post(is_leaving=True)
         save_state(self.folder, self.card, self.model, self.optimizer)
         self._tell_rounds()
@@ -170,9 +171,19 @@ class Trainer:
         self.board.post(self.dht, metrics)
 
     def _report_status(self, stop: threading.Event) -> None:
-        """Write what this peer sees of the swarm, once a second, until it leaves."""
+        """Write what this peer sees of the swarm every few seconds, until it leaves."""
         while not stop.wait(STATUS_EVERY_S):
-            peers = [
+            self._write_status()
+
+    def _write_status(self) -> None:
+        progress = self.optimizer.tracker.global_progress
+        SwarmStatus(
+            time=time.time(),
+            epoch=max(progress.epoch, self.epoch),
+            total_epochs=self.card.optimizer.total_epochs,
+            samples_in_epoch=progress.samples_accumulated,
+            target_batch_size=self.card.averaging.target_batch_size,
+            peers=[
                 PeerStatus(
                     peer_id=peer.peer_id,
                     name=peer.name,
@@ -182,13 +193,5 @@ class Trainer:
                     loss=peer.loss,
                 )
                 for peer in self.board.read(self.dht)
-            ]
-            progress = self.optimizer.tracker.global_progress
-            SwarmStatus(
-                time=time.time(),
-                epoch=progress.epoch,
-                total_epochs=self.card.optimizer.total_epochs,
-                samples_in_epoch=progress.samples_accumulated,
-                target_batch_size=self.card.averaging.target_batch_size,
-                peers=peers,
-            ).write(self.folder)
+            ],
+        ).write(self.folder)
