@@ -23,8 +23,9 @@ class Round:
 
     epoch: int
     counted: Counted
-    """Empty if the round failed: the update then used this peer's own gradient."""
+    """If the round failed, the update used this peer's own gradient."""
     seconds: float
+    error: str | None = None
 
 
 class CollaborativeOptimizer(hivemind.Optimizer):
@@ -72,14 +73,16 @@ class CollaborativeOptimizer(hivemind.Optimizer):
         self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
 
     def _average_gradients_and_load_into_optimizer(self, maybe_step_control) -> None:
-        started, epoch, counted = time.monotonic(), self.grad_averager.epoch, {}
+        started, epoch, failure = time.monotonic(), self.grad_averager.epoch, None
+        counted = {str(self.dht.peer_id): float(maybe_step_control.weight)}
         try:
             group = maybe_step_control.result(self.averaging_timeout)
             counted, self._joined_later_round = group.counted, group.epoch > epoch
         except Exception as error:
-            logger.warning("epoch %d: averaging failed, using this peer's own gradient: %r", epoch, error)
+            failure = f"{type(error).__name__}: {error}"
+            logger.warning("epoch %d: averaging failed, using this peer's own gradient: %s", epoch, failure)
         self._load_averaged_gradients_into_optimizer_()
-        self.rounds.put(Round(epoch, counted, time.monotonic() - started))
+        self.rounds.put(Round(epoch, counted, time.monotonic() - started, failure))
 
     def _load_local_gradients_into_optimizer(self) -> None:
         samples = self.grad_averager.local_samples_accumulated

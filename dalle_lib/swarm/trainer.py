@@ -90,7 +90,8 @@ class Trainer:
         os.nice(COMPUTE_NICENESS)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
-        threading.Thread(target=self._report_status, args=(stop,), daemon=True).start()
+        self.reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
+        self.reporter.start()
         for batch in batches_of(self.card, self.settings):
             if stop.is_set() or time.monotonic() > deadline or self.epoch >= self.card.optimizer.total_epochs:
                 return
@@ -121,6 +122,7 @@ class Trainer:
 
     def leave(self) -> None:
         """Save, say goodbye, and disconnect."""
+        self.reporter.join()
         self._write_status()
         self._post(is_leaving=True)
         save_state(self.folder, self.card, self.model, self.optimizer)
@@ -156,7 +158,9 @@ class Trainer:
     def _tell_rounds(self) -> None:
         while not self.optimizer.rounds.empty():
             done = self.optimizer.rounds.get()
-            self.events.write("averaged", epoch=done.epoch, counted=done.counted, seconds=done.seconds)
+            self.events.write(
+                "averaged", epoch=done.epoch, counted=done.counted, seconds=done.seconds, error=done.error
+            )
 
     def _post(self, is_leaving: bool = False) -> None:
         metrics = PeerMetrics(
