@@ -109,6 +109,7 @@ def summarize(swarm: LocalSwarm, you: Peer, before: Examination, after: Examinat
     events = you.events()
     peers = swarm.peers
     counted = counted_by(you, names_of(list(peers.values()))).fillna(0.0)
+    counted = counted[counted.sum(axis=1) > 0]
     shares = counted.div(counted.sum(axis=1), axis=0)
     samples = {name: samples_of(peer) for name, peer in peers.items()}
     epochs = epochs_of(you)
