@@ -9,6 +9,7 @@ from hivemind.averaging import allreduce
 from hivemind.averaging.key_manager import GroupKeyManager
 from hivemind.averaging.partition import TensorPartReducer
 from hivemind.optim.grad_averager import GradientAverager
+from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2PContext
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import achain, as_aiter
@@ -76,7 +77,52 @@ class PacedKeyManager(GroupKeyManager):
         return await super().get_averagers(*args, **kwargs)
 
 
-class CountingGradientAverager(GradientAverager):
+class KeepsTasks:
+    """Keeps what an averager's process is doing alive until it is done.
+
+    asyncio holds its tasks by weak references only, and hivemind 1.1.12 by none: now and then the garbage collector
+    ends a round, or a groupmate's message, that still waits for something ("Task was destroyed but it is pending").
+    The others then wait for this peer until they time out.
+    """
+
+    async def _step(self, **kwargs) -> None:
+        alive = _keep_tasks(asyncio.get_running_loop())
+        alive.add(asyncio.current_task())
+        try:
+            await super()._step(**kwargs)
+        finally:
+            alive.discard(asyncio.current_task())
+
+
+def _keep_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task]:
+    """Make `loop` hold each new task until it is done, and return the set that holds them."""
+    factory = loop.get_task_factory()
+    if not isinstance(factory, _TaskKeeper):
+        factory = _TaskKeeper()
+        loop.set_task_factory(factory)
+    return factory.alive
+
+
+class _TaskKeeper:
+    def __init__(self) -> None:
+        self.alive: set[asyncio.Task] = set()
+
+    def __call__(self, loop, coroutine, **kwargs) -> asyncio.Task:
+        task = asyncio.Task(coroutine, loop=loop, **kwargs)
+        self.alive.add(task)
+        task.add_done_callback(self.alive.discard)
+        return task
+
+
+class StateAverager(KeepsTasks, TrainingStateAverager):
+    """hivemind's averager of parameters, under its name on the wire."""
+
+    @classmethod
+    def _get_handle_name(cls, namespace, method_name):
+        return TrainingStateAverager._get_handle_name(namespace, method_name)
+
+
+class CountingGradientAverager(KeepsTasks, GradientAverager):
     """hivemind's gradient averager whose rounds return who was in them.
 
     Most methods below run in the averager's own process; what `_aggregate_with_group` returns reaches the caller of

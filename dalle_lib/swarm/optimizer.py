@@ -12,7 +12,7 @@ import torch
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import codec
-from dalle_lib.swarm.averaging import Counted, CountingGradientAverager
+from dalle_lib.swarm.averaging import Counted, CountingGradientAverager, StateAverager
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,23 @@ class CollaborativeOptimizer(hivemind.Optimizer):
         self._joined_later_round = False
         # client_mode left out would stay None on a client's DHT, and crash at the first epoch.
         super().__init__(dht=dht, client_mode=dht.client_mode, grad_averager_factory=CountingGradientAverager, **kwargs)
+
+    def _make_state_averager(self, **kwargs) -> StateAverager:
+        return StateAverager(
+            dht=self.dht,
+            prefix=f"{self.run_id}_state_averager",
+            min_matchmaking_time=self.matchmaking_time,
+            allreduce_timeout=self.allreduce_timeout,
+            next_chunk_timeout=self.next_chunk_timeout,
+            shutdown_timeout=self.shutdown_timeout,
+            offload_optimizer=self.offload_optimizer,
+            custom_gradients=self.offload_optimizer,
+            status_loglevel=self.status_loglevel,
+            client_mode=self.client_mode,
+            auxiliary=self.auxiliary,
+            start=True,
+            **kwargs,
+        )
 
     def step(self, *args, **kwargs):
         """Count one batch, as hivemind.Optimizer does."""
