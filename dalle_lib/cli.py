@@ -18,7 +18,7 @@ class Demo:
     Nothing leaves the machine. Needs no GPU, no token, no network.
     """
 
-    minutes: float = 4.0
+    minutes: float = 4.5
     """How long to train."""
     out: Path = Path("outputs/demo")
     """Where the pictures, plots and figures go."""

@@ -137,7 +137,7 @@ def write_report(out: Path, summary: dict, you: Peer, before: Examination, after
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
 
 
-def run_demo(out: Path, minutes: float = 4.0, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
+def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
     """Train a private swarm for `minutes`, write its report to `out`, and return its summary."""
     card = RunCard.load("emoji")
     if from_scratch:

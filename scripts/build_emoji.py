@@ -294,7 +294,7 @@ def train_young(card: RunCard, steps: int, batch_size: int) -> DALLE:
     return model
 
 
-def main(out: Path = Path("dalle_lib/assets/emoji"), steps: int = 70, batch_size: int = 32) -> None:
+def main(out: Path = Path("dalle_lib/assets/emoji"), steps: int = 85, batch_size: int = 32) -> None:
     """Write the run to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     card = make_card(out, make_data(out, ModelConfig.emoji())).in_folder(out)
