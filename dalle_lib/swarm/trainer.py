@@ -1,7 +1,6 @@
 """The trainer: computes gradients, shares them, and tells what it does."""
 
 import hashlib
-import logging
 import math
 import os
 import threading
@@ -23,8 +22,6 @@ from dalle_lib.swarm.optimizer import CollaborativeOptimizer, build_optimizer, r
 from dalle_lib.swarm.settings import PeerSettings
 from dalle_lib.swarm.state import load_state, save_state
 from dalle_lib.swarm.status import PeerStatus, SwarmStatus
-
-logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
