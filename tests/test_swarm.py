@@ -44,9 +44,9 @@ def wait_until(condition, timeout_s: float = 300.0) -> None:
         time.sleep(0.2)
 
 
-def test_three_uneven_peers_train_one_model(emoji, swarm_folder):
+def test_three_uneven_peers_train_one_model(mini, swarm_folder):
     # Parameters are not averaged here, so that only averaged gradients can keep the peers together.
-    card = short_run(emoji, delayed=False, state_every=1000)
+    card = short_run(mini, delayed=False, state_every=1000)
     trainers = [trainer("ada"), trainer("bob"), trainer("eve", duty=0.5)]
     with local_swarm(card, swarm_folder, trainers) as swarm:
         peers = swarm.peers
@@ -69,8 +69,8 @@ def test_three_uneven_peers_train_one_model(emoji, swarm_folder):
     assert all(part in panel for part in ("<svg", "ada (you)", f"epoch {EPOCHS} of {EPOCHS}"))
 
 
-def test_a_swarm_survives_a_killed_peer_which_comes_back(emoji, swarm_folder):
-    card = short_run(emoji, timeout_s=10).with_changes(optimizer={**emoji.optimizer.model_dump(), "total_epochs": 1000})
+def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
+    card = short_run(mini, timeout_s=10).with_changes(optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000})
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
         ada, bob = swarm.peers.values()
 
@@ -89,9 +89,9 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(emoji, swarm_folder):
         swarm.add(trainer("bob"))
         joined = bob.wait_for("joined")
         assert joined["epoch"] >= killed_at
+        # Alone, ada takes an epoch in about a second, so that they need some to find each other.
+        wait_until(lambda: any(e["event"] == "averaged" and len(e["counted"]) == 2 for e in bob.events()))
         wait_until(lambda: epoch(bob) >= joined["epoch"] + 2)
-        together = [e for e in bob.events() if e["event"] == "averaged" and len(e["counted"]) == 2]
-        assert together, "the returned peer averaged with nobody"
         bob.stop()
         saved_at = next(e["epoch"] for e in bob.events() if e["event"] == "left")
         assert saved_at >= joined["epoch"] + 2
@@ -115,8 +115,8 @@ from dalle_lib.swarm.events import EventLog
 from dalle_lib.swarm.metrics import MetricsBoard
 from dalle_lib.swarm.trainer import Trainer, batches_of
 
-folder, card = Path(sys.argv[1]), RunCard.load("emoji")
-settings = PeerSettings(run="emoji", host="127.0.0.1", batch_size=2)
+folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
+settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
 board = MetricsBoard(card.key)
 dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], record_validators=board.validators)
 trainer = Trainer(card, settings, folder, EventLog(folder))
