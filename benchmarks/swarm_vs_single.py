@@ -39,7 +39,7 @@ class Benchmark:
 
 def card_of(benchmark: Benchmark, delayed: bool) -> RunCard:
     """Return the embedded run, ending after the benchmark's epochs."""
-    card = RunCard.load("emoji")
+    card = RunCard.load("emoji-mini")
     return card.with_changes(
         optimizer={**card.optimizer.model_dump(), "total_epochs": benchmark.epochs},
         averaging={**card.averaging.model_dump(), "delayed": delayed},
@@ -59,7 +59,7 @@ def single(benchmark: Benchmark, seed: int) -> float:
     lamb, model = card.optimizer, initial_model(card)
     optimizer = LAMB8bit(parameter_groups(model, lamb.weight_decay), lr=lamb.lr, betas=lamb.betas, eps=lamb.eps)
     schedule = linear_warmup_schedule(optimizer, lamb.warmup_epochs, lamb.total_epochs)
-    batches = batches_of(card, PeerSettings(run="emoji", batch_size=benchmark.batch_size, seed=seed))
+    batches = batches_of(card, PeerSettings(run="emoji-mini", batch_size=benchmark.batch_size, seed=seed))
     steps = card.averaging.target_batch_size // benchmark.batch_size
     for _ in range(benchmark.epochs):
         for _ in range(steps):

@@ -1,5 +1,6 @@
 """Weights on disk: safetensors with the model's configuration inside."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ from dalle_lib.model import DALLE, ModelConfig
 
 _CONFIG = "config"
 _EPOCH = "epoch"
+
+
+def sha256_of(file: str | Path) -> str:
+    """Return the hash of a file."""
+    with open(file, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def save_tensors(file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:

@@ -1,14 +1,17 @@
-"""The command line: `dalle-lib demo` and `dalle-lib join`."""
+"""The command line: `dalle-lib demo`, `join`, `generate` and `convert-vqgan`."""
 
 import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from dalle_lib.swarm.settings import PeerSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.inference import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,94 @@ class Join:
         watch(join(self.peer, self.folder))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Draw pictures of prompts with the model of a run. On the embedded run nothing is downloaded."""
+
+    prompts: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """What to draw, each prompt in quotes."""
+    model: Annotated[str, tyro.conf.arg(name="run")] = "emoji"
+    """An embedded run, a folder, owner/name on the Hub, or paper-2021."""
+    candidates: int = 32
+    """How many to draw of each prompt."""
+    best: int = 4
+    """How many of them CLIP keeps."""
+    top_k: int = 256
+    """Draw each code among this many likeliest ones; 0 is all."""
+    top_p: float = 1.0
+    """Draw each code among the likeliest ones that together have this probability."""
+    temperature: float = 1.0
+    """Below 1 safer, above 1 bolder."""
+    guidance: float | None = None
+    """How strongly the prompt pulls; without it, what suits the run."""
+    seed: int | None = None
+    """The same seed and settings give the same pictures; without it, one is made up and told."""
+    device: str | None = None
+    """cpu or cuda; without it, a GPU if there is one."""
+    out: Path = Path("outputs/pictures")
+    """Where the pictures go."""
+    json: bool = False
+    """Print what was drawn as JSON on standard output."""
+
+    def run(self) -> None:
+        """Run it."""
+        from dalle_lib.inference import TextToImage
+
+        if not self.prompts:
+            raise ValueError('expected a prompt, as in: dalle-lib generate "penguin on a yellow background"')
+        settings = {name: getattr(self, name) for name in ("candidates", "best", *_SETTINGS)}
+        drawings = TextToImage.from_run(self.model, self.device)(list(self.prompts), **settings)
+        for drawing in drawings:
+            files = drawing.save(self.out)
+            if self.json:
+                about = [
+                    drawing.about(number) | {"file": str(file)}
+                    for number, file in zip(drawing.best, files, strict=True)
+                ]
+                print(json.dumps({"pictures": about, "seconds": drawing.seconds, "unknown": drawing.unknown_words}))
+            else:
+                print(describe_drawing(drawing, files))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertVqgan:
+    """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
+
+    Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. What
+    remains to trust is the numbers: compare the hash that is printed with the one that the publisher names.
+    """
+
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """The .ckpt file."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The .safetensors file to write."""
+    sha256: str | None = None
+    """Refuse a checkpoint with another hash."""
+
+    def run(self) -> None:
+        """Run it."""
+        from dalle_lib.checkpoint import sha256_of
+        from dalle_lib.vqgan import convert_vqgan
+
+        converted = convert_vqgan(self.checkpoint, self.out, self.sha256)
+        print(
+            f"read    {self.checkpoint}  SHA-256 {sha256_of(self.checkpoint)}\nwritten {self.out}  SHA-256 {converted}"
+        )
+
+
+_SETTINGS = ("top_k", "top_p", "temperature", "guidance", "seed")
+
+
+def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
+    """Return what was drawn, for a person."""
+    lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {sum(drawing.seconds.values()):.1f} s:"]
+    scores = [f"{float(drawing.scores[number]):.3f}" for number in drawing.best]
+    lines += [f"  {file}  CLIP score {score}" for file, score in zip(files, scores, strict=True)]
+    if drawing.unknown_words:
+        lines.append(f"  the model never saw: {', '.join(drawing.unknown_words)}")
+    return "\n".join(lines)
+
+
 def describe(summary: dict, out: Path) -> str:
     """Return the demo's summary for a person."""
     before, after = summary["before"], summary["after"]
@@ -72,7 +163,7 @@ def describe(summary: dict, out: Path) -> str:
         f"{after['exact_seen']:.0%} after.\n"
         f"Right pictures, combinations never seen: {before['exact_unseen']:.0%} before, "
         f"{after['exact_unseen']:.0%} after.\n"
-        f"Look at {out}/before_after.png and {out}/run.png; all figures are in {out}/summary.json.\n"
+        f"Look at {out}/before_after.png, {out}/best_of_32.png and {out}/run.png; figures are in {out}/summary.json.\n"
         f"Next: open the notebook yourself with `make lab`, or read README.md on what a peer can do."
     )
 
@@ -80,9 +171,11 @@ def describe(summary: dict, out: Path) -> str:
 def main() -> None:
     """Run the command that the arguments name."""
     command = tyro.extras.subcommand_cli_from_dict(
-        {"demo": Demo, "join": Join}, prog="dalle-lib", description="Train a text-to-image model together."
+        {"demo": Demo, "join": Join, "generate": Generate, "convert-vqgan": ConvertVqgan},
+        prog="dalle-lib",
+        description="Train a text-to-image model together, and draw with it.",
     )
     try:
         command.run()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, ConnectionError) as error:
         sys.exit(f"dalle-lib: {error}")

@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.dashboard import run_chart, terminal_display, to_png, to_svg, watch
-from dalle_lib.evaluation import Drawn, choose_rows, draw_and_compare, image_loss
+from dalle_lib.evaluation import Drawn, Gallery, choose_captions, draw_and_compare, image_loss
+from dalle_lib.inference import Drawing, TextToImage
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, read_codes
@@ -21,12 +22,14 @@ from dalle_lib.swarm.history import counted_by, epochs_of, names_of, samples_of
 from dalle_lib.swarm.local import LocalSwarm
 from dalle_lib.swarm.state import MODEL
 from dalle_lib.swarm.trainer import initial_model
-from dalle_lib.vqgan import PatchCodebook
+from dalle_lib.vqgan import load_vqgan
 
 COMPARED = 96
 """Captions of each kind, seen and unseen in training, whose pictures are compared."""
 SHOWN = 8
 """Captions of each kind in the grid."""
+RANKED, CANDIDATES, BEST = 3, 32, 4
+"""Captions of each kind for which many candidates are drawn, how many, and how many of them CLIP keeps."""
 LATE_S = 60.0
 """When the last neighbour joins."""
 
@@ -74,11 +77,11 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination:
         for split in (card.data.train, card.data.held_out)
     )
     tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
-    codebook = PatchCodebook.from_file(card.path(card.vqgan))
+    vqgan = load_vqgan(card.path(card.vqgan))
+    gallery = Gallery(train + held_out, vqgan)
     model = model.eval()
     seen, unseen = (
-        draw_and_compare(model, choose_rows(rows, count), train + held_out, tokenizer, codebook)
-        for rows in (train, held_out)
+        draw_and_compare(model, choose_captions(rows, count), gallery, tokenizer, vqgan) for rows in (train, held_out)
     )
     return Examination(image_loss(model, held_out, tokenizer), seen, unseen)
 
@@ -101,6 +104,29 @@ def grid(before: Examination, after: Examination, shown: int = SHOWN, side: int 
                 sheet.paste(picture, (label + i * cell, y))
                 if line == 0:
                     draw.multiline_text((label + i * cell, top + 14), _wrap(drawn.captions[i]), fill="black", spacing=1)
+    return sheet
+
+
+def rank(card: RunCard, model: DALLE, after: Examination) -> list[Drawing]:
+    """Return, for a few of the compared captions, CANDIDATES drawings each and CLIP's choice among them."""
+    draw = TextToImage.from_card(card, model)
+    captions = after.seen.captions[:RANKED] + after.unseen.captions[:RANKED]
+    return draw(captions, candidates=CANDIDATES, best=BEST, top_k=0, seed=0)
+
+
+def ranked_grid(drawings: list[Drawing], side: int = 96) -> Image.Image:
+    """Return a row a caption: the first sample as it came, then the best of all candidates by CLIP."""
+    cell, label, header = side + 8, 200, 28
+    sheet = Image.new("RGB", (label + (1 + BEST) * cell + 24, header + len(drawings) * cell), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((label, 8), "first sample", fill="#555555")
+    draw.text((label + cell + 24, 8), f"CLIP's best {BEST} of {CANDIDATES}", fill="#555555")
+    for i, drawing in enumerate(drawings):
+        y = header + i * cell
+        draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt, 30), fill="black", spacing=1)
+        for k, picture in enumerate([Image.fromarray(drawing.candidates[0].numpy()), *drawing.pictures]):
+            x = label + k * cell + (24 if k else 0)
+            sheet.paste(picture.resize((side, side), Image.Resampling.NEAREST), (x, y))
     return sheet
 
 
@@ -127,11 +153,14 @@ def summarize(swarm: LocalSwarm, you: Peer, before: Examination, after: Examinat
     }
 
 
-def write_report(out: Path, summary: dict, you: Peer, before: Examination, after: Examination) -> None:
-    """Write summary.json, before_after.png, run.png and run.svg to `out`."""
+def write_report(
+    out: Path, summary: dict, you: Peer, before: Examination, after: Examination, drawings: list[Drawing]
+) -> None:
+    """Write summary.json, before_after.png, best_of_32.png, run.png and run.svg to `out`."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     grid(before, after).save(out / "before_after.png")
+    ranked_grid(drawings).save(out / f"best_of_{CANDIDATES}.png")
     chart = run_chart(epochs_of(you))
     (out / "run.png").write_bytes(to_png(chart))
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
@@ -139,16 +168,17 @@ def write_report(out: Path, summary: dict, you: Peer, before: Examination, after
 
 def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
     """Train a private swarm for `minutes`, write its report to `out`, and return its summary."""
-    card = RunCard.load("emoji")
+    card = RunCard.load("emoji-mini")
     if from_scratch:
         card = card.with_changes(checkpoint=None)
     before = examine(card, initial_model(card))
     with contextlib.closing(private_swarm(card, out / "swarm", late_s)) as swarm:
         you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
         watch(you)
-    after = examine(card, load_model(you.folder / MODEL, card.model))
+    trained = load_model(you.folder / MODEL, card.model)
+    after = examine(card, trained)
     summary = summarize(swarm, you, before, after)
-    write_report(out, summary, you, before, after)
+    write_report(out, summary, you, before, after, rank(card, trained, after))
     return summary
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dalle_lib.model import DALLE, generate
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
 from dalle_lib.streaming.batches import to_batch
-from dalle_lib.vqgan import PatchCodebook
+from dalle_lib.vqgan import VQGAN
 
 
 @torch.inference_mode()
@@ -38,33 +38,41 @@ class Drawn:
         return sum(self.is_exact) / len(self.is_exact)
 
 
+class Gallery:
+    """The pictures of a data set, as the VQ-GAN shows them, for finding the one that another is nearest to.
+
+    They are compared at a quarter of their size, so that a stray pixel does not decide.
+    """
+
+    def __init__(self, rows: list[CodeRow], vqgan: VQGAN) -> None:
+        self.captions = [row.caption for row in rows]
+        self._thumbnails = _thumbnails(vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in rows])))
+
+    def nearest(self, pictures: UInt8[Tensor, "pictures height width 3"]) -> list[str]:
+        """Return, for each picture, the caption of the data set's nearest one, in the least-squares sense."""
+        places = torch.cdist(_thumbnails(pictures), self._thumbnails).argmin(1)
+        return [self.captions[int(place)] for place in places]
+
+
 def draw_and_compare(
     model: DALLE,
-    rows: list[CodeRow],
-    data_set: list[CodeRow],
+    captions: list[str],
+    gallery: Gallery,
     tokenizer: CaptionTokenizer,
-    codebook: PatchCodebook,
+    vqgan: VQGAN,
     *,
     guidance: float = 1.5,
     seed: int = 0,
 ) -> Drawn:
-    """Return the first sample for the caption of each of `rows`, compared with every picture of `data_set`.
-
-    `rows` must be among `data_set`. Pictures are compared at a quarter of their size, so that a stray pixel does not
-    decide.
-    """
-    captions = [row.caption for row in rows]
-    pictures = codebook.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed))
-    all_pictures = codebook.decode(torch.stack([torch.from_numpy(row.codes) for row in data_set]))
-    nearest = torch.cdist(_small(pictures), _small(all_pictures)).argmin(1)
-    found = [data_set[int(i)].caption for i in nearest]
-    return Drawn(captions, pictures, [a == b for a, b in zip(found, captions, strict=True)])
+    """Return the first sample for each caption, compared with every picture of `gallery`, which must have them all."""
+    pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed))
+    return Drawn(captions, pictures, [a == b for a, b in zip(gallery.nearest(pictures), captions, strict=True)])
 
 
-def choose_rows(rows: list[CodeRow], count: int, seed: int = 0) -> list[CodeRow]:
-    """Return `count` of `rows`, or all if there are fewer; the choice depends on `seed` alone."""
-    return random.Random(seed).sample(rows, min(count, len(rows)))
+def choose_captions(rows: list[CodeRow], count: int, seed: int = 0) -> list[str]:
+    """Return `count` captions of `rows`, or all if there are fewer; the choice depends on `seed` alone."""
+    return [row.caption for row in random.Random(seed).sample(rows, min(count, len(rows)))]
 
 
-def _small(pictures: Tensor) -> Tensor:
+def _thumbnails(pictures: Tensor) -> Tensor:
     return F.avg_pool2d(pictures.permute(0, 3, 1, 2).float(), 4).flatten(1)

@@ -9,12 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from dalle_lib.checkpoint import sha256_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.streaming import CodesFormat
 
 PROTOCOL = 1
 """Raised when peers of this version can no longer train with peers of the last."""
 EMBEDDED = Path(__file__).parent / "assets"
+EMBEDDED_RUNS = ("emoji", "emoji-mini")
+"""A finished model that draws hundreds of emoji, and a young one of a few that trains in minutes."""
 CARD = "run.json"
 
 Positive = Annotated[int, Field(gt=0)]
@@ -99,8 +102,10 @@ class RunCard(_Part):
     data: DataCard
     tokenizer: FileCard
     vqgan: FileCard
+    clip: str = "openai/clip-vit-base-patch32"
+    """The CLIP that chooses among drawn pictures: a folder beside the card, or its name on the Hub."""
     checkpoint: FileCard | None = None
-    """Weights to start from; none starts from random ones."""
+    """Weights to start from, and to draw with; none starts from random ones."""
     seed: int = 0
     """Seed of those random ones, equal on all peers."""
     optimizer: OptimizerCard
@@ -114,11 +119,11 @@ class RunCard(_Part):
 
     @classmethod
     def load(cls, run: str | Path) -> "RunCard":
-        """Return the card of a run: the embedded "emoji", a folder or run.json file, or "owner/name" on the Hub.
+        """Return the card of a run: an embedded one, a folder or run.json file, or "owner/name" on the Hub.
 
         Raises ValueError if there is no such run, or its card is not valid for this version.
         """
-        path = EMBEDDED / run if (EMBEDDED / run / CARD).is_file() else Path(run)
+        path = EMBEDDED / f"{run}.json" if run in EMBEDDED_RUNS else Path(run)
         repository = None
         if path.is_dir() and (path / CARD).is_file():
             path = path / CARD
@@ -146,19 +151,18 @@ class RunCard(_Part):
         card._folder, card._repository = Path(folder), None
         return card
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, name: str = CARD) -> Path:
         """Write the card and the local files it names to `folder`, so that the folder is a run of its own."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if folder.resolve() != (self._folder and self._folder.resolve()):
             for file in self._files():
                 shutil.copyfile(self.path(file), folder / file.name)
-            for source in (self.data.train, self.data.held_out):
-                if not source.startswith("hf://"):
-                    shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
-        unfinished = folder / f"{CARD}.unfinished"
+            for source in self._folders():
+                shutil.copytree(self._folder / source, folder / source, dirs_exist_ok=True)
+        unfinished = folder / f"{name}.unfinished"
         unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / CARD)
+        os.replace(unfinished, folder / name)
         return folder
 
     def path(self, file: FileCard) -> Path:
@@ -187,7 +191,7 @@ class RunCard(_Part):
     @property
     def fingerprint(self) -> str:
         """Short hash of all that peers must agree on; addresses, names and weights are not part of it."""
-        shared = self.model_dump(mode="json", exclude={"name", "initial_peers", "checkpoint"})
+        shared = self.model_dump(mode="json", exclude={"name", "initial_peers", "checkpoint", "clip"})
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -195,14 +199,24 @@ class RunCard(_Part):
         """Prefix of everything that this run's peers store and look up."""
         return f"{self.name}-{self.fingerprint}"
 
+    @property
+    def repository(self) -> str | None:
+        """The Hub repository that the card came from, if it did."""
+        return self._repository
+
+    @property
+    def clip_source(self) -> str:
+        """Where the run's CLIP is: a folder, or its name on the Hub."""
+        beside = self._folder and self._folder / self.clip
+        return str(beside) if beside and beside.is_dir() else self.clip
+
+    def _folders(self) -> list[str]:
+        """Return the folders beside the card that it names."""
+        sources = [source for source in (self.data.train, self.data.held_out) if not source.startswith("hf://")]
+        return [*sources, self.clip] if self.clip_source != self.clip else sources
+
     def _files(self) -> list[FileCard]:
         return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def file_card(path: Path) -> FileCard:
@@ -218,6 +232,6 @@ def _download(repository: str, name: str) -> Path:
         return Path(hf_hub_download(repository, name))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise ValueError(
-            f"no run {repository!r}: expected the embedded 'emoji', a folder with {CARD}, or a model repository on "
-            f"the Hub. {type(error).__name__}: {error}"
+            f"no run {repository!r}: expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or a "
+            f"model repository on the Hub. {type(error).__name__}: {error}"
         ) from error

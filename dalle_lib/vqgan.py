@@ -1,45 +1,255 @@
-"""Codes as pictures."""
+"""Pictures as codes and codes as pictures: a VQ-GAN made of taming-transformers' networks."""
 
+import contextlib
+import io
+import json
+import logging
+import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-PATCH = 8
+from dalle_lib.checkpoint import load_tensors, save_tensors, sha256_of
+
+logger = logging.getLogger(__name__)
+
+_CONFIG = "vqgan"
+_SOURCE = "converted_from_sha256"
+_IGNORED = "loss."
+"""Prefix of the published checkpoint's training-only tensors."""
+_NAMED_IN_ERRORS = 5
 
 
-class PatchCodebook:
-    """The embedded run's codebook: each code is one patch of 8x8 pixels, the nearest in the least-squares sense.
+@dataclass(frozen=True, kw_only=True)
+class VQGANConfig:
+    """Sizes of a VQ-GAN. The defaults are those of the published GumbelVQ f8 with 8192 codes."""
 
-    Codes made so depend on their own patch alone. With codes of a VQ-GAN whose encoder sees the whole picture, the
-    embedded model never drew a combination of emoji and background that it had not seen.
+    resolution: int = 256
+    """Pixels on a side."""
+    codebook_size: int = 8192
+    channels: int = 128
+    """Channels at the full resolution; deeper levels have `channel_mult` times as many."""
+    channel_mult: tuple[int, ...] = (1, 1, 2, 4)
+    res_blocks: int = 2
+    attention_at: tuple[int, ...] = (32,)
+    """Resolutions with self-attention."""
+    latent_dim: int = 256
+    """Channels between encoder, codebook and decoder."""
+    local_encoder: bool = False
+    """Encode each patch by its own pixels alone: `latent_dim` is then their number, 3 x factor x factor.
+
+    A picture's codes then stay the same where its pixels do. With an encoder that sees the whole picture, the embedded
+    model never drew a combination of emoji and background that it had not seen (dev/DECISIONS.md).
     """
 
-    def __init__(self, patches: Float[Tensor, "codes channels"]) -> None:
-        self.patches = patches.float()
+    decoder_shuffle: int = 1
+    """Side of the square of pixels that the decoder makes at a time, as channels of one place (pixel shuffle)."""
+
+    def __post_init__(self) -> None:
+        if self.local_encoder and self.latent_dim != 3 * self.factor**2:
+            raise ValueError(
+                f"VQGANConfig.latent_dim must be {3 * self.factor**2}, the pixels of a patch, when the encoder is "
+                f"local, but is {self.latent_dim}."
+            )
+
+    @property
+    def factor(self) -> int:
+        """Pixels on the side of the square that one code stands for."""
+        return self.decoder_shuffle * 2 ** (len(self.channel_mult) - 1)
+
+    @property
+    def grid(self) -> int:
+        """Codes on a side."""
+        return self.resolution // self.factor
 
     @classmethod
-    def from_file(cls, file: str | Path) -> "PatchCodebook":
-        """Return the codebook of a safetensors file."""
-        return cls(load_file(file)["patches"])
-
-    def encode(self, pictures: UInt8[Tensor, "batch height width 3"]) -> Int[Tensor, "batch codes"]:
-        """Return the code of each patch, row by row."""
-        patches = to_patches(pictures)
-        distances = self.patches.square().sum(1) - 2 * patches @ self.patches.T
-        return distances.argmin(-1)
-
-    def decode(self, codes: Int[Tensor, "batch codes"]) -> UInt8[Tensor, "batch height width 3"]:
-        """Return the pictures, square, 8 pixels a code."""
-        grid = round(codes.shape[1] ** 0.5)
-        channels = self.patches[codes].transpose(1, 2).unflatten(2, (grid, grid))
-        pictures = F.pixel_shuffle(channels, PATCH).permute(0, 2, 3, 1)
-        return (pictures * 255).round().clamp(0, 255).to(torch.uint8)
+    def emoji(cls) -> "VQGANConfig":
+        """The embedded runs' VQ-GAN: 64x64 pictures of 8x8 codes, small enough to train on a CPU in minutes."""
+        return cls(
+            resolution=64,
+            codebook_size=2048,
+            channels=192,
+            channel_mult=(1,),
+            res_blocks=0,
+            attention_at=(),
+            latent_dim=192,
+            local_encoder=True,
+            decoder_shuffle=8,
+        )
 
 
-def to_patches(pictures: UInt8[Tensor, "batch height width 3"]) -> Float[Tensor, "batch codes channels"]:
-    """Return each 8x8 patch as one vector of values from 0 to 1, in the channel order of `pixel_unshuffle`."""
-    return F.pixel_unshuffle(pictures.permute(0, 3, 1, 2).float() / 255, PATCH).flatten(2).transpose(1, 2)
+class VQGAN(nn.Module):
+    """A VQ-GAN in the published GumbelVQ layout, under its tensor names.
+
+    Sources: arXiv:2012.09841 (networks), arXiv:1611.01144 (the codebook's training).
+    """
+
+    def __init__(self, config: VQGANConfig) -> None:
+        from taming.modules.diffusionmodules.model import Decoder, Encoder
+        from taming.modules.vqvae.quantize import GumbelQuantize
+
+        super().__init__()
+        self.config = config
+        latent = config.latent_dim
+        sizes = {
+            "ch": config.channels,
+            "out_ch": 3 * config.decoder_shuffle**2,
+            "ch_mult": config.channel_mult,
+            "num_res_blocks": config.res_blocks,
+            "attn_resolutions": config.attention_at,
+            "in_channels": 3,
+            "resolution": config.resolution // config.decoder_shuffle,
+            "z_channels": latent,
+        }
+        with contextlib.redirect_stdout(io.StringIO()):  # taming's constructors print
+            patches = nn.PixelUnshuffle(config.factor)
+            self.encoder = patches if config.local_encoder else Encoder(**sizes, double_z=False)
+            self.decoder = Decoder(**sizes)
+        self.quant_conv = nn.Conv2d(latent, latent, 1)
+        self.post_quant_conv = nn.Conv2d(latent, latent, 1)
+        self.quantize = GumbelQuantize(latent, latent, config.codebook_size)
+
+    @torch.no_grad()
+    def encode(self, pictures: UInt8[Tensor, "batch height width 3"], chunk: int = 16) -> Int[Tensor, "batch codes"]:
+        """Return the codes of each picture, row by row, on the CPU.
+
+        Raises ValueError for pictures of another size than the configuration's.
+        """
+        side = self.config.resolution
+        if tuple(pictures.shape[1:3]) != (side, side):
+            raise ValueError(f"expected pictures of {side}x{side} pixels, but got {tuple(pictures.shape[1:3])}.")
+        codes = torch.empty(len(pictures), self.config.grid**2, dtype=torch.long)
+        for start in range(0, len(pictures), chunk):
+            codes[start : start + chunk] = self._encode(pictures[start : start + chunk].to(self.device)).cpu()
+        return codes
+
+    @torch.no_grad()
+    def decode(self, codes: Int[Tensor, "batch codes"], chunk: int = 16) -> UInt8[Tensor, "batch height width 3"]:
+        """Return the picture of each row of codes, on the CPU; `chunk` pictures are in the networks at a time.
+
+        Raises ValueError for codes of another number or range than the configuration's.
+        """
+        side, size = self.config.resolution, self.config.codebook_size
+        if codes.shape[1] != self.config.grid**2:
+            raise ValueError(f"expected {self.config.grid**2} codes for each picture, but got {codes.shape[1]}.")
+        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < size):
+            raise ValueError(f"codes must be from 0 to {size - 1}, but are {int(codes.min())} to {int(codes.max())}.")
+        pictures = torch.empty(len(codes), side, side, 3, dtype=torch.uint8)
+        for start in range(0, len(codes), chunk):
+            decoded = self.to_pixels(codes[start : start + chunk].to(self.device))
+            scaled = (decoded.clamp(-1, 1) + 1) * 127.5
+            pictures[start : start + chunk] = scaled.round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+        return pictures
+
+    def to_pixels(self, codes: Int[Tensor, "batch codes"]) -> Float[Tensor, "batch 3 height width"]:
+        """Return what the decoder makes of `codes`: about -1 to 1, with gradients."""
+        latents = self.quantize.embed(codes).transpose(1, 2).unflatten(2, (self.config.grid, -1))
+        return F.pixel_shuffle(self.decoder(self.post_quant_conv(latents)), self.config.decoder_shuffle)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.quantize.embed.weight.device
+
+    def _encode(self, pictures: Tensor) -> Tensor:
+        pixels = pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
+        # GumbelQuantize.forward would add noise, in evaluation too.
+        return self.quantize.proj(self.quant_conv(self.encoder(pixels))).argmax(1).flatten(1)
+
+
+def save_vqgan(file: str | Path, vqgan: VQGAN, dtype: torch.dtype = torch.float32, **metadata: str) -> None:
+    """Write a VQ-GAN with its configuration: matrices in `dtype`, vectors in float32, for codes hang on biases."""
+    tensors = {name: tensor.to(dtype) if tensor.ndim > 1 else tensor for name, tensor in vqgan.state_dict().items()}
+    save_tensors(file, tensors, {_CONFIG: json.dumps(asdict(vqgan.config)), **metadata})
+
+
+def load_vqgan(file: str | Path) -> VQGAN:
+    """Return the VQ-GAN of a safetensors file, in float32; one that holds no configuration is the published model.
+
+    Raises ValueError if tensors are missing, unknown or of another shape.
+    """
+    tensors, metadata = load_tensors(file)
+    return _build(tensors, _config_of(metadata), file)
+
+
+def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = None) -> str:
+    """Write the VQ-GAN of a Lightning checkpoint as safetensors, and return the new file's SHA-256.
+
+    Lightning keeps Python objects beside the weights. Only numbers are taken from the file, and nothing in it is run;
+    the numbers themselves are as good as their publisher. Raises ValueError if the file's hash is not `sha256`, where
+    that is given, or if it holds anything but this model.
+    """
+    checkpoint, digest = Path(checkpoint), sha256_of(checkpoint)
+    if sha256 is not None and digest != sha256:
+        raise ValueError(f"{checkpoint} is not the expected file: expected SHA-256 {sha256}, found {digest}.")
+    try:
+        contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        contents = torch.load(checkpoint, map_location="cpu", weights_only=False, pickle_module=_TensorPickle)
+    tensors = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
+    tensors = {name: tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    save_vqgan(out, _build(tensors, VQGANConfig(), checkpoint), **{_SOURCE: digest})
+    return sha256_of(out)
+
+
+def _config_of(metadata: Mapping[str, str]) -> VQGANConfig:
+    sizes = json.loads(metadata.get(_CONFIG, "{}"))
+    return VQGANConfig(**{name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()})
+
+
+def _build(tensors: Mapping[str, Tensor], config: VQGANConfig, file: str | Path) -> VQGAN:
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_IGNORED)}
+    with torch.device("meta"):
+        vqgan = VQGAN(config)
+    expected = vqgan.state_dict()
+    wrong = [f"lacks {name}" for name in expected if name not in tensors]
+    wrong += [f"has an unknown {name}" for name in tensors if name not in expected]
+    wrong += [
+        f"has {name} of shape {list(tensors[name].shape)} instead of {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _NAMED_IN_ERRORS} more faults" if len(wrong) > _NAMED_IN_ERRORS else ""
+        raise ValueError(f"{file} is not a VQ-GAN of {config}: it {', '.join(wrong[:_NAMED_IN_ERRORS])}{more}.")
+    vqgan.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
+    return vqgan.eval().requires_grad_(False)
+
+
+class _Inert:
+    """Stands for any object but a tensor: takes whatever pickle gives it, and keeps nothing."""
+
+    __slots__ = ()
+
+    def __new__(cls, *state, **named):
+        return super().__new__(cls)
+
+    def _ignore(self, *state) -> "_Inert":
+        return _Inert()
+
+    __call__ = __setitem__ = __setstate__ = append = extend = add = _ignore
+
+
+class _TensorUnpickler(pickle.Unpickler):
+    """Knows no name that the file gives but those that tensors are made of; torch.load itself knows the storages'."""
+
+    def find_class(self, module: str, name: str):
+        allowed = (torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter, OrderedDict)
+        return {(known.__module__, known.__name__): known for known in allowed}.get((module, name), _Inert)
+
+
+class _TensorPickle:
+    """What `torch.load` needs of a pickle module."""
+
+    Unpickler = _TensorUnpickler
+
+    @staticmethod
+    def load(file, **settings):
+        """Refuse what is no zip archive: torch.load would compare source texts in it with ours, and write files."""
+        raise ValueError(f"{file.name} is not a checkpoint that torch 1.6 or later wrote with torch.save.")

@@ -48,5 +48,5 @@ def swarm_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def emoji() -> RunCard:
-    return RunCard.load("emoji")
+def mini() -> RunCard:
+    return RunCard.load("emoji-mini")

@@ -17,7 +17,7 @@ from dalle_lib.swarm.events import EventLog, read_events
 PARENT = """
 import sys, time
 from dalle_lib.swarm import PeerSettings, join
-peer = join(PeerSettings(run="emoji", role="bootstrap", host="127.0.0.1"), sys.argv[1])
+peer = join(PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1"), sys.argv[1])
 peer.wait_for("connected")
 print("ready", flush=True)
 time.sleep(600)
@@ -25,7 +25,7 @@ time.sleep(600)
 
 
 def bootstrap(folder) -> Peer:
-    peer = join(PeerSettings(run="emoji", role="bootstrap", host="127.0.0.1"), folder)
+    peer = join(PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1"), folder)
     peer.wait_for("connected")
     return peer
 
@@ -49,7 +49,7 @@ def test_it_leaves_when_asked_and_nothing_of_it_stays(swarm_folder):
 def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     first = bootstrap(swarm_folder)
     started = first.events()[0]
-    second = join(PeerSettings(run="emoji", role="bootstrap", name="other"), swarm_folder)
+    second = join(PeerSettings(run="emoji-mini", role="bootstrap", name="other"), swarm_folder)
     assert second == first
     assert second.events()[0] == started
     del first  # as when a notebook cell is run again
@@ -113,7 +113,7 @@ def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
 
 def test_an_error_is_shown_with_the_end_of_the_log(swarm_folder):
     peer = join(PeerSettings(run=str(swarm_folder / "no-run"), role="trainer", host="127.0.0.1"), swarm_folder)
-    with pytest.raises(PeerFailed, match=r"(?s)no run .*embedded 'emoji'.*Traceback"):
+    with pytest.raises(PeerFailed, match=r"(?s)no run .*embedded run.*Traceback"):
         peer.wait(timeout_s=300)
 
 
@@ -133,4 +133,4 @@ def test_only_events_since_the_last_start_are_read(tmp_path):
 
 def test_wrong_settings_are_refused():
     with pytest.raises(ValueError, match="duty must be above 0"):
-        PeerSettings(run="emoji", duty=0.0)
+        PeerSettings(run="emoji-mini", duty=0.0)

@@ -84,19 +84,19 @@ def test_nothing_to_read_is_an_error_not_a_hang(tmp_path):
         next(iter(stream_codes(str(tmp_path), seed=0)))
 
 
-def test_captions_are_cut_and_padded(emoji):
-    tokenizer = CaptionTokenizer(emoji.path(emoji.tokenizer), 4)
+def test_captions_are_cut_and_padded(mini):
+    tokenizer = CaptionTokenizer(mini.path(mini.tokenizer), 4)
     short, long = tokenizer(["cat face", "cat face on a yellow background"])
     assert (short[-1], (long != PADDING_ID).all()) == (PADDING_ID, True)
     assert short[0] == long[0]
     assert 0 not in short
 
 
-def test_training_batches_corrupt_only_what_is_shown(emoji):
-    source = emoji.data_source(emoji.data.train)
+def test_training_batches_corrupt_only_what_is_shown(mini):
+    source = mini.data_source(mini.data.train)
     batches = training_batches(
         stream_codes(source, seed=0),
-        CaptionTokenizer(emoji.path(emoji.tokenizer), 12),
+        CaptionTokenizer(mini.path(mini.tokenizer), 12),
         batch_size=64,
         codebook_size=1024,
         code_corruption=0.15,

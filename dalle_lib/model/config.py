@@ -73,4 +73,4 @@ class ModelConfig:
     @classmethod
     def emoji(cls) -> "ModelConfig":
         """The embedded run's model: small enough to train on two CPU cores in minutes."""
-        return cls(dim=192, depth=5, heads=6, dim_head=32, text_length=12, text_vocab=384, image_vocab=1024, grid=8)
+        return cls(dim=192, depth=5, heads=6, dim_head=32, text_length=16, text_vocab=1024, image_vocab=2048, grid=8)

@@ -45,12 +45,14 @@ def generate(
     temperature: float = 1.0,
     guidance: float = 1.0,
     seed: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    length: int | None = None,
+    progress: Callable[[Tensor], None] | None = None,
 ) -> Int[Tensor, "batch codes"]:
     """Return the codes of one picture for each caption.
 
     `top_p` = 0 is greedy. `guidance` = 1 draws from the model as it is; larger values push away from what it would
-    draw without a caption. `seed` makes the result repeatable on one device. `progress` gets (codes drawn, codes).
+    draw without a caption. `seed` makes the result repeatable on one device. `progress` gets the codes drawn so far,
+    [batch, codes], after each one. `length` stops after so many codes.
 
     Raises ValueError for a setting out of its range.
     Source: classifier-free guidance, arXiv:2207.12598.
@@ -66,7 +68,7 @@ def generate(
     x = model.embed_text(torch.cat([text, torch.zeros_like(text)]) if guided else text)
     histories = [History() for _ in model.transformer.blocks]
     drawn: list[Tensor] = []
-    while len(drawn) < model.config.image_length:
+    while len(drawn) < (length or model.config.image_length):
         logits = model.next_code_logits(x, histories)
         if guided:
             conditional, null = logits.chunk(2)
@@ -75,5 +77,5 @@ def generate(
         drawn.append(torch.multinomial(probabilities, 1, generator=generator))
         x = model.embed_codes(drawn[-1].repeat(2, 1) if guided else drawn[-1])
         if progress is not None:
-            progress(len(drawn), model.config.image_length)
+            progress(torch.cat(drawn, dim=1))
     return torch.cat(drawn, dim=1)

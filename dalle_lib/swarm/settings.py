@@ -11,7 +11,7 @@ class PeerSettings:
     """Settings of one peer. What all peers must share is in the run card."""
 
     run: str
-    """The run: "emoji", a folder with a run.json, or owner/name on the Hub."""
+    """The run: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
     role: Literal["trainer", "bootstrap"] = "trainer"
     """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
     name: str = "volunteer"

@@ -1,0 +1,110 @@
+"""Pictures in a notebook: rows that appear as they are drawn, the best of many, and knobs to turn."""
+
+import base64
+import io
+from collections.abc import Callable
+from html import escape
+
+import ipywidgets as widgets
+from IPython.display import HTML, display
+from PIL import Image
+
+from dalle_lib.inference import Drawing, Progress, Settings, TextToImage, contact_sheet
+
+SHOWN_LIVE = 8
+"""Candidates shown while they are drawn."""
+SIDE = 128
+"""Width of a picture on the page, in pixels."""
+
+
+def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
+    """Return a `progress` for `draw` that shows the first candidates of each chunk, row by row, and a bar."""
+    bar = widgets.FloatProgress(max=1.0, layout=widgets.Layout(width="50%"))
+    label, rows = widgets.Label(), widgets.HTML()
+    display(widgets.VBox([widgets.HBox([bar, label]), rows]))
+    grid = draw.vqgan.config.grid
+
+    def show(progress: Progress) -> None:
+        bar.value = progress.share
+        drawn = progress.codes.shape[1]
+        if drawn % grid == 0:
+            label.value = f"{progress.prompt}: {progress.share:.0%} of {progress.candidates} candidates"
+            unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
+            rows.value = _img(contact_sheet(unfinished, columns=SHOWN_LIVE, side=SIDE // 2))
+
+    return show
+
+
+def best_of(drawing: Drawing) -> HTML:
+    """Return the best pictures with their scores; all candidates unfold on demand."""
+    best = "".join(
+        f"<figure style='margin:0'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
+        f"<figcaption>{float(drawing.scores[number]):.3f}</figcaption></figure>"
+        for number, picture in zip(drawing.best, drawing.pictures, strict=True)
+    )
+    unknown = (
+        f"<p>The model never saw: {escape(', '.join(drawing.unknown_words))}.</p>" if drawing.unknown_words else ""
+    )
+    order = drawing.scores.argsort(descending=True)
+    return HTML(
+        f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
+        f"{sum(drawing.seconds.values()):.1f} s</p>{unknown}"
+        f"<div style='display:flex;gap:12px'>{best}</div>"
+        f"<details><summary>all {len(order)} candidates, best first</summary>"
+        f"{_img(contact_sheet(drawing.candidates[order], side=SIDE // 2))}</details>"
+    )
+
+
+def gallery(drawings: list[Drawing]) -> HTML:
+    """Return the best picture of each drawing over its prompt."""
+    figures = "".join(
+        f"<figure style='margin:0;width:{SIDE}px'>"
+        f"{_img(drawing.pictures[0].resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
+        f"<figcaption>{escape(drawing.prompt)}</figcaption></figure>"
+        for drawing in drawings
+    )
+    return HTML(f"<div style='display:flex;flex-wrap:wrap;gap:16px'>{figures}</div>")
+
+
+class Studio(widgets.VBox):
+    """A prompt, knobs and a button; `drawings` keeps what was drawn."""
+
+    def __init__(self, draw: TextToImage, prompt: str, candidates: int = 32, seed: int = 0) -> None:
+        wide = {"style": {"description_width": "90px"}, "layout": widgets.Layout(width="420px")}
+        self.draw = draw
+        self.drawings: list[Drawing] = []
+        self.prompt = widgets.Text(prompt, description="prompt", **wide)
+        self.knobs = {
+            "candidates": widgets.IntSlider(candidates, min=4, max=128, step=4, description="candidates", **wide),
+            "top_k": widgets.IntSlider(Settings.top_k, min=0, max=1024, description="top-k (0: all)", **wide),
+            "top_p": widgets.FloatSlider(Settings.top_p, min=0.0, max=1.0, step=0.05, description="top-p", **wide),
+            "temperature": widgets.FloatSlider(
+                Settings.temperature, min=0.1, max=2.0, step=0.1, description="temperature", **wide
+            ),
+            "guidance": widgets.FloatSlider(draw.guidance, min=0.0, max=4.0, step=0.25, description="guidance", **wide),
+            "seed": widgets.IntText(seed, description="seed", **wide),
+        }
+        self.button = widgets.Button(description="Draw", button_style="primary")
+        self.output = widgets.Output()
+        self.button.on_click(lambda _: self.press())
+        super().__init__([self.prompt, *self.knobs.values(), self.button, self.output])
+
+    def press(self) -> None:
+        """Draw what the knobs say, and show it; a wrong setting shows its error in place of pictures."""
+        self.button.disabled = True
+        self.output.clear_output()
+        try:
+            with self.output:
+                settings = {name: knob.value for name, knob in self.knobs.items()}
+                drawing = self.draw(self.prompt.value, **settings, progress=live_rows(self.draw))
+                self.drawings.append(drawing)
+                display(best_of(drawing))
+        finally:
+            self.button.disabled = False
+
+
+def _img(picture: Image.Image) -> str:
+    """Return the picture as a tag that holds its own bytes, so that an exported page still shows it."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"

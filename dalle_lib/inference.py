@@ -1,0 +1,343 @@
+"""From a prompt to pictures: draw many candidates, and keep the few that CLIP finds best."""
+
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from torch import Tensor
+
+from dalle_lib.checkpoint import load_model
+from dalle_lib.model import DALLE, generate
+from dalle_lib.published import Download, PaperFiles, hub_file
+from dalle_lib.rerank import CLIPRanker
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import CaptionTokenizer, read_codes
+from dalle_lib.vqgan import VQGAN, load_vqgan
+
+logger = logging.getLogger(__name__)
+
+PAPER = "paper-2021"
+"""The name under which `from_run` knows the paper's published model."""
+CHUNK = 16
+"""Candidates that are drawn side by side. Part of what a seed means: another size gives other pictures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How candidates are drawn."""
+
+    top_k: int = 256
+    """Draw each code among this many likeliest ones; 0 is all."""
+    top_p: float = 1.0
+    """Draw each code among the likeliest ones that together have this probability; 0 takes the likeliest alone."""
+    temperature: float = 1.0
+    """Below 1 safer, above 1 bolder."""
+    guidance: float = 1.0
+    """How strongly the caption pulls; 1 is the model as it is, and needs half the time."""
+    seed: int = 0
+    """The same seed, settings and number of candidates give the same pictures on one kind of device."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one drawing is."""
+
+    prompt: str
+    drawn: int
+    """Candidates finished in earlier chunks."""
+    candidates: int
+    codes: Int[Tensor, "chunk codes"]
+    """What is drawn so far of the candidates of this chunk."""
+    codes_each: int
+    """Codes of a whole picture."""
+
+    @property
+    def share(self) -> float:
+        """The part of the whole work that is done, from 0 to 1."""
+        finished = self.drawn + len(self.codes) * self.codes.shape[1] / self.codes_each
+        return finished / self.candidates
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All candidates for one prompt, and what CLIP thinks of them."""
+
+    prompt: str
+    model: str
+    settings: Settings
+    candidates: UInt8[Tensor, "candidates height width 3"]
+    """In the order drawn."""
+    codes: Int[Tensor, "candidates codes"]
+    scores: Float[Tensor, "candidates"]
+    """Cosine similarity of picture and prompt."""
+    best: list[int]
+    """Numbers of the best candidates, best first; the same picture twice only where there are not enough others."""
+    seconds: dict[str, float]
+    """Time for drawing, decoding and ranking."""
+    unknown_words: list[str] = field(default_factory=list)
+    """Words of the prompt that are in no caption the model has seen, if those are known."""
+
+    @property
+    def pictures(self) -> list[Image.Image]:
+        """The best candidates, best first."""
+        return [Image.fromarray(self.candidates[i].numpy()) for i in self.best]
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the best candidates as PNG files that say how to draw them again, and return where."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower()).strip("-")[:60] or "picture"
+        files = []
+        for rank, (number, picture) in enumerate(zip(self.best, self.pictures, strict=True), start=1):
+            about = PngInfo()
+            for name, value in self.about(number).items():
+                about.add_itxt(name, str(value))
+            files.append(folder / f"{stem}-{self.settings.seed}-{rank}.png")
+            picture.save(files[-1], pnginfo=about)
+        return files
+
+    def about(self, number: int) -> dict[str, str | int | float]:
+        """Return what is kept inside the PNG of a candidate."""
+        return {
+            "prompt": self.prompt,
+            "model": self.model,
+            "candidate": f"{number + 1} of {len(self.candidates)}",
+            "score": round(float(self.scores[number]), 4),
+            **{name: getattr(self.settings, name) for name in self.settings.__dataclass_fields__},
+        }
+
+
+class TextToImage:
+    """Draws pictures of prompts with the model of a run: `TextToImage.from_run("emoji")("penguin").pictures[0].show()`.
+
+    Called with a prompt it returns a Drawing, with a list of prompts a list of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: DALLE,
+        tokenizer: CaptionTokenizer,
+        vqgan: VQGAN,
+        ranker: CLIPRanker,
+        guidance: float = 1.0,
+        known_words: Iterable[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.vqgan = vqgan
+        self.ranker = ranker
+        self.guidance = guidance
+        """Used unless a call asks for another."""
+        self.known_words = None if known_words is None else frozenset(known_words)
+
+    @classmethod
+    def from_run(cls, run: str | Path = "emoji", device: str | torch.device | None = None) -> "TextToImage":
+        """Return what draws with a run's checkpoint: an embedded run, a folder, "owner/name" on the Hub, or PAPER.
+
+        `device` is a GPU if there is one, unless named. Raises ValueError if there is no such run, or if it has no
+        checkpoint yet.
+        """
+        if run == PAPER:
+            return cls.from_paper(device=device)
+        card = RunCard.load(run)
+        if card.checkpoint is None:
+            raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
+        return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device)
+
+    @classmethod
+    def from_paper(cls, files: PaperFiles | None = None, device: str | torch.device | None = None) -> "TextToImage":
+        """Return what draws with the paper's published model, after fetching what is not here yet.
+
+        Raises ValueError if a file is not what it should be, and ConnectionError if one cannot be fetched.
+        """
+        files, device = files or PaperFiles(), choose_device(device)
+        return cls(
+            PAPER,
+            files.load_model().to(device),
+            files.load_tokenizer(),
+            files.load_vqgan().to(device),
+            CLIPRanker(files.clip, device),
+        )
+
+    @classmethod
+    def from_card(cls, card: RunCard, model: DALLE, device: str | torch.device | None = None) -> "TextToImage":
+        """Return what draws with `model` and the run's tokenizer, VQ-GAN and CLIP."""
+        device = choose_device(device)
+        return cls(
+            card.name,
+            model.to(device),
+            CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
+            load_vqgan(card.path(card.vqgan)).to(device),
+            CLIPRanker(card.clip_source, device),
+            # A model that never saw an empty caption has nothing to be guided away from.
+            guidance=1.5 if card.recipe.caption_dropout else 1.0,
+            known_words=_words_of(card),
+        )
+
+    def __call__(
+        self,
+        prompts: str | list[str],
+        *,
+        candidates: int = 32,
+        best: int = 4,
+        top_k: int = Settings.top_k,
+        top_p: float = Settings.top_p,
+        temperature: float = Settings.temperature,
+        guidance: float | None = None,
+        seed: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Drawing | list[Drawing]:
+        """Return the drawing of a prompt, or one for each of a list: `candidates` pictures, CLIP's choice the `best`.
+
+        Without a `seed`, one is made up; the Drawing names it. `progress` is called after each code drawn.
+        Raises ValueError for a prompt that is empty, or a setting out of its range.
+        """
+        if not 1 <= best <= candidates:
+            raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
+        each = [prompts] if isinstance(prompts, str) else prompts
+        if empty := [prompt for prompt in each if not prompt.strip()]:
+            raise ValueError(f"expected prompts of at least one word, but got {empty[0]!r}.")
+        settings = Settings(
+            top_k=top_k,
+            top_p=top_p,
+            temperature=temperature,
+            guidance=self.guidance if guidance is None else guidance,
+            seed=secrets.randbelow(2**31) if seed is None else seed,
+        )
+        drawings = [self._draw(prompt, settings, candidates, best, progress) for prompt in each]
+        return drawings[0] if isinstance(prompts, str) else drawings
+
+    def estimate(self, candidates: int) -> float:
+        """Return about how many seconds a prompt with so many candidates takes, by drawing one row of one chunk."""
+        row = self.model.config.grid
+        text = self.tokenizer(["a"] * min(CHUNK, candidates)).to(self.vqgan.device)
+        started = time.perf_counter()
+        generate(self.model, text, guidance=self.guidance, length=row)
+        return (time.perf_counter() - started) * row * -(-candidates // CHUNK)
+
+    @property
+    def suggested_candidates(self) -> int:
+        """128 on a GPU, as in the paper; on a processor 32 of a small model, 4 of one that needs minutes a picture."""
+        if self.vqgan.device.type == "cuda":
+            return 128
+        return 32 if self.model.config.image_length <= 256 else 4
+
+    def unknown_words(self, prompt: str) -> list[str]:
+        """Return the words that are in no caption the model has seen; none if those captions are not at hand."""
+        return [] if self.known_words is None else [w for w in words_in(prompt) if w not in self.known_words]
+
+    def preview(self, codes: Int[Tensor, "pictures codes"]) -> UInt8[Tensor, "pictures height width 3"]:
+        """Return unfinished pictures, white where nothing is drawn yet."""
+        grid, factor = self.vqgan.config.grid, self.vqgan.config.factor
+        missing = grid**2 - codes.shape[1]
+        pictures = self.vqgan.decode(torch.nn.functional.pad(codes, (0, missing)))
+        rows = codes.shape[1] // grid
+        pictures[:, rows * factor :] = 255
+        return pictures
+
+    def _draw(self, prompt: str, settings: Settings, candidates: int, best: int, progress) -> Drawing:
+        if unknown := self.unknown_words(prompt):
+            logger.warning("%s never saw %s: expect nonsense for it.", self.name, ", ".join(map(repr, unknown)))
+        started = time.perf_counter()
+        codes = torch.cat(
+            [self._draw_chunk(prompt, settings, first, candidates, progress) for first in range(0, candidates, CHUNK)]
+        )
+        drawn = time.perf_counter()
+        pictures = self.vqgan.decode(codes)
+        decoded = time.perf_counter()
+        scores = self.ranker.score(prompt, pictures)
+        ranked = time.perf_counter()
+        return Drawing(
+            prompt,
+            self.name,
+            settings,
+            pictures,
+            codes,
+            scores,
+            choose_best(scores, codes, best),
+            {"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
+            unknown,
+        )
+
+    def _draw_chunk(self, prompt: str, settings: Settings, first: int, candidates: int, progress) -> Tensor:
+        text = self.tokenizer([prompt] * min(CHUNK, candidates - first)).to(self.vqgan.device)
+
+        def report(codes: Tensor) -> None:
+            progress(Progress(prompt, first, candidates, codes.cpu(), self.model.config.image_length))
+
+        return generate(
+            self.model,
+            text,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            temperature=settings.temperature,
+            guidance=settings.guidance,
+            seed=settings.seed + ((first // CHUNK) << 32),
+            progress=None if progress is None else report,
+        ).cpu()
+
+
+def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candidates codes"], count: int) -> list[int]:
+    """Return the numbers of the `count` candidates with the best scores; repeated pictures come after all others."""
+    first, repeated, known = [], [], set()
+    for number in scores.argsort(descending=True, stable=True).tolist():
+        picture = tuple(codes[number].tolist())
+        (repeated if picture in known else first).append(number)
+        known.add(picture)
+    return (first + repeated)[:count]
+
+
+def downloads(run: str | Path) -> list[Download]:
+    """Return what `from_run` would fetch from the Hub, and how large it is; nothing for what is in the kit.
+
+    What the Hub's cache already holds is listed too, but would not be fetched again. Raises ValueError if there is no
+    such run, ConnectionError if the Hub cannot be asked.
+    """
+    if run == PAPER:
+        return PaperFiles().downloads()
+    card = RunCard.load(run)
+    found = []
+    if card.repository is not None:
+        files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
+        found = [hub_file(part, card.repository, file.name) for part, file in files.items() if file is not None]
+    return found if Path(card.clip_source).exists() else [*found, hub_file("clip", card.clip_source)]
+
+
+def choose_device(device: str | torch.device | None = None) -> torch.device:
+    """Return `device`, or the GPU if there is one, or the CPU."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a caption in lower case."""
+    return re.findall(r"\w[\w'’-]*", text.lower())
+
+
+def contact_sheet(pictures: UInt8[Tensor, "pictures height width 3"], columns: int = 8, side: int = 128) -> Image.Image:
+    """Return `pictures` side by side, row by row, each `side` pixels wide."""
+    rows = -(-len(pictures) // columns)
+    sheet = Image.new("RGB", (columns * (side + 4), rows * (side + 4)), "white")
+    for i, picture in enumerate(pictures):
+        place = (i % columns * (side + 4), i // columns * (side + 4))
+        sheet.paste(Image.fromarray(picture.numpy()).resize((side, side), Image.Resampling.LANCZOS), place)
+    return sheet
+
+
+def _words_of(card: RunCard) -> set[str] | None:
+    """Return the words of the run's training captions, or None if they are on the Hub: too many to fetch for this."""
+    source = card.data_source(card.data.train)
+    if source.startswith("hf://") or not os.path.isdir(source):
+        return None
+    files = Path(source).glob("*.parquet")
+    return {word for file in files for row in read_codes(file, card.data.format) for word in words_in(row.caption)}

@@ -1,0 +1,59 @@
+"""Which of many drawn pictures fit a caption best, by CLIP."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+OPENAI_CLIP = "openai/clip-vit-base-patch32"
+
+
+class CLIPRanker:
+    """Scores pictures against captions. Source: arXiv:2103.00020."""
+
+    def __init__(self, source: str | Path = OPENAI_CLIP, device: str | torch.device = "cpu") -> None:
+        """Load any CLIP that transformers knows: a folder, or its name on the Hub.
+
+        Raises OSError if there is none.
+        """
+        from transformers import AutoTokenizer, CLIPModel
+        from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+        self.model = CLIPModel.from_pretrained(source, dtype=torch.float32).to(device).eval().requires_grad_(False)
+        self.tokenizer = AutoTokenizer.from_pretrained(source)
+        self.processor = CLIPImageProcessorPil.from_pretrained(source)
+
+    @torch.no_grad()
+    def score(
+        self, caption: str, pictures: UInt8[Tensor, "pictures height width 3"], chunk: int = 32
+    ) -> Float[Tensor, "pictures"]:
+        """Return the cosine similarity of `caption` and each picture, on the CPU; `chunk` pictures at a time."""
+        return self.embed_pictures(pictures, chunk) @ self.embed_captions([caption])[0]
+
+    @torch.no_grad()
+    def embed_captions(self, captions: list[str]) -> Float[Tensor, "captions features"]:
+        """Return each caption's direction in the space that it shares with pictures; long ones are cut."""
+        longest = self.model.config.text_config.max_position_embeddings
+        tokens = self.tokenizer(captions, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+        features = self.model.text_model(
+            input_ids=tokens["input_ids"].to(self.model.device),
+            attention_mask=tokens["attention_mask"].to(self.model.device),
+        )
+        return _direction(self.model.text_projection(features.pooler_output))
+
+    @torch.no_grad()
+    def embed_pictures(
+        self, pictures: UInt8[Tensor, "pictures height width 3"], chunk: int = 32
+    ) -> Float[Tensor, "pictures features"]:
+        """Return each picture's direction in the space that it shares with captions."""
+        directions = []
+        for part in pictures.split(chunk):
+            pixels = self.processor(list(part.cpu().numpy()), return_tensors="pt")["pixel_values"]
+            features = self.model.vision_model(pixel_values=pixels.to(self.model.device))
+            directions.append(_direction(self.model.visual_projection(features.pooler_output)))
+        return torch.cat(directions)
+
+
+def _direction(features: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(features, dim=-1).cpu()

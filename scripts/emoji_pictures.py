@@ -1,0 +1,187 @@
+"""The pictures of the embedded runs: Debian's emoji, plain, in other colours and on coloured backgrounds.
+
+Needs Debian's fonts-noto-color-emoji and unicode-data.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+FONT = "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
+NAMES = "/usr/share/unicode/emoji/emoji-test.txt"
+SMALL = (
+    "🍕🍌🍔🍎🍐🍊🍋🍉🍇🍓🍒🍍🥝🍅🥑🍆🥔🥕🌽🍄🥐🍞🧀🍟🌭🌮🍩🎂🍦🍫🍭☕🐱🐶🐭🐰🦊🐻🐼🐯🦁🐮🐷🐸🐵🐔🐧🐦🦆🦉🐝🐞🦋🐌🐢🐍🐙"
+    "🐟🐬🐳🦀😀😎😍😭🤖👻👽💀🎃❤⭐🌈🔥🌙🌻🌹🌷🌵🌲🚀🚗🚌🚲⛵🎈🎁⚽🎸🔑"
+)
+"""The well-known ones, on which the demo trains."""
+GROUPS = ("Smileys & Emotion", "Animals & Nature", "Food & Drink", "Activities")
+"""The large set: the small one and all of these groups of Unicode's."""
+HUES = {"red": 0, "green": 120, "blue": 215, "purple": 275}
+BACKGROUNDS = {"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)}
+WHITE = (255, 255, 255)
+MORE_HUES = {"orange": 35, "lime": 80, "teal": 175, "magenta": 315}
+MORE_BACKGROUNDS = {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)}
+"""Colours of no run's pictures: CLIP learns from them what a colour is, whatever it is on."""
+COLOURLESS = 0.12
+"""Emoji less colourful than this get no colour variants."""
+NEAR_DEGREES = 20
+"""Nor do those whose main hue is this near to the variant's."""
+DOUBLES = 2
+"""Pictures of each emoji that are both in another colour and on a background, in the large set's training data."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture and its caption."""
+
+    caption: str
+    pixels: np.ndarray
+    name: str
+    """Unicode's name of the emoji that it shows."""
+    kind: str
+    """plain, colour, background or both."""
+    held_out: bool
+    """The caption, and so this combination, is in no training data."""
+    small: bool
+    """Belongs to the small set too."""
+
+
+def make_pictures() -> list[Picture]:
+    """Return the large set. Of each emoji's colours one is held out, and one of its backgrounds.
+
+    The held-out pictures that are "both" have the held-out colour on the held-out background.
+    """
+    emoji = emoji_of_groups()
+    pictures, taken = [], set(emoji.values())
+    for symbol, name in emoji.items():
+        for picture in variants(symbol, name, taken):
+            if picture.kind == "plain" or picture.caption not in taken:
+                taken.add(picture.caption)
+                pictures.append(picture)
+    return pictures
+
+
+def emoji_of_groups() -> dict[str, str]:
+    """Return the emoji of the large set and Unicode's short names for them; skin tones are left out."""
+    chosen, group = {}, ""
+    for line in Path(NAMES).read_text(encoding="utf-8").splitlines():
+        if line.startswith("# group: "):
+            group = line.removeprefix("# group: ")
+        elif found := re.match(r".*; fully-qualified +# (\S+) E[\d.]+ (.+)", line):
+            symbol, name = found[1].replace("\ufe0f", ""), found[2].lower().replace("’", "'")
+            if "skin tone" not in name and (symbol in SMALL or group in GROUPS):
+                chosen[symbol] = name
+    return chosen
+
+
+def variants(symbol: str, name: str, taken: set[str]) -> Iterator[Picture]:
+    """Yield the pictures of one emoji; colours whose caption is another emoji's name are left out."""
+    picture, small = glyph(symbol), symbol in SMALL
+
+    def drawn(caption: str, image: Image.Image, rgb: tuple[int, int, int], kind: str, held_out: bool, small=small):
+        return Picture(caption, on_background(image, rgb), name, kind, held_out, small)
+
+    yield drawn(name, picture, WHITE, "plain", held_out=False)
+    hue, colourful = main_hue(picture)
+    bare = bare_name(name)
+    secret_hue = list(HUES)[chosen(name, len(HUES))]
+    secret_background = list(BACKGROUNDS)[chosen(f"{name} background", len(BACKGROUNDS))]
+    coloured = {}
+    for colour, target in HUES.items():
+        near = abs((hue - target + 180) % 360 - 180) < NEAR_DEGREES
+        if colourful >= COLOURLESS and not near and f"{colour} {bare}" not in taken:
+            coloured[colour] = turn_hue(picture, target - hue)
+            yield drawn(f"{colour} {bare}", coloured[colour], WHITE, "colour", colour == secret_hue)
+    for colour, rgb in BACKGROUNDS.items():
+        yield drawn(f"{name} on a {colour} background", picture, rgb, "background", colour == secret_background)
+    doubles = [(hue, background) for hue in coloured for background in BACKGROUNDS]
+    seen = [(h, b) for h, b in doubles if h != secret_hue and b != secret_background]
+    for _ in range(min(DOUBLES, len(seen))):
+        hue, background = seen.pop(chosen(f"{name} {len(seen)}", len(seen)))
+        caption = f"{hue} {bare} on a {background} background"
+        yield drawn(caption, coloured[hue], BACKGROUNDS[background], "both", held_out=False, small=False)
+    if secret_hue in coloured:
+        caption = f"{secret_hue} {bare} on a {secret_background} background"
+        image, rgb = coloured[secret_hue], BACKGROUNDS[secret_background]
+        yield drawn(caption, image, rgb, "both", held_out=True, small=False)
+
+
+def more_pictures() -> list[Picture]:
+    """Return the large set's emoji in and on colours that no run has, for training CLIP."""
+    emoji = emoji_of_groups()
+    taken, pictures = {picture.caption for picture in make_pictures()}, []
+    for symbol, name in emoji.items():
+        picture, bare = glyph(symbol), bare_name(name)
+        hue, colourful = main_hue(picture)
+        images = {name: picture}
+        if colourful >= COLOURLESS:
+            images |= {f"{colour} {bare}": turn_hue(picture, target - hue) for colour, target in MORE_HUES.items()}
+        backgrounds = MORE_BACKGROUNDS | BACKGROUNDS
+        for caption, image in images.items():
+            on = f"{caption} on a {(colour := list(backgrounds)[chosen(caption, len(backgrounds))])} background"
+            variants = {caption: WHITE, on: backgrounds[colour]}
+            if caption == name:
+                variants = {f"{name} on a {colour} background": rgb for colour, rgb in MORE_BACKGROUNDS.items()}
+            for words, rgb in variants.items():
+                if words not in taken:
+                    taken.add(words)
+                    pictures.append(Picture(words, on_background(image, rgb), name, "more", False, False))
+    return pictures
+
+
+def bare_name(name: str) -> str:
+    """Return the name of an emoji without its colour."""
+    return re.sub(r"^(red|orange|yellow|green|blue|purple|pink) ", "", name)
+
+
+def chosen(key: str, count: int) -> int:
+    """Return a number below `count` that depends on `key` alone."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little") % count
+
+
+def render(symbol: str, background: int) -> np.ndarray:
+    """Return the 128x128 glyph over a grey level, as float RGB."""
+    canvas = Image.new("RGB", (140, 140), (background,) * 3)
+    font = ImageFont.truetype(FONT, 109)
+    ImageDraw.Draw(canvas).text((0, 0), symbol, font=font, embedded_color=True)
+    return np.asarray(canvas, np.float32)[0:128, 4:132]
+
+
+def glyph(symbol: str) -> Image.Image:
+    """Return the 64x64 emoji with its transparency, recovered from renderings on white and on black."""
+    white, black = render(symbol, 255), render(symbol, 0)
+    alpha = (1 - (white - black).mean(-1, keepdims=True) / 255).clip(0, 1)
+    premultiplied = np.concatenate([black, alpha * 255], -1).reshape(64, 2, 64, 2, 4).mean((1, 3))
+    colour = premultiplied[..., :3] / (premultiplied[..., 3:] / 255).clip(1e-3)
+    rgba = np.concatenate([colour.clip(0, 255), premultiplied[..., 3:]], -1)
+    return Image.fromarray(rgba.round().astype(np.uint8), "RGBA")
+
+
+def on_background(picture: Image.Image, background: tuple[int, int, int]) -> np.ndarray:
+    """Return the emoji over a plain colour."""
+    canvas = Image.new("RGBA", picture.size, (*background, 255))
+    return np.asarray(Image.alpha_composite(canvas, picture).convert("RGB"))
+
+
+def main_hue(picture: Image.Image) -> tuple[float, float]:
+    """Return the most common hue in degrees, weighted by how colourful it is, and how colourful the emoji is."""
+    hue, saturation, value = np.moveaxis(np.asarray(picture.convert("RGB").convert("HSV"), np.float32), -1, 0)
+    alpha = np.asarray(picture, np.float32)[..., 3] / 255
+    weight = saturation / 255 * value / 255 * alpha
+    bins = np.bincount((hue / 256 * 36).astype(int).ravel(), weight.ravel(), minlength=36)
+    smooth = bins + np.roll(bins, 1) + np.roll(bins, -1)
+    return (smooth.argmax() + 0.5) * 10, float(weight.sum() / max(alpha.sum(), 1))
+
+
+def turn_hue(picture: Image.Image, degrees: float) -> Image.Image:
+    """Return the emoji with all hues turned around the colour circle."""
+    hsv = np.array(picture.convert("RGB").convert("HSV"))
+    hsv[..., 0] = (hsv[..., 0].astype(int) + round(degrees / 360 * 256)) % 256
+    turned = Image.fromarray(hsv, "HSV").convert("RGB")
+    turned.putalpha(picture.getchannel("A"))
+    return turned

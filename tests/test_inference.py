@@ -1,0 +1,191 @@
+"""Drawing with the finished embedded model, through CLIP, to files, from Python, terminal and notebook."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+from dalle_lib.dashboard.pictures import Studio, best_of, gallery
+from dalle_lib.evaluation import Gallery, choose_captions
+from dalle_lib.inference import CHUNK, Progress, TextToImage, choose_best
+from dalle_lib.model import generate
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import read_codes
+
+PROMPT = "penguin on a yellow background"
+BOLD = {"top_k": 0, "temperature": 2.0, "guidance": 1.0}
+"""At its usual settings the finished model draws one picture of a prompt again and again."""
+
+
+@pytest.fixture(scope="module")
+def card() -> RunCard:
+    return RunCard.load("emoji")
+
+
+@pytest.fixture(scope="module")
+def draw() -> TextToImage:
+    return TextToImage.from_run("emoji", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def drawing(draw):
+    return draw(PROMPT, candidates=20, best=3, seed=1, **BOLD)
+
+
+@pytest.fixture(scope="module")
+def rows(card):
+    return [
+        row
+        for split in (card.data.train, card.data.held_out)
+        for row in read_codes(f"{card.data_source(split)}/codes.parquet", card.data.format)
+    ]
+
+
+def test_it_draws_what_its_training_captions_say(draw, card, rows):
+    seen = read_codes(f"{card.data_source(card.data.train)}/codes.parquet", card.data.format)
+    captions = choose_captions(seen, 12, seed=1)
+    drawings = draw(captions, candidates=4, best=1, seed=0)
+    best = torch.stack([drawing.candidates[drawing.best[0]] for drawing in drawings])
+    found = Gallery(rows, draw.vqgan).nearest(best)
+    assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 9, list(zip(captions, found, strict=True))
+
+
+def test_the_best_are_those_that_clip_scores_highest(drawing):
+    assert drawing.candidates.shape == (20, 64, 64, 3)
+    assert len(drawing.candidates.flatten(1).unique(dim=0)) > 4
+    chosen = drawing.scores[drawing.best]
+    assert chosen.tolist() == sorted(chosen.tolist(), reverse=True)
+    assert chosen[0] == drawing.scores.max()
+    assert [picture.size for picture in drawing.pictures] == [(64, 64)] * 3
+    assert all(seconds > 0 for seconds in drawing.seconds.values())
+
+
+def test_no_picture_is_chosen_twice_while_there_are_others():
+    scores, codes = torch.tensor([0.5, 0.9, 0.9, 0.7]), torch.tensor([[1], [2], [2], [3]])
+    assert choose_best(scores, codes, 3) == [1, 3, 0]
+    assert choose_best(scores, codes, 4) == [1, 3, 0, 2]
+
+
+def test_a_seed_gives_the_same_pictures_chunk_by_chunk(draw, drawing):
+    fewer = draw(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD)
+    assert torch.equal(fewer.candidates, drawing.candidates[:CHUNK])
+    other = draw(PROMPT, candidates=CHUNK, best=1, seed=2, **BOLD)
+    assert not torch.equal(other.codes, drawing.codes[:CHUNK])
+    assert not torch.equal(drawing.codes[:4], drawing.codes[CHUNK:]), "a later chunk repeats the first"
+
+
+def test_the_codes_are_those_that_the_model_draws(draw, drawing):
+    text = draw.tokenizer([PROMPT] * CHUNK)
+    codes = generate(draw.model, text, temperature=2.0, seed=1)
+    assert torch.equal(codes, drawing.codes[:CHUNK])
+    assert (draw.vqgan.decode(codes, chunk=5).int() - drawing.candidates[:CHUNK].int()).abs().max() <= 1
+
+
+def test_without_a_seed_one_is_made_up_and_told(draw):
+    first, second = (draw("pizza", candidates=1, best=1, **BOLD) for _ in range(2))
+    assert first.settings.seed != second.settings.seed
+    again = draw("pizza", candidates=1, best=1, seed=first.settings.seed, **BOLD)
+    assert torch.equal(again.codes, first.codes)
+
+
+def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
+    files = drawing.save(tmp_path)
+    with Image.open(files[0]) as picture:
+        about = picture.text
+    assert about["prompt"] == PROMPT
+    assert about["model"] == "emoji"
+    assert about["seed"] == "1"
+    assert about["candidate"] == f"{drawing.best[0] + 1} of 20"
+    assert float(about["guidance"]) == drawing.settings.guidance
+    assert len({*files}) == 3
+
+
+def test_words_that_the_model_never_saw_are_named(draw, caplog):
+    assert draw.unknown_words("Red Apple on a pink background") == []
+    odd = draw("zeppelin beneath a frog", candidates=1, best=1, seed=0)
+    assert odd.unknown_words == ["zeppelin", "beneath"]
+    assert "zeppelin" in caplog.text
+
+
+def test_progress_comes_after_each_code_and_ends_at_one(draw):
+    seen: list[Progress] = []
+    draw("frog", candidates=CHUNK + 2, best=1, seed=0, progress=seen.append)
+    assert len(seen) == 2 * draw.model.config.image_length
+    assert [p.share for p in seen] == sorted(p.share for p in seen)
+    assert seen[-1].share == pytest.approx(1.0)
+    assert seen[-1].drawn == CHUNK
+    half = draw.preview(seen[31].codes[:2])
+    assert (half[:, 32:] == 255).all()
+    assert not (half[:, :32] == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"candidates": 2, "best": 3}, "best <= candidates"),
+        ({"temperature": 0.0}, "temperature > 0"),
+        ({"top_p": 1.5}, "top_p <= 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(draw, settings, message):
+    with pytest.raises(ValueError, match=message):
+        draw("frog", **settings)
+
+
+def test_an_empty_prompt_is_refused(draw):
+    with pytest.raises(ValueError, match="at least one word"):
+        draw(["frog", " "])
+
+
+def test_a_run_in_a_folder_draws_the_same(card, drawing, tmp_path):
+    copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
+    assert torch.equal(copy(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD).candidates, drawing.candidates[:CHUNK])
+    assert copy.known_words
+
+
+def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):
+    folder = card.with_changes(checkpoint=None).save(tmp_path / "new")
+    with pytest.raises(ValueError, match="no checkpoint"):
+        TextToImage.from_run(folder)
+
+
+def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
+    command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--candidates", "4", "--best", "2"]
+    command += ["--seed", "5", "--json", "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    pictures = json.loads(done.stdout)["pictures"]
+    expected = draw("green frog", candidates=4, best=2, seed=5)
+    assert [p["candidate"] for p in pictures] == [f"{number + 1} of 4" for number in expected.best]
+    with Image.open(pictures[0]["file"]) as picture:
+        assert picture.tobytes() == expected.pictures[0].tobytes()
+
+
+def test_the_terminal_explains_a_mistake(tmp_path):
+    command = [sys.executable, "-m", "dalle_lib", "generate", "frog", "--run", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "expected an embedded run (emoji, emoji-mini)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_knobs_draw_what_they_say(draw):
+    studio = Studio(draw, "frog", candidates=4, seed=3)
+    studio.knobs["top_k"].value = 8
+    studio.knobs["guidance"].value = 1.0
+    studio.button.click()
+    (drawn,) = studio.drawings
+    expected = draw("frog", candidates=4, best=4, top_k=8, guidance=1.0, seed=3)
+    assert torch.equal(drawn.candidates, expected.candidates)
+    assert not studio.button.disabled
+
+
+def test_pages_hold_their_pictures_and_escape_prompts(draw):
+    drawing = draw("<b>frog</b>", candidates=2, best=1, seed=0)
+    for page in best_of(drawing).data, gallery([drawing]).data:
+        assert "data:image/png;base64," in page
+        assert "&lt;b&gt;frog" in page
+        assert "<b>frog" not in page

@@ -1,0 +1,318 @@
+"""The paper's own model from first file to last picture, with random weights in the published layouts, offline."""
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
+from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+from dalle_lib.checkpoint import sha256_of
+from dalle_lib.inference import PAPER, TextToImage
+from dalle_lib.model import DALLE, ModelConfig, generate
+from dalle_lib.model.reference import reference_names
+from dalle_lib.published import PaperFiles, load_published
+from dalle_lib.vqgan import VQGAN, VQGANConfig
+
+SHALLOW = replace(ModelConfig.paper(), depth=2)
+"""The paper's model but for its depth: all 64 blocks would draw for an hour."""
+SMALL = ModelConfig(dim=32, depth=10, heads=2, dim_head=32, text_length=16, text_vocab=100, image_vocab=64, grid=8)
+PROMPT = "a red fox on a green hill"
+
+
+class Enough(Exception):
+    """Ends a drawing early."""
+
+
+@pytest.fixture(scope="module")
+def model() -> DALLE:
+    """A model whose blocks outweigh its input: as initialised, it would repeat one code, whatever the caption."""
+    torch.manual_seed(0)
+    model = DALLE(SHALLOW).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("_scale"):
+            parameter.fill_(5)
+    return model
+
+
+@pytest.fixture(scope="module")
+def vqgan() -> VQGAN:
+    torch.manual_seed(1)
+    return VQGAN(VQGANConfig()).eval()
+
+
+@pytest.fixture(scope="module")
+def files(model, vqgan, tmp_path_factory) -> Iterator[PaperFiles]:
+    folder = tmp_path_factory.mktemp("paper")
+    for part in "model", "vqgan", "tokenizer", "clip":
+        (folder / part).mkdir()
+    torch.save(published_layout(model), folder / "model" / "pytorch_model.pt")
+    torch.save({"state_dict": vqgan.state_dict(), "global_step": 7}, folder / "vqgan" / "last.ckpt")
+    save_t5_tokenizer(folder / "tokenizer")
+    save_clip(folder / "clip")
+    yield PaperFiles(
+        model=str(folder / "model"),
+        vqgan=(str(folder / "vqgan" / "last.ckpt"),),
+        tokenizer=str(folder / "tokenizer"),
+        clip=str(folder / "clip"),
+        config=SHALLOW,
+    )
+    shutil.rmtree(folder)  # a gigabyte
+
+
+@pytest.fixture(scope="module")
+def draw(files) -> TextToImage:
+    return TextToImage.from_paper(files, "cpu")
+
+
+@pytest.fixture
+def server(files, tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
+    """Stands in for the VQ-GAN's authors' server; what is fetched is kept in `tmp_path`."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as server:
+        server.folder, server.asked = Path(files.vqgan[0]).parent, []
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+class StandIn(SimpleHTTPRequestHandler):
+    """Serves a folder, a page in place of a file, and the beginning of a file that breaks off."""
+
+    def __init__(self, request, address, server) -> None:
+        super().__init__(request, address, server, directory=str(server.folder))
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.path not in ("/page", "/broken"):
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Length", "1000" if self.path == "/broken" else "30")
+        self.end_headers()
+        self.wfile.write(b"<html>this link is old.</html>")
+        return None
+
+    def log_message(self, *message) -> None:
+        pass
+
+
+def published_layout(model: DALLE) -> dict[str, torch.Tensor]:
+    """Return the model's tensors as its trainer saved them: each copy under its own name."""
+    tensors = model.state_dict()
+    names = reference_names(model.config)
+    copies = {f"model.{copy}": tensors[ours] for ours, all_copies in names.items() for copy in all_copies}
+    return {**copies, "model.transformer.pos_emb": torch.zeros(1)}
+
+
+def save_t5_tokenizer(folder: Path) -> None:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator([PROMPT, "a blue house by the lake", "two dogs in the snow"], trainer)
+    tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def save_clip(folder: Path) -> None:
+    """Save a ViT-B/32 whose tokens are bytes."""
+    start, end = "<|startoftext|>", "<|endoftext|>"
+    vocab = {token: i for i, token in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), start, end])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = [(token, vocab[token]) for token in (start, end)]
+    tokenizer.post_processor = TemplateProcessing(single=f"{start} $A {end}", special_tokens=special)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=start, eos_token=end, pad_token=end, unk_token=end
+    ).save_pretrained(folder)
+    text = {"vocab_size": len(vocab), "bos_token_id": vocab[start], "eos_token_id": vocab[end]}
+    torch.manual_seed(2)
+    CLIPModel(CLIPConfig(text_config=text)).save_pretrained(folder)
+    CLIPImageProcessorPil().save_pretrained(folder)
+
+
+def ids_of(caption: str, files: PaperFiles) -> list[int]:
+    tokenizer = Tokenizer.from_file(f"{files.tokenizer}/tokenizer.json")
+    assert tokenizer.encode(caption).ids[-1] == 1, "this tokenizer adds no special token, so leaving it out is no test"
+    return tokenizer.encode(caption, add_special_tokens=False).ids
+
+
+def first_codes(model: DALLE, text: torch.Tensor, count: int, seed: int) -> torch.Tensor:
+    drawn = []
+
+    def stop(codes: torch.Tensor) -> None:
+        if codes.shape[1] == count:
+            drawn.append(codes)
+            raise Enough
+
+    with pytest.raises(Enough):
+        generate(model, text, top_k=256, seed=seed, progress=stop)
+    return drawn[0]
+
+
+def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
+    return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)
+
+
+def test_the_paper_draws_from_its_files(draw, files, model, vqgan):
+    drawing = draw(PROMPT, candidates=1, best=1, seed=3)
+    assert drawing.model == PAPER
+    assert drawing.codes.shape == (1, 1024)
+    assert 0 <= drawing.codes.min() <= drawing.codes.max() < 8192
+    assert len(drawing.codes.unique()) > 100
+
+    ids = ids_of(PROMPT, files)
+    text, no_text = torch.tensor([ids + [1] * (256 - len(ids))]), torch.ones(1, 256, dtype=torch.long)
+    assert torch.equal(first_codes(model, text, 64, seed=3), drawing.codes[:, :64])
+    assert not torch.equal(first_codes(model, no_text, 64, seed=3), drawing.codes[:, :64])
+
+    assert drawing.candidates.shape == (1, 256, 256, 3)
+    assert torch.equal(vqgan.decode(drawing.codes), drawing.candidates)
+    assert drawing.candidates.float().std() > 1
+    assert drawing.pictures[0].size == (256, 256)
+    assert drawing.scores.abs().item() <= 1
+
+
+def test_captions_are_cut_and_padded_as_in_training(draw, files):
+    ids, long = ids_of(PROMPT, files), ids_of(" ".join([PROMPT] * 40), files)
+    assert len(long) > 256
+    short_row, long_row = draw.tokenizer([PROMPT, " ".join([PROMPT] * 40)]).tolist()
+    assert short_row == ids + [1] * (256 - len(ids))
+    assert long_row == long[:256]
+    assert 1 not in long_row
+
+
+def test_local_parts_are_not_fetched(files):
+    assert files.downloads() == []
+
+
+@pytest.mark.parametrize("form", ["trainer.pt", "model.pt", "nested.pt", "model.safetensors"])
+def test_a_model_is_read_in_each_form_it_is_published_in(form, tmp_path):
+    model = DALLE(SMALL)
+    tensors = published_layout(model)
+    if form != "trainer.pt":
+        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    if form.endswith(".safetensors"):
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, tmp_path / form)
+    else:
+        torch.save({"state_dict": tensors} if form == "nested.pt" else tensors, tmp_path / form)
+    assert same_weights(load_published(tmp_path / form, SMALL), model)
+
+
+def test_a_folder_without_the_file_is_refused_by_what_was_expected(files, tmp_path):
+    (tmp_path / "README.md").write_text("empty")
+    with pytest.raises(ValueError, match=r"holds no model: expected .*\.safetensors, \.pt.* found README\.md"):
+        replace(files, model=str(tmp_path)).load_model()
+    with pytest.raises(ValueError, match=r"holds no tokenizer: expected tokenizer\.json, but found README\.md"):
+        replace(files, tokenizer=str(tmp_path)).load_tokenizer()
+
+
+def test_a_download_is_announced_with_its_size(files, server):
+    remote = replace(files, vqgan=(f"{server.url}/last.ckpt",))
+    (found,) = remote.downloads()
+    assert (found.part, found.source) == ("vqgan", f"{server.url}/last.ckpt")
+    assert found.bytes == Path(files.vqgan[0]).stat().st_size
+    assert server.asked == []
+
+
+def test_sources_are_tried_in_order_until_one_is_the_vqgan(server, vqgan):
+    paths = ["/missing", "/broken", "/page", "/last.ckpt", "/never"]
+    sources = tuple(server.url + path for path in paths)
+    assert same_weights(PaperFiles(vqgan=sources).load_vqgan(), vqgan)
+    assert server.asked == paths[:-1]
+    assert same_weights(PaperFiles(vqgan=sources).load_vqgan(), vqgan)
+    assert server.asked == paths[:-1], "what was fetched once is fetched again"
+    assert PaperFiles(model="/", tokenizer="/", clip="/", vqgan=sources).downloads() == []
+
+
+def test_failed_downloads_leave_nothing_and_name_each_source(server, tmp_path):
+    sources = (f"{server.url}/missing", f"{server.url}/broken", "http://127.0.0.1:1/closed")
+    with pytest.raises(ConnectionError) as failure:
+        PaperFiles(vqgan=sources).load_vqgan()
+    assert all(source in str(failure.value) for source in sources)
+    assert "404" in str(failure.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+class StandInHub(SimpleHTTPRequestHandler):
+    """Answers the Hub's questions about one repository, owner/paper, and serves its one file."""
+
+    def do_HEAD(self) -> None:
+        self.answer(send=False)
+
+    def do_GET(self) -> None:
+        self.answer(send=True)
+
+    def answer(self, send: bool) -> None:
+        data, digest = self.server.data, self.server.digest
+        if self.path.startswith("/api/models/owner/paper"):
+            lfs = {"sha256": digest, "size": len(data), "pointerSize": 130}
+            siblings = [{"rfilename": "README.md", "size": 3}, {"rfilename": "w.pt", "size": len(data), "lfs": lfs}]
+            body = json.dumps({"id": "owner/paper", "sha": "0" * 40, "siblings": siblings}).encode()
+        elif self.path == "/owner/paper/resolve/main/w.pt":
+            body = data
+        else:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        headers = {"Content-Length": len(body), "ETag": f'"{digest}"', "X-Repo-Commit": "0" * 40}
+        for name, value in headers.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if send:
+            self.wfile.write(body)
+
+    def log_message(self, *message) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
+    """Stands in for the Hub, with a small model in the published layout."""
+    torch.save(published_layout(DALLE(SMALL)), tmp_path / "w.pt")
+    with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
+        server.data, server.digest = (tmp_path / "w.pt").read_bytes(), sha256_of(tmp_path / "w.pt")
+        address = f"http://127.0.0.1:{server.server_port}"
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_model_on_the_hub_is_announced_and_fetched(hub):
+    files = PaperFiles(model="owner/paper", tokenizer="/", clip="/", vqgan=("/vqgan.safetensors",), config=SMALL)
+    (found,) = files.downloads()
+    assert (found.part, found.source, found.bytes) == ("model", "owner/paper/w.pt", len(hub.data))
+    assert found.sha256 == hub.digest
+    assert files.load_model().config == SMALL
+
+
+def test_a_damaged_download_from_the_hub_is_refused(hub):
+    hub.digest = "0" * 64
+    with pytest.raises(ValueError, match=r"came damaged: expected SHA-256 0{64}"):
+        PaperFiles(model="owner/paper", config=SMALL).load_model()
+
+
+def test_a_repository_that_the_hub_does_not_have_is_named(hub):
+    with pytest.raises(ConnectionError, match="owner/other on the Hub cannot be reached"):
+        PaperFiles(model="owner/other", config=SMALL).downloads()

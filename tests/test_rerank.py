@@ -1,0 +1,70 @@
+"""CLIP as a ranker: the embedded one, against transformers' own forward pass."""
+
+import pytest
+import torch
+from PIL import Image
+from transformers import CLIPModel
+
+from dalle_lib.rerank import CLIPRanker
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import CaptionTokenizer, read_codes
+from dalle_lib.vqgan import load_vqgan
+
+CAPTIONS = ["penguin", "green frog on a pink background", "pizza"]
+
+
+@pytest.fixture(scope="module")
+def card() -> RunCard:
+    return RunCard.load("emoji")
+
+
+@pytest.fixture(scope="module")
+def ranker(card) -> CLIPRanker:
+    return CLIPRanker(card.clip_source)
+
+
+@pytest.fixture(scope="module")
+def data(card):
+    vqgan = load_vqgan(card.path(card.vqgan))
+    rows = read_codes(f"{card.data_source(card.data.train)}/codes.parquet", card.data.format)
+    plain = [row for row in rows if " on a " not in row.caption][:300]
+    return [row.caption for row in plain], vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in plain]))
+
+
+def test_scores_are_the_cosines_of_transformers(ranker, card, data):
+    _, pictures = data
+    model = CLIPModel.from_pretrained(card.clip_source, dtype=torch.float32).eval()
+    tokens = ranker.tokenizer(CAPTIONS, padding=True, return_tensors="pt")
+    images = [Image.fromarray(picture.numpy()) for picture in pictures[:5]]
+    pixels = ranker.processor(images, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        output = model(tokens["input_ids"], pixels, attention_mask=tokens["attention_mask"])
+    expected = output.logits_per_text / model.logit_scale.exp()
+    for caption, row in zip(CAPTIONS, expected, strict=True):
+        torch.testing.assert_close(ranker.score(caption, pictures[:5], chunk=2), row, atol=1e-5, rtol=1e-4)
+
+
+def test_a_caption_means_the_same_beside_longer_ones_and_its_last_word_counts(ranker):
+    together = ranker.embed_captions(CAPTIONS)
+    for caption, row in zip(CAPTIONS, together, strict=True):
+        torch.testing.assert_close(ranker.embed_captions([caption])[0], row, atol=1e-5, rtol=1e-4)
+    a, b = ranker.embed_captions(["green frog", "green pizza"])
+    assert a @ b < 0.95
+
+
+def test_a_caption_that_is_too_long_is_cut(ranker):
+    assert torch.isfinite(ranker.embed_captions(["frog " * 100])).all()
+
+
+def test_it_knows_which_picture_a_caption_is_of(ranker, data):
+    captions, pictures = data
+    similarity = ranker.embed_captions(captions) @ ranker.embed_pictures(pictures).T
+    right = similarity.argmax(1) == torch.arange(len(captions))
+    assert right.float().mean() > 0.9
+
+
+def test_it_speaks_the_language_of_the_run(ranker, card):
+    tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
+    theirs = ranker.tokenizer(CAPTIONS, padding="max_length", max_length=card.model.text_length, return_tensors="pt")
+    assert torch.equal(theirs["input_ids"], tokenizer(CAPTIONS))
+    assert ranker.model.config.text_config.eos_token_id == ranker.tokenizer.eos_token_id == 1
