@@ -179,7 +179,7 @@ class TextToImage:
             model.to(device),
             CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
             load_vqgan(card.path(card.vqgan)).to(device),
-            CLIPRanker(card.clip_source, device),
+            CLIPRanker(card.clip_source(), device),
             # A model that never saw an empty caption has nothing to be guided away from.
             guidance=1.5 if card.recipe.caption_dropout else 1.0,
             known_words=_words_of(card),
@@ -307,11 +307,13 @@ def downloads(run: str | Path) -> list[Download]:
     if run == PAPER:
         return PaperFiles().downloads()
     card = RunCard.load(run)
-    found = []
+    found = [] if card.clip_is_beside else [hub_file("clip", card.clip)]
     if card.repository is not None:
         files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
-        found = [hub_file(part, card.repository, file.name) for part, file in files.items() if file is not None]
-    return found if Path(card.clip_source).exists() else [*found, hub_file("clip", card.clip_source)]
+        found += [hub_file(part, card.repository, file.name) for part, file in files.items() if file is not None]
+        if card.clip_is_beside:
+            found.append(hub_file("clip", card.repository, f"{card.clip}/model.safetensors"))
+    return found
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:

@@ -102,7 +102,7 @@ class RunCard(_Part):
     data: DataCard
     tokenizer: FileCard
     vqgan: FileCard
-    clip: str = "openai/clip-vit-base-patch32"
+    clip: str = Field(default="openai/clip-vit-base-patch32", pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
     """The CLIP that chooses among drawn pictures: a folder beside the card, or its name on the Hub."""
     checkpoint: FileCard | None = None
     """Weights to start from, and to draw with; none starts from random ones."""
@@ -181,7 +181,7 @@ class RunCard(_Part):
         return path
 
     def data_source(self, source: str) -> str:
-        """Return where one of the card's data sets is, as `stream_codes` takes it."""
+        """Return where one of the card's data sets or other folders is, as `stream_codes` takes it."""
         if source.startswith("hf://"):
             return source
         if self._folder is None:
@@ -205,15 +205,24 @@ class RunCard(_Part):
         return self._repository
 
     @property
+    def clip_is_beside(self) -> bool:
+        """Whether the run's CLIP is a folder beside its card, not a repository of its own."""
+        return "/" not in self.clip
+
     def clip_source(self) -> str:
-        """Where the run's CLIP is: a folder, or its name on the Hub."""
-        beside = self._folder and self._folder / self.clip
-        return str(beside) if beside and beside.is_dir() else self.clip
+        """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there."""
+        if not self.clip_is_beside:
+            return self.clip
+        if self._repository is not None:
+            from huggingface_hub import snapshot_download
+
+            return str(Path(snapshot_download(self._repository, allow_patterns=f"{self.clip}/*")) / self.clip)
+        return self.data_source(self.clip)
 
     def _folders(self) -> list[str]:
         """Return the folders beside the card that it names."""
         sources = [source for source in (self.data.train, self.data.held_out) if not source.startswith("hf://")]
-        return [*sources, self.clip] if self.clip_source != self.clip else sources
+        return [*sources, self.clip] if self.clip_is_beside else sources
 
     def _files(self) -> list[FileCard]:
         return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import CHUNK, Progress, TextToImage, choose_best
+from dalle_lib.inference import CHUNK, Progress, TextToImage, choose_best, downloads
 from dalle_lib.model import generate
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
@@ -144,6 +144,17 @@ def test_a_run_in_a_folder_draws_the_same(card, drawing, tmp_path):
     copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
     assert torch.equal(copy(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD).candidates, drawing.candidates[:CHUNK])
     assert copy.known_words
+
+
+def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tmp_path):
+    folder = card.save(tmp_path / "run")
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    hub.files = {f"owner/run/{file.relative_to(folder)}": file.read_bytes() for file in files}
+    sizes = {found.part: found.bytes for found in downloads("owner/run")}
+    assert sizes.keys() == {"model", "tokenizer", "vqgan", "clip"}
+    assert sizes["vqgan"] == card.path(card.vqgan).stat().st_size
+    fetched = TextToImage.from_run("owner/run", device="cpu")
+    assert torch.equal(fetched(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD).candidates, drawing.candidates[:CHUNK])
 
 
 def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):

@@ -1,6 +1,5 @@
 """The paper's own model from first file to last picture, with random weights in the published layouts, offline."""
 
-import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -248,71 +247,28 @@ def test_failed_downloads_leave_nothing_and_name_each_source(server, tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-class StandInHub(SimpleHTTPRequestHandler):
-    """Answers the Hub's questions about one repository, owner/paper, and serves its one file."""
-
-    def do_HEAD(self) -> None:
-        self.answer(send=False)
-
-    def do_GET(self) -> None:
-        self.answer(send=True)
-
-    def answer(self, send: bool) -> None:
-        data, digest = self.server.data, self.server.digest
-        if self.path.startswith("/api/models/owner/paper"):
-            lfs = {"sha256": digest, "size": len(data), "pointerSize": 130}
-            siblings = [{"rfilename": "README.md", "size": 3}, {"rfilename": "w.pt", "size": len(data), "lfs": lfs}]
-            body = json.dumps({"id": "owner/paper", "sha": "0" * 40, "siblings": siblings}).encode()
-        elif self.path == "/owner/paper/resolve/main/w.pt":
-            body = data
-        else:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        headers = {"Content-Length": len(body), "ETag": f'"{digest}"', "X-Repo-Commit": "0" * 40}
-        for name, value in headers.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if send:
-            self.wfile.write(body)
-
-    def log_message(self, *message) -> None:
-        pass
-
-
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """Stands in for the Hub, with a small model in the published layout."""
+def model_on_hub(hub, tmp_path):
+    """A small model in the published layout, as owner/paper on a stand-in for the Hub."""
     torch.save(published_layout(DALLE(SMALL)), tmp_path / "w.pt")
-    with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
-        server.data, server.digest = (tmp_path / "w.pt").read_bytes(), sha256_of(tmp_path / "w.pt")
-        address = f"http://127.0.0.1:{server.server_port}"
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    hub.files |= {"owner/paper/README.md": b"hi", "owner/paper/w.pt": (tmp_path / "w.pt").read_bytes()}
+    return hub
 
 
-def test_a_model_on_the_hub_is_announced_and_fetched(hub):
+def test_a_model_on_the_hub_is_announced_and_fetched(model_on_hub, tmp_path):
     files = PaperFiles(model="owner/paper", tokenizer="/", clip="/", vqgan=("/vqgan.safetensors",), config=SMALL)
     (found,) = files.downloads()
-    assert (found.part, found.source, found.bytes) == ("model", "owner/paper/w.pt", len(hub.data))
-    assert found.sha256 == hub.digest
+    assert (found.part, found.source, found.bytes) == ("model", "owner/paper/w.pt", (tmp_path / "w.pt").stat().st_size)
+    assert found.sha256 == sha256_of(tmp_path / "w.pt")
     assert files.load_model().config == SMALL
 
 
-def test_a_damaged_download_from_the_hub_is_refused(hub):
-    hub.digest = "0" * 64
+def test_a_damaged_download_from_the_hub_is_refused(model_on_hub):
+    model_on_hub.digests["owner/paper/w.pt"] = "0" * 64
     with pytest.raises(ValueError, match=r"came damaged: expected SHA-256 0{64}"):
         PaperFiles(model="owner/paper", config=SMALL).load_model()
 
 
-def test_a_repository_that_the_hub_does_not_have_is_named(hub):
+def test_a_repository_that_the_hub_does_not_have_is_named(model_on_hub):
     with pytest.raises(ConnectionError, match="owner/other on the Hub cannot be reached"):
         PaperFiles(model="owner/other", config=SMALL).downloads()

@@ -20,7 +20,7 @@ def card() -> RunCard:
 
 @pytest.fixture(scope="module")
 def ranker(card) -> CLIPRanker:
-    return CLIPRanker(card.clip_source)
+    return CLIPRanker(card.clip_source())
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def data(card):
 
 def test_scores_are_the_cosines_of_transformers(ranker, card, data):
     _, pictures = data
-    model = CLIPModel.from_pretrained(card.clip_source, dtype=torch.float32).eval()
+    model = CLIPModel.from_pretrained(card.clip_source(), dtype=torch.float32).eval()
     tokens = ranker.tokenizer(CAPTIONS, padding=True, return_tensors="pt")
     images = [Image.fromarray(picture.numpy()) for picture in pictures[:5]]
     pixels = ranker.processor(images, return_tensors="pt")["pixel_values"]
