@@ -60,7 +60,7 @@ def test_it_knows_which_picture_a_caption_is_of(ranker, data):
     captions, pictures = data
     similarity = ranker.embed_captions(captions) @ ranker.embed_pictures(pictures).T
     right = similarity.argmax(1) == torch.arange(len(captions))
-    assert right.float().mean() > 0.9
+    assert right.float().mean() > 0.8
 
 
 def test_it_speaks_the_language_of_the_run(ranker, card):
