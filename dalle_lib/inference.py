@@ -1,7 +1,6 @@
 """From a prompt to pictures: draw many candidates, and keep the few that CLIP finds best."""
 
 import logging
-import os
 import re
 import secrets
 import time
@@ -338,8 +337,8 @@ def contact_sheet(pictures: UInt8[Tensor, "pictures height width 3"], columns: i
 
 def _words_of(card: RunCard) -> set[str] | None:
     """Return the words of the run's training captions, or None if they are on the Hub: too many to fetch for this."""
-    source = card.data_source(card.data.train)
-    if source.startswith("hf://") or not os.path.isdir(source):
+    source = Path(card.data_source(card.data.train))
+    if not source.is_dir():
         return None
-    files = Path(source).glob("*.parquet")
+    files = source.glob("*.parquet")
     return {word for file in files for row in read_codes(file, card.data.format) for word in words_in(row.caption)}

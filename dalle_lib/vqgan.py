@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.checkpoint import load_tensors, save_tensors, sha256_of
-
-logger = logging.getLogger(__name__)
 
 _CONFIG = "vqgan"
 _SOURCE = "converted_from_sha256"

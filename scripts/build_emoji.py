@@ -391,8 +391,8 @@ class Report:
 
     def run(self) -> None:
         """Write table.json, loss.png and pictures.png."""
-        draw = TextToImage.from_run(self.out / f"{LARGE}.json", device="cpu")
-        card, pictures = RunCard.load(self.out / f"{LARGE}.json"), make_pictures()
+        file = self.out / f"{LARGE}.json"
+        draw, card, pictures = TextToImage.from_run(file, device="cpu"), RunCard.load(file), make_pictures()
         splits = (card.data.train, card.data.held_out)
         rows = [
             row for s in splits for row in read_codes(Path(card.data_source(s)) / "codes.parquet", card.data.format)
@@ -412,10 +412,10 @@ class Report:
             }
             shown += [drawing.candidates[drawing.best[0]] for drawing in drawings[:12]]
             print(name, table[name], flush=True)
-        true = {p.caption: torch.from_numpy(p.pixels) for p in pictures}
+        by_caption = {picture.caption: picture for picture in pictures}
+        originals = pixels_of([by_caption[row.caption] for row in rows])
+        small = torch.tensor([by_caption[row.caption].small for row in rows])
         decoded = draw.vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in rows]))
-        small = torch.tensor([p.caption in {q.caption for q in pictures if q.small} for p in rows])
-        originals = torch.stack([true[row.caption] for row in rows])
         figures = {
             "exact": table,
             "decibels": {"small set": psnr(decoded[small], originals[small]), "all": psnr(decoded, originals)},

@@ -112,7 +112,10 @@ def variants(symbol: str, name: str, taken: set[str]) -> Iterator[Picture]:
 
 
 def more_pictures() -> list[Picture]:
-    """Return the large set's emoji in and on colours that no run has, for training CLIP."""
+    """Return the large set's emoji in colours that no run has, and on such colours, for training CLIP.
+
+    No held-out caption is among them. But an emoji in such a colour may be on any background, its held-out one too.
+    """
     emoji = emoji_of_groups()
     taken, pictures = {picture.caption for picture in make_pictures()}, []
     for symbol, name in emoji.items():
