@@ -9,7 +9,7 @@ from dalle_lib.checkpoint import load_model
 from dalle_lib.evaluation import Gallery, choose_captions, draw_and_compare, image_loss
 from dalle_lib.model import DALLE
 from dalle_lib.run import EMBEDDED, EMBEDDED_RUNS, RunCard
-from dalle_lib.streaming import CaptionTokenizer, read_codes
+from dalle_lib.streaming import TEXT, CaptionTokenizer, read_codes
 from dalle_lib.vqgan import load_vqgan
 
 
@@ -92,6 +92,7 @@ def test_the_right_pictures_count_as_exact_and_wrong_ones_do_not(mini, tokenizer
 
 
 def test_the_assets_are_small_and_come_with_their_licences():
-    assert sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file()) <= 25e6
+    files = [file for file in EMBEDDED.rglob("*") if file.is_file() and TEXT not in file.parents]
+    assert sum(file.stat().st_size for file in files) <= 25e6
     assert "SIL OPEN FONT LICENSE" in (EMBEDDED / "LICENSES" / "noto-emoji.txt").read_text()
     assert "UNICODE" in (EMBEDDED / "LICENSES" / "unicode-data.txt").read_text()

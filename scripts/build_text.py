@@ -1,0 +1,377 @@
+"""Build the embedded text: a small GPT-2 that knows databases, and shards in C4's layout that are about Python.
+
+    pip install beautifulsoup4
+    python scripts/build_text.py --help
+
+The stages build on each other, in this order: text, tokenizer, train, report. `text` downloads three Debian packages
+with apt-get (nothing is installed); all is seeded. About half an hour on one core.
+"""
+
+import gzip
+import hashlib
+import json
+import math
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import torch
+import tyro
+from bs4 import BeautifulSoup, Comment, NavigableString, Tag
+from torch import Tensor
+from tqdm import trange
+
+ASSETS = Path("dalle_lib/assets/text")
+WORK = Path("build/text")
+END = "<|endoftext|>"
+SHARDS = 4
+VOCAB = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pages of one Debian package."""
+
+    package: str
+    folder: str
+    """Where its pages are."""
+    url: str
+    """Where the same pages are on the web."""
+    left_out: str
+    """Pages that hold no prose, or that others wrote: a pattern of their names."""
+    body: tuple[str, dict]
+    """The part of a page that holds the text."""
+
+
+DATABASES = (
+    Source(
+        "sqlite3-doc",
+        "usr/share/doc/sqlite3",
+        "https://www.sqlite.org/",
+        r"releaselog/|c3ref/(?!intro)|session/(?!intro)|doc_|keyword_|requirements|sitemap|toc|index|search|books|code"
+        r"of|copyright|consortium|pressrelease|prosupport|famous|news|chronology|changes|crew|hp1|th3|support|oldnews",
+        ("body", {}),
+    ),
+    Source(
+        "postgresql-doc-15",
+        "usr/share/doc/postgresql-doc-15/html",
+        "https://www.postgresql.org/docs/15/",
+        r"release|legalnotice|bookindex|biblio|acronyms|errcodes|features|sql-keywords|contributors|bug-report|plpython",
+        ("body", {}),
+    ),
+)
+PYTHON = (
+    Source(
+        "python3.11-doc",
+        "usr/share/doc/python3.11/html",
+        "https://docs.python.org/3.11/",
+        r"genindex|py-modindex|license|copyright|about|bugs|contents|download|search|index\.html|c-api/|distutils/|whatsn"
+        r"ew/|install/|distributing/|_|glossary|library/sqlite3|library/security_warnings",
+        ("div", {"role": "main"}),
+    ),
+)
+BLOCKS = {
+    *("p", "div", "li", "ul", "ol", "dl", "dd", "section", "article", "blockquote", "center"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "hr", "body", "pre", "table", "dt"),
+}
+DROPPED = {
+    *("script", "style", "pre", "table", "nav", "dt", "figure", "button", "form", "svg", "head", "title"),
+    *("h4", "h5", "h6", "sup"),
+}
+DROPPED_CLASSES = re.compile(
+    r"\b(navheader|navfooter|toc|menu|nosearch|fancy_toc|codeblock|imgcontainer|headerlink|footnote\w*|versionadded"
+    r"|deprecated|versionchanged|admonition-title|title|sphinxsidebar|titlepage|todo|hatnote|sig|field-list|refsynopsisdiv)\b"
+)
+
+
+def record_texts(page: Tag) -> list[str]:
+    """Return the prose of a page, a text for each of its sections, short ones joined to the next.
+
+    Pages leave paragraphs open, so each block begins a new one, wherever it stands.
+    """
+    sections: list[list[str]] = [[]]
+    pieces: list[str] = []
+
+    def flush() -> None:
+        paragraph = " ".join("".join(pieces).split())
+        pieces.clear()
+        if is_prose(paragraph):
+            sections[-1].append(paragraph)
+
+    def walk(node: Tag) -> None:
+        for child in node.children:
+            if isinstance(child, NavigableString):
+                if not isinstance(child, Comment):
+                    pieces.append(str(child))
+            elif child.name in ("h1", "h2", "h3"):
+                flush()
+                if sum(map(len, sections[-1])) > 1000:
+                    sections.append([])
+            elif child.name in DROPPED or DROPPED_CLASSES.search(" ".join(child.get("class") or [])):
+                if child.name in BLOCKS:
+                    flush()
+            elif child.name in BLOCKS:
+                flush()
+                walk(child)
+                flush()
+            else:
+                walk(child)
+                if child.name == "br":
+                    pieces.append(" ")
+
+    walk(page)
+    flush()
+    return ["\n".join(section) for section in sections]
+
+
+def is_prose(paragraph: str) -> bool:
+    """Return whether a paragraph is one or more English sentences, not a heading, a signature or a row of symbols."""
+    words = paragraph.split()
+    letters = sum(c.isalpha() or c.isspace() for c in paragraph)
+    return (
+        len(words) >= 8
+        and len(paragraph) >= 60
+        and paragraph[0].isupper()
+        and paragraph[-1] in ".!?"
+        and letters > 0.88 * len(paragraph)
+        and not paragraph.startswith(("This page last modified", "Source code", "Copyright"))
+    )
+
+
+def download(source: Source, work: Path) -> Path:
+    """Return the folder of a package's pages, from the network unless an earlier run left it."""
+    folder = work / source.package
+    if not (folder / source.folder).is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["apt-get", "download", source.package], cwd=folder, check=True)
+        subprocess.run(["dpkg-deb", "-x", next(folder.glob("*.deb")).name, "."], cwd=folder, check=True)
+    return folder
+
+
+def made_at(source: Source, work: Path) -> str:
+    """Return when the package was made, as its change log says, in C4's form."""
+    log = gzip.decompress((work / source.package / f"usr/share/doc/{source.package}/changelog.Debian.gz").read_bytes())
+    made = parsedate_to_datetime(re.search(r"^ -- .*>  (.*)$", log.decode(), re.MULTILINE)[1])
+    return made.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_records(sources: tuple[Source, ...], work: Path, shortest: int = 300) -> list[dict]:
+    """Return the records of some packages, each paragraph once, in C4's fields."""
+    records, seen = [], set()
+    for source in sources:
+        top = download(source, work) / source.folder
+        timestamp = made_at(source, work)
+        for file in sorted(top.rglob("*.html")):
+            name = file.relative_to(top).as_posix()
+            if re.match(source.left_out, name):
+                continue
+            page = BeautifulSoup(file.read_text(encoding="utf-8", errors="replace"), "html.parser")
+            body = page.find(source.body[0], source.body[1])
+            for text in record_texts(body) if body is not None else []:
+                fresh = [paragraph for paragraph in text.split("\n") if paragraph not in seen]
+                seen.update(fresh)
+                if len(text := "\n".join(fresh).replace("¶", "").replace("\ufffd", "")) >= shortest:
+                    records.append({"text": text, "timestamp": timestamp, "url": source.url + name})
+    return records
+
+
+def is_held_out(record: dict, share: int = 16) -> bool:
+    """Return whether the record's whole page is kept from training: one page in `share`."""
+    return int(hashlib.sha256(record["url"].encode()).hexdigest(), 16) % share == 0
+
+
+def write_shard(file: Path, records: list[dict]) -> None:
+    """Write records as C4 does: lines of JSON, compressed; the same bytes each time."""
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    file.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
+
+
+@dataclass
+class Text:
+    """Records of both subjects: shards about Python in the kit, the rest in a working folder."""
+
+    out: Path = ASSETS
+    work: Path = WORK
+
+    def run(self) -> None:
+        """Write the shards, and databases-*.json and python-*.json for the other stages."""
+        (self.out / "en").mkdir(parents=True, exist_ok=True)
+        for name, sources in ("databases", DATABASES), ("python", PYTHON):
+            records = read_records(sources, self.work)
+            random.Random(0).shuffle(records)
+            train = [record for record in records if not is_held_out(record)]
+            held_out = [record for record in records if is_held_out(record)]
+            if name == "python":
+                for shard in range(SHARDS):
+                    file = self.out / f"en/c4-train.{shard:05}-of-{SHARDS:05}.json.gz"
+                    write_shard(file, train[shard::SHARDS])
+                write_shard(self.out / "en/c4-validation.00000-of-00001.json.gz", held_out)
+            for split, part in ("train", train), ("held_out", held_out):
+                (self.work / f"{name}-{split}.json").write_text(json.dumps(part), encoding="utf-8")
+                print(f"{name}, {split}: {len(part)} records, {sum(len(r['text']) for r in part):,} characters")
+
+
+def texts_of(work: Path, name: str) -> list[str]:
+    """Return the texts that the stage `text` left."""
+    return [record["text"] for record in json.loads((work / f"{name}.json").read_text(encoding="utf-8"))]
+
+
+@dataclass
+class MakeTokenizer:
+    """A byte-level BPE of both subjects' training texts."""
+
+    out: Path = ASSETS
+    work: Path = WORK
+
+    def run(self) -> None:
+        """Write gpt2/tokenizer.json and its settings."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from transformers import GPT2TokenizerFast
+
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=VOCAB, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+        )
+        texts = texts_of(self.work, "databases-train") + texts_of(self.work, "python-train")
+        tokenizer.train_from_iterator(texts, trainer)
+        ends = {"bos_token": END, "eos_token": END, "unk_token": END, "pad_token": END}
+        fast = GPT2TokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **ends)
+        fast.save_pretrained(self.out / "gpt2")
+        sample = texts[0]
+        assert fast.decode(fast(sample)["input_ids"]) == sample, "the tokenizer must give back what it was given"
+        print(f"{len(fast)} ids, {len(sample) / len(fast(sample)['input_ids']):.2f} characters a token")
+
+
+def packed(work: Path, name: str, tokenizer, length: int) -> Tensor:
+    """Return all texts as [blocks, length] ids, joined by the end token."""
+    rows = tokenizer(texts_of(work, name), verbose=False)["input_ids"]
+    ids = [i for row in rows for i in [*row, tokenizer.eos_token_id]]
+    return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+
+
+@torch.no_grad()
+def mean_loss(model, blocks: Tensor) -> float:
+    """Return the loss in nats a token."""
+    model.eval()
+    losses = [model(input_ids=part, labels=part).loss.item() * len(part) for part in blocks.split(8)]
+    model.train()
+    return sum(losses) / len(blocks)
+
+
+@dataclass
+class Train:
+    """The small GPT-2, trained from random weights on databases alone."""
+
+    out: Path = ASSETS
+    work: Path = WORK
+    steps: int = 1500
+    batch_size: int = 8
+    length: int = 256
+    lr: float = 2e-3
+    seed: int = 0
+
+    def run(self) -> None:
+        """Write gpt2/model.safetensors and its settings."""
+        from transformers import AutoTokenizer, GenerationConfig, GPT2Config, GPT2LMHeadModel
+
+        torch.set_num_threads(1)
+        torch.manual_seed(self.seed)
+        tokenizer = AutoTokenizer.from_pretrained(self.out / "gpt2")
+        end = tokenizer.eos_token_id
+        config = GPT2Config(
+            vocab_size=len(tokenizer), n_embd=192, n_layer=4, n_head=3, n_positions=512,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=True,
+            bos_token_id=end, eos_token_id=end,
+        )  # fmt: skip
+        model = GPT2LMHeadModel(config)
+        model.loss_type = "ForCausalLM"  # transformers does not know it from the class, and says so
+        # Told of padding, the model warns of each block with an end token: only writing needs it.
+        model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+        blocks = packed(self.work, "databases-train", tokenizer, self.length)
+        held_out = packed(self.work, "databases-held_out", tokenizer, self.length)[:64]
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {blocks.numel():,} tokens")
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=self.lr, betas=(0.9, 0.95), fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._share_of_lr)
+        started, curve, order = time.monotonic(), [], self._order(len(blocks))
+        for step in (progress := trange(1, self.steps + 1, desc="gpt2", mininterval=10)):
+            batch = blocks[[next(order) for _ in range(self.batch_size)]]
+            loss = model(input_ids=batch, labels=batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            if step % 100 == 0 or step == self.steps:
+                curve.append((step, loss.item(), mean_loss(model, held_out)))
+                progress.set_postfix(train=curve[-1][1], held_out=curve[-1][2])
+                (self.work / "curve.json").write_text(json.dumps([time.monotonic() - started, curve]))
+                self._save(model)
+
+    def _share_of_lr(self, step: int) -> float:
+        warm = self.steps // 20
+        if step < warm:
+            return (step + 1) / warm
+        return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warm) / (self.steps - warm)))
+
+    def _order(self, count: int) -> Iterator[int]:
+        random = torch.Generator().manual_seed(self.seed)
+        while True:
+            yield from torch.randperm(count, generator=random).tolist()
+
+    def _save(self, model) -> None:
+        """Save half-precision weights under settings that say float32, so that they are loaded as that."""
+        from safetensors.torch import save_file
+
+        model.config.dtype = torch.float32
+        model.config.architectures = [type(model).__name__]
+        folder = self.out / "gpt2"
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        weights = {name: w.half().contiguous() for name, w in model.state_dict().items() if name != "lm_head.weight"}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@dataclass
+class Report:
+    """Losses of the saved model on both subjects, what it writes, and sizes."""
+
+    out: Path = ASSETS
+    work: Path = WORK
+    prompts: tuple[str, ...] = ("The module", "This function returns", "If you want to")
+
+    def run(self) -> None:
+        """Print them, and make all files readable."""
+        from transformers import AutoTokenizer, GPT2LMHeadModel
+
+        torch.set_num_threads(1)
+        tokenizer = AutoTokenizer.from_pretrained(self.out / "gpt2")
+        model = GPT2LMHeadModel.from_pretrained(self.out / "gpt2")
+        model.loss_type = "ForCausalLM"
+        for name in "databases-train", "databases-held_out", "python-train", "python-held_out":
+            print(f"{name}: {mean_loss(model, packed(self.work, name, tokenizer, 256)[:128]):.3f} nats a token")
+        torch.manual_seed(0)
+        for prompt in self.prompts:
+            ids = tokenizer(prompt, return_tensors="pt")
+            written = model.generate(**ids, do_sample=True, top_k=40, temperature=0.8, max_new_tokens=50)
+            print("-", tokenizer.decode(written[0]))
+        for file in sorted(self.out.rglob("*")):
+            if file.is_file():
+                file.chmod(0o644)
+                print(f"{file.stat().st_size:>10,} {file}")
+
+
+if __name__ == "__main__":
+    stages = {"text": Text, "tokenizer": MakeTokenizer, "train": Train, "report": Report}
+    tyro.extras.subcommand_cli_from_dict(stages, description=__doc__).run()
