@@ -1,4 +1,4 @@
-"""The command line: `dalle-lib demo`, `join`, `generate` and `convert-vqgan`."""
+"""The command line: `dalle-lib demo`, `join`, `generate`, `memory` and `convert-vqgan`."""
 
 import json
 import sys
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dalle_lib.memory import GPUS, Training, advise, estimate, largest_batch
+from dalle_lib.memory.hardware import gpu_bytes
 from dalle_lib.swarm.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -111,6 +113,52 @@ class Generate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Tell what training a model needs of GPU memory and RAM, by term, and what to switch on until it fits."""
+
+    model: Annotated[str, tyro.conf.Positional]
+    """A model that the calculator knows, the config.json of another, or owner/name on the Hub."""
+    training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
+    gpu: str = "T4"
+    """A GPU by name, or its memory in GiB."""
+    mbps: float = 100.0
+    """Megabits a second of your link, for the gradients that a peer of a swarm sends each step."""
+    json: bool = False
+    """Print everything as JSON on standard output."""
+
+    def run(self) -> None:
+        """Run it."""
+        model = self.model
+        if model.endswith(".json"):
+            model = json.loads(Path(model).read_text(encoding="utf-8"))
+        elif "/" in model:
+            from dalle_lib.measurement import read_config
+
+            model = read_config(model)
+        size, result = gpu_bytes(self.gpu), estimate(model, self.training)
+        has_bf16 = GPUS[self.gpu].has_bf16 if self.gpu in GPUS else True
+        steps = advise(model, self.training, size, has_bf16)
+        batch = largest_batch(model, self.training, size)
+        seconds = result.seconds_to_send(1e6 * self.mbps)
+        if self.json:
+            advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "fits": s.fits} for s in steps]
+            more = {"gpu_bytes": size, "fits": result.fits(size), "largest_batch": batch, "advice": advice}
+            print(json.dumps(result.as_dict() | more | {"seconds_to_send": seconds}))
+            return
+        lines = [f"{self.model}: {result.parameters:,} parameters. Highest moment: {result.moment}. In GB:"]
+        for place, terms, ends in (("GPU", result.gpu, result.gpu_range), ("RAM", result.ram, result.ram_range)):
+            lines += [f"  {place}  {term:22} {size_ / 1e9:9.3f}" for term, size_ in terms.items()]
+            lines.append(f"  {place}  {'in all':22} {ends[0] / 1e9:9.3f} to {ends[1] / 1e9:.3f}")
+        verdicts = {True: "fits", False: "does not fit", None: "may fit"}
+        lines.append(f"It {verdicts[result.fits(size)]} a {self.gpu} of {size / 1e9:.1f} GB. Largest batch: {batch}.")
+        lines += [f"  {s.name}: {s.estimate.gpu_range[1] / 1e9:.2f} GB, {verdicts[s.fits]}" for s in steps[1:]]
+        lines.append(
+            f"A peer of a swarm sends {result.sent / 1e6:,.0f} MB a step: {seconds:,.0f} s at {self.mbps:g} Mbit/s."
+        )
+        print("\n".join(lines))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConvertVqgan:
     """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
 
@@ -170,12 +218,12 @@ def describe(summary: dict, out: Path) -> str:
 
 def main() -> None:
     """Run the command that the arguments name."""
-    command = tyro.extras.subcommand_cli_from_dict(
-        {"demo": Demo, "join": Join, "generate": Generate, "convert-vqgan": ConvertVqgan},
-        prog="dalle-lib",
-        description="Train a text-to-image model together, and draw with it.",
-    )
     try:
+        command = tyro.extras.subcommand_cli_from_dict(
+            {"demo": Demo, "join": Join, "generate": Generate, "memory": Memory, "convert-vqgan": ConvertVqgan},
+            prog="dalle-lib",
+            description="Train a text-to-image model together, and draw with it.",
+        )
         command.run()
     except (ValueError, RuntimeError, ConnectionError) as error:
         sys.exit(f"dalle-lib: {error}")

@@ -1,0 +1,135 @@
+"""How far is the memory calculator off?
+
+Trains real models a few steps, each in a process of its own, and holds the bytes that tensors took at the highest
+moment against `dalle_lib.memory.estimate`: on a GPU by CUDA's own count, on a CPU by what the profiler saw its
+allocator hand out. No constant of the calculator comes from these points. Writes the table that the calculator shows,
+and docs/memory/accuracy.md. Prints JSON: the largest error (figure) against 5% (reference), and their ratio.
+"""
+
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import tyro
+
+from dalle_lib.measurement import measure
+from dalle_lib.memory import Training, estimate
+
+ROOT = Path(__file__).parent.parent
+TABLE = ROOT / "dalle_lib" / "memory" / "accuracy.json"
+PAGE = ROOT / "docs" / "memory" / "accuracy.md"
+
+GPTJ = {"model_type": "gptj", "n_embd": 512, "n_layer": 8, "n_head": 8, "rotary_dim": 32}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 576, "num_hidden_layers": 30, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+DALLE = {"model_type": "dalle", "dim": 256, "depth": 16, "heads": 4, "dim_head": 64}
+
+POINTS = [
+    ("bert-base", {"batch": 4, "sequence": 128}),
+    ("bert-base", {"batch": 1, "sequence": 512, "attention": "eager", "optimizer": "adamw8bit"}),
+    ("bert-base", {"batch": 2, "sequence": 128, "precision": "bf16"}),
+    ("bert-base", {"batch": 2, "sequence": 256, "checkpointing": True}),
+    ("bert-base", {"batch": 2, "sequence": 128, "dropout": True}),
+    ("t5-small", {"batch": 4, "sequence": 128}),
+    ("t5-small", {"batch": 2, "sequence": 256, "checkpointing": True, "optimizer": "adafactor"}),
+    ("t5-small", {"batch": 2, "sequence": 128, "precision": "bf16"}),
+    ("t5-base", {"batch": 2, "sequence": 64, "precision": "pure-bf16"}),
+    ("gpt2", {"batch": 1, "sequence": 512}),
+    ("gpt2", {"batch": 1, "sequence": 1024, "checkpointing": True, "optimizer": "lamb8bit"}),
+    ("gpt2", {"batch": 2, "sequence": 256, "attention": "eager"}),
+    ("gpt2", {"batch": 4, "sequence": 64, "optimizer": "adamw8bit"}),
+    ("gpt2", {"batch": 2, "sequence": 64, "optimizer": "adamw8bit", "embeddings_32bit": False, "checkpointing": True}),
+    ("gpt2", {"batch": 2, "sequence": 128, "precision": "bf16"}),
+    ("gpt2", {"batch": 2, "sequence": 128, "precision": "bf16", "checkpointing": True}),
+    ("gpt2", {"batch": 1, "sequence": 128, "precision": "pure-bf16"}),
+    ("gpt2", {"batch": 2, "sequence": 128, "offload": "optimizer"}),
+    ("gpt2", {"batch": 2, "sequence": 128, "offload": "statistics", "checkpointing": True}),
+    ("gpt2", {"batch": 2, "sequence": 128, "accumulates": True}),
+    ("gpt2-medium", {"batch": 1, "sequence": 256}),
+    ("gpt2-large", {"batch": 1, "sequence": 256, "checkpointing": True}),
+    (GPTJ, {"batch": 2, "sequence": 256}),
+    (GPTJ, {"batch": 2, "sequence": 128, "precision": "bf16", "checkpointing": True}),
+    (LLAMA, {"batch": 1, "sequence": 256}),
+    (LLAMA, {"batch": 2, "sequence": 128, "attention": "eager", "precision": "bf16"}),
+    ("dalle-emoji", {"batch": 16, "optimizer": "lamb8bit"}),
+    ("dalle-emoji", {"batch": 16, "optimizer": "lamb8bit", "precision": "bf16"}),
+    (DALLE, {"batch": 1, "optimizer": "lamb8bit"}),
+    (DALLE, {"batch": 1, "optimizer": "lamb"}),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What to measure."""
+
+    first: int | None = None
+    """Only the first so many points; the tables are left alone then."""
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def main(benchmark: Benchmark) -> None:
+    """Measure all points, write the tables, print the comparison."""
+    points = []
+    for model, options in POINTS[: benchmark.first]:
+        result = measure(model, Training(**options), steps=1, device=benchmark.device)
+        point = {"model": model, "training": options, "device": benchmark.device, "predicted": result.predicted}
+        point |= {"measured": result.peak, "saved": result.saved, "statistics": result.statistics}
+        points.append(point)
+        error = f"{result.prediction_error:+.2%}" if result.fits else result.error
+        print(json.dumps(point), error, flush=True)
+    machine = describe_machine(benchmark.device)
+    if benchmark.first is None:
+        write(points, benchmark.device, machine)
+    worst = max(abs(point["predicted"] / point["measured"] - 1) for point in points if point["measured"])
+    print(json.dumps({"figure": worst, "reference": 0.05, "ratio": worst / 0.05, "machine": machine}, indent=1))
+
+
+def write(points: list[dict], device: str, machine: str) -> None:
+    """Put one device's points in place of its old ones."""
+    table = json.loads(TABLE.read_text()) if TABLE.exists() else {"machines": {}, "points": []}
+    table["machines"][device] = machine
+    table["points"] = [p for p in table["points"] if p["device"] != device] + [p for p in points if p["measured"]]
+    TABLE.write_text(json.dumps(table, indent=1) + "\n")
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(page(table))
+
+
+def page(table: dict) -> str:
+    """Return the table for people."""
+    lines = [
+        "# The memory calculator, held against measurements\n",
+        "Bytes of tensors at the highest moment of a training step, by `python benchmarks/memory.py`:",
+        *(f"- {device}: {machine}" for device, machine in table["machines"].items()),
+        ""
+        if "cuda" in table["machines"]
+        else "\nNo GPU has been measured yet; CUDA's context and slack are assumed.\n",
+        "Kept is what the forward pass keeps for the backward pass; the peak is all there is at the highest moment.\n",
+        "| model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for point in table["points"]:
+        model = point["model"] if isinstance(point["model"], str) else f"a small {point['model']['model_type']}"
+        options = ", ".join(f"{name} {value}" for name, value in point["training"].items())
+        kept = estimate(point["model"], Training(**point["training"]), point["device"]).saved
+        pairs = ((kept, point["saved"]), (point["predicted"], point["measured"]))
+        cells = [f"{said / 1e6:.1f} | {found / 1e6:.1f} | {said / found - 1:+.2%}" for said, found in pairs]
+        lines.append(f"| {model} | {options} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def describe_machine(device: str) -> str:
+    """Return the device that was measured, in words."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    if device == "cuda":
+        return f"{torch.cuda.get_device_name()}, {versions}"
+    names = [line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return f"{names[0] if names else platform.machine()}, {versions}"
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Benchmark))

@@ -1,0 +1,133 @@
+"""The real models and optimizers that the calculator's options stand for."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dalle_lib.memory import PRESETS, Training
+
+
+def read_config(text: str) -> dict:
+    """Return a Hub config's fields: from JSON, or from config.json of `owner/name` on the Hub.
+
+    Raises ValueError for what is neither, ConnectionError if the Hub cannot be reached or has no such file.
+    """
+    if text.lstrip().startswith("{"):
+        return json.loads(text)
+    if len(text.split("/")) != 2:
+        raise ValueError(f"expected a config.json, pasted whole, or owner/name on the Hub, but got {text[:40]!r}.")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils import httpx
+
+    try:
+        return json.loads(Path(hf_hub_download(text.strip(), "config.json")).read_text(encoding="utf-8"))
+    except (httpx.HTTPError, OSError) as error:
+        raise ConnectionError(f"no config.json of {text} from the Hub, paste it instead: {error}") from error
+
+
+def build_model(model: str | Mapping, training: Training, from_file: bool = False) -> nn.Module:
+    """Return the real model of a preset, of config fields, or of a folder, as `training` wants it."""
+    if not from_file and (fields := PRESETS[model] if isinstance(model, str) else dict(model))["model_type"] == "dalle":
+        from dalle_lib.memory.presets import build
+        from dalle_lib.model import DALLE, ModelConfig
+
+        sizes = vars(build(fields).config)
+        return DALLE(ModelConfig(**{name: sizes[name] for name in ModelConfig.__dataclass_fields__}))
+    import transformers
+
+    if from_file:
+        config = transformers.AutoConfig.from_pretrained(model)
+    else:
+        config = transformers.AutoConfig.for_model(**fields)
+    for name in vars(config):
+        if name.endswith(("pdrop", "dropout_prob", "dropout_rate", "attention_dropout")) and not training.dropout:
+            setattr(config, name, 0.0)
+    kinds = {
+        "bert": transformers.AutoModelForMaskedLM,
+        "t5": transformers.AutoModelForSeq2SeqLM,
+    }
+    kind = kinds.get(config.model_type, transformers.AutoModelForCausalLM)
+    attention = training.attention or ("eager" if config.model_type in ("t5", "gptj") else "sdpa")
+    dtype = torch.bfloat16 if training.precision == "pure-bf16" else torch.float32
+    if from_file:
+        built = kind.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
+    else:
+        config._attn_implementation = attention
+        if config.model_type == "t5":
+            config.decoder_start_token_id = 0
+        built = kind.from_config(config).to(dtype)
+    if training.checkpointing:
+        built.activation_checkpointing_enable({"use_reentrant": False})
+    return built.train()
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: float, model: nn.Module):
+    """Return the optimizer that `training` names, over `parameters`; statistics of `model`'s embeddings as it says."""
+    name, is_paged = training.optimizer, training.offload == "statistics" and next(model.parameters()).is_cuda
+    if name == "adamw8bit":
+        import bitsandbytes as bnb
+
+        manager = bnb.optim.GlobalOptimManager.get_instance()
+        manager.initialize()  # it is shared by all optimizers of the process
+        if training.embeddings_32bit:
+            for module in model.modules():
+                if isinstance(module, nn.Embedding):
+                    manager.register_module_override(module, "weight", {"optim_bits": 32})
+        return (bnb.optim.PagedAdamW8bit if is_paged else bnb.optim.AdamW8bit)(parameters, lr=lr)
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=lr, fused=True)
+    if name == "adafactor":
+        return torch.optim.Adafactor(parameters, lr=lr, foreach=False)
+    from dalle_lib.optimizer import LAMB8bit
+
+    return LAMB8bit(parameters, lr=lr, bits=8 if name == "lamb8bit" else 32)
+
+
+class Offloaded:
+    """An optimizer over 32-bit copies of the parameters in RAM; without a GPU, in files, the next place down."""
+
+    def __init__(self, model: nn.Module, make: Callable, folder: Path) -> None:
+        self.folder, self.parameters = folder, [p for p in model.parameters() if p.requires_grad]
+        self.copies = [
+            nn.Parameter(self.lower(p.detach().float(), f"weight{i}")) for i, p in enumerate(self.parameters)
+        ]
+        for i, copy in enumerate(self.copies):
+            copy.grad = self.lower(torch.zeros_like(copy), f"grad{i}")
+        self.optimizer = make(self.copies)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Bring the gradients down, update the copies, and bring these up."""
+        for parameter, copy in zip(self.parameters, self.copies, strict=True):
+            copy.grad.copy_(parameter.grad)
+            parameter.grad = None
+        self.optimizer.step()
+        lower_statistics(self.optimizer, self)
+        for parameter, copy in zip(self.parameters, self.copies, strict=True):
+            parameter.copy_(copy)
+
+    def lower(self, tensor: Tensor, name: str) -> Tensor:
+        """Return a copy one level down."""
+        if tensor.is_cuda or not tensor.numel():
+            return tensor.cpu()
+        place = self.folder / name
+        return mapped(place, tensor)
+
+
+def mapped(place: Path, tensor: Tensor) -> Tensor:
+    """Return a copy of `tensor` whose memory is a file's."""
+    copy = torch.from_file(str(place), shared=True, size=tensor.numel(), dtype=tensor.dtype)
+    return copy.view(tensor.shape).copy_(tensor)
+
+
+def lower_statistics(optimizer: torch.optim.Optimizer, place: "Offloaded | Path") -> None:
+    """Move an optimizer's statistics into files, once they exist."""
+    folder = place.folder if isinstance(place, Offloaded) else place
+    for number, state in enumerate(optimizer.state.values()):
+        for name, value in state.items():
+            file = folder / f"{name}{number}"
+            if isinstance(value, Tensor) and value.numel() > 1 and not value.is_cuda and not file.exists():
+                state[name] = mapped(file, value)

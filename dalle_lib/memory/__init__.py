@@ -1,0 +1,9 @@
+"""What training a model needs of memory, and why: the calculator's arithmetic."""
+
+from dalle_lib.memory.advice import advise, largest_batch
+from dalle_lib.memory.estimate import Estimate, estimate
+from dalle_lib.memory.hardware import GPUS
+from dalle_lib.memory.presets import PRESETS
+from dalle_lib.memory.training import Training
+
+__all__ = ["GPUS", "PRESETS", "Estimate", "Training", "advise", "estimate", "largest_batch"]

@@ -1,0 +1,207 @@
+"""Language models that read from left to right, run in symbols as transformers runs them."""
+
+from types import SimpleNamespace
+from typing import ClassVar
+
+from dalle_lib.memory.graph import Tensor
+from dalle_lib.memory.models import Model, Run, Shape, activation, rms_norm
+from dalle_lib.memory.tape import Tape
+
+
+class GPT2(Model):
+    """transformers' GPT2LMHeadModel."""
+
+    defaults: ClassVar[dict] = {
+        "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
+        "activation_function": "gelu_new",
+    }  # fmt: skip
+
+    def build(self) -> None:
+        c = self.config
+        inner = c.n_inner or 4 * c.n_embd
+        self.words = self.embedding("wte", c.vocab_size, c.n_embd)
+        self.positions = self.embedding("wpe", c.n_positions, c.n_embd)
+        self.blocks = self.layers(
+            lambda i: SimpleNamespace(
+                norm1=self.norm(f"{i}.ln_1", c.n_embd),
+                qkv=self.dense(f"{i}.c_attn", 3 * c.n_embd, c.n_embd),
+                out=self.dense(f"{i}.attn.c_proj", c.n_embd, c.n_embd),
+                norm2=self.norm(f"{i}.ln_2", c.n_embd),
+                expand=self.dense(f"{i}.c_fc", inner, c.n_embd),
+                contract=self.dense(f"{i}.mlp.c_proj", c.n_embd, inner),
+            ),
+            c.n_layer,
+        )
+        self.last_norm = self.norm("ln_f", c.n_embd)
+
+    @property
+    def shape(self) -> Shape:
+        c = self.config
+        return Shape(hidden=c.n_embd, layers=c.n_layer, heads=c.n_head, sequence=c.n_positions, vocabulary=c.vocab_size)
+
+    def loss(self, run: Run) -> Tensor:
+        tape, c = run.tape, self.config
+        ids = tape.given(run.tokens, 8)
+        x = tape.embed(ids, self.words)
+        x = run.drop(tape.add(x, tape.embed(tape.given(run.sequence, 8), self.positions)))
+        mask = run.causal_mask(tape.width)
+        for weights in self.blocks:
+            x = run.through(lambda x, w=weights, mask=mask: self.block(run, w, x, mask), x)
+        del mask
+        x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
+        with tape.part("logits and loss"):
+            logits = tape.linear(x, self.words)
+            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+
+    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what one block makes of the stream `x`."""
+        tape, c = run.tape, self.config
+        h = tape.layer_norm(x, *w.norm1, width=c.n_embd)
+        h = run.attend(*tape.chunks(tape.linear(h, *w.qkv), 3), c.n_head, run.sequence, mask)
+        x = tape.add(run.drop(tape.linear(h, *w.out)), x)
+        h = tape.layer_norm(x, *w.norm2, width=c.n_embd)
+        h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
+        return tape.add(x, run.drop(tape.linear(h, *w.contract)))
+
+
+class GPTJ(Model):
+    """transformers' GPTJForCausalLM."""
+
+    defaults: ClassVar[dict] = {
+        "vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64,
+        "n_inner": None, "activation_function": "gelu_new",
+    }  # fmt: skip
+    attentions: ClassVar[tuple[str, ...]] = ("eager",)
+
+    def build(self) -> None:
+        c = self.config
+        h, inner = c.n_embd, c.n_inner or 4 * c.n_embd
+        self.words = self.embedding("wte", c.vocab_size, h)
+        self.blocks = self.layers(
+            lambda i: SimpleNamespace(
+                norm=self.norm(f"{i}.ln_1", h),
+                **{x: self.dense(f"{i}.{x}_proj", h, h, bias=False) for x in "qkv"},
+                out=self.dense(f"{i}.out_proj", h, h, bias=False),
+                expand=self.dense(f"{i}.fc_in", inner, h),
+                contract=self.dense(f"{i}.fc_out", h, inner),
+            ),
+            c.n_layer,
+        )
+        self.last_norm = self.norm("ln_f", h)
+        self.head = self.dense("lm_head", c.vocab_size, h)
+
+    @property
+    def shape(self) -> Shape:
+        c = self.config
+        return Shape(hidden=c.n_embd, layers=c.n_layer, heads=c.n_head, sequence=c.n_positions, vocabulary=c.vocab_size)
+
+    def loss(self, run: Run) -> Tensor:
+        tape, c = run.tape, self.config
+        x = run.drop(tape.embed(tape.given(run.tokens, 8), self.words))
+        mask = run.causal_mask(tape.width)
+        for weights in self.blocks:
+            x = run.through(lambda x, w=weights, mask=mask: self.block(run, w, x, mask), x)
+        del mask
+        x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
+        with tape.part("logits and loss"):
+            logits = tape.linear(x, *self.head)
+            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+
+    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what one block makes of the stream `x`: attention and feed-forward layer read the same norm."""
+        tape, c = run.tape, self.config
+        h = tape.layer_norm(x, *w.norm, width=c.n_embd)
+        q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
+        k, q = self.rotate(run, k), self.rotate(run, q)
+        read = tape.linear(run.attend(tape.cast(q, 4), tape.cast(k, 4), v, c.n_head, run.sequence, mask), *w.out)
+        read = run.drop(read)
+        h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
+        return tape.add(tape.add(read, run.drop(tape.linear(h, *w.contract))), x)
+
+    def rotate(self, run: Run, x: Tensor) -> Tensor:
+        """Return queries or keys with the first `rotary_dim` entries of each head turned."""
+        tape, c = run.tape, self.config
+        count = run.tokens * c.n_head * c.rotary_dim
+        turned, rest = tape.slice(x, count), tape.slice(x, x.count - count)
+        cos, sin = (tape.given(run.sequence * c.rotary_dim, x.width) for _ in range(2))
+        straight = tape.multiply(turned, cos)
+        first, second = (tape.slice(turned, count // 2) for _ in range(2))
+        crossed = tape.multiply(tape.concatenate(tape.scale(second), first), sin)
+        return tape.concatenate(tape.add(straight, crossed), rest)
+
+
+class Llama(Model):
+    """transformers' LlamaForCausalLM, MistralForCausalLM and Qwen2ForCausalLM."""
+
+    defaults: ClassVar[dict] = {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048,
+        "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu",
+        "model_type": "llama",
+    }  # fmt: skip
+
+    def build(self) -> None:
+        c = self.config
+        h, width = c.hidden_size, c.head_dim or c.hidden_size // c.num_attention_heads
+        self.queries = c.num_attention_heads * width
+        self.keys = (c.num_key_value_heads or c.num_attention_heads) * width
+        self.head_width = width
+        bias = c.attention_bias or c.model_type == "qwen2"
+        self.words = self.embedding("embed_tokens", c.vocab_size, h)
+        self.blocks = self.layers(
+            lambda i: SimpleNamespace(
+                norm1=(self.parameter(f"{i}.input_layernorm", h),),
+                q=self.dense(f"{i}.q_proj", self.queries, h, bias),
+                k=self.dense(f"{i}.k_proj", self.keys, h, bias),
+                v=self.dense(f"{i}.v_proj", self.keys, h, bias),
+                out=self.dense(f"{i}.o_proj", h, self.queries, c.attention_bias),
+                norm2=(self.parameter(f"{i}.post_attention_layernorm", h),),
+                gate=self.dense(f"{i}.gate_proj", c.intermediate_size, h, c.mlp_bias),
+                up=self.dense(f"{i}.up_proj", c.intermediate_size, h, c.mlp_bias),
+                down=self.dense(f"{i}.down_proj", h, c.intermediate_size, c.mlp_bias),
+            ),
+            c.num_hidden_layers,
+        )
+        self.last_norm = (self.parameter("norm", h),)
+        self.head = self.words if c.tie_word_embeddings else self.parameter("lm_head", c.vocab_size, h)
+
+    @property
+    def shape(self) -> Shape:
+        c = self.config
+        return Shape(
+            hidden=c.hidden_size, layers=c.num_hidden_layers, heads=c.num_attention_heads,
+            sequence=c.max_position_embeddings, vocabulary=c.vocab_size,
+        )  # fmt: skip
+
+    def loss(self, run: Run) -> Tensor:
+        tape, c = run.tape, self.config
+        x = tape.embed(tape.given(run.tokens, 8), self.words)
+        mask = run.causal_mask(tape.width)
+        turns = [tape.given(run.sequence * self.head_width, tape.width) for _ in range(2)]
+        for weights in self.blocks:
+            x = run.through(lambda x, w=weights, mask=mask, turns=turns: self.block(run, w, x, mask, turns), x)
+        del mask, turns
+        x = rms_norm(tape, x, self.last_norm, c.hidden_size, whole=True)
+        with tape.part("logits and loss"):
+            logits = tape.linear(x, self.head)
+            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+
+    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None, turns: list[Tensor]) -> Tensor:
+        """Return what one block makes of the stream `x`."""
+        tape, c = run.tape, self.config
+        h = rms_norm(tape, x, w.norm1, c.hidden_size, whole=True)
+        q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
+        q, k = self.rotate(tape, q, *turns), self.rotate(tape, k, *turns)
+        if run.is_eager and self.keys != self.queries:
+            k, v = tape.repeat(k, q.count), tape.repeat(v, q.count)
+        h = tape.linear(run.attend(q, k, v, c.num_attention_heads, run.sequence, mask, scores=4), *w.out)
+        x = tape.add(x, h)
+        h = rms_norm(tape, x, w.norm2, c.hidden_size, whole=True)
+        h = tape.multiply(activation(tape, c.hidden_act, tape.linear(h, *w.gate)), tape.linear(h, *w.up))
+        return tape.add(x, tape.linear(h, *w.down))
+
+    def rotate(self, tape: Tape, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return queries or keys turned by their positions."""
+        first, second = tape.slice(x, x.count // 2), tape.slice(x, x.count // 2)
+        crossed = tape.multiply(tape.concatenate(tape.scale(second), first), sin)
+        return tape.add(tape.multiply(x, cos), crossed)

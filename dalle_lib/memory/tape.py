@@ -1,0 +1,270 @@
+"""A training step in symbols: tensors that have sizes but no numbers, and operations that keep what PyTorch keeps.
+
+Each operation allocates its result and saves for its gradient what PyTorch's own saves. A storage is given back as soon
+as nothing refers to it, here as there; so running a model in symbols, forward and backward, shows what is in memory at
+every moment, without a tensor being made. Operations follow torch 2.14 and transformers 5.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+from dalle_lib.memory.graph import Edge, Memory, Node, Parameter, Storage, Tensor, run_back
+
+Device = Literal["cuda", "cpu"]
+
+FLOAT32_ON = {
+    "cuda": frozenset({"layer_norm", "softmax", "log_softmax", "pow", "rsqrt", "nll"}),
+    "cpu": frozenset({"log_softmax", "nll"}),
+}
+"""Operations that autocast computes in float32; the others keep the type of what they are given."""
+
+
+class Tape:
+    """Runs a model in symbols. `half` is the width that autocast computes in, or None without autocast."""
+
+    def __init__(self, memory: Memory, width: int = 4, half: int | None = None, device: Device = "cuda") -> None:
+        self.memory, self.width, self.half, self.device = memory, width, half, device
+        self.float32 = FLOAT32_ON[device] if half else frozenset()
+        self.term = "activations"
+        self.keeps, self.replays = True, False
+        self.autocast_copies: dict[Parameter, Tensor] = {}
+        self.numbers = itertools.count()
+        self.flops = 0
+        self.streams: list[Storage] = []
+        """The last results of reversible layers, from which all others follow."""
+
+    # What every operation is made of
+
+    def new(self, size: int, term: str | None = None) -> Storage:
+        """Return new bytes, counted under the present term unless another is given."""
+        return Storage(self.memory, size, term or self.term)
+
+    def make(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | Parameter],
+        count: int,
+        width: int,
+        saved: Sequence[Storage] = (),
+        passes_on: bool = False,
+        storage: Storage | None = None,
+        extra: int = 0,
+    ) -> Tensor:
+        """Return the result of an operation; `storage`, if given, is an input's that it shares."""
+        storage = storage or self.new(count * width)
+        edges = [edge for value in inputs if (edge := self._edge(value, passes_on)) is not None]
+        if not edges:
+            return Tensor(count, width, storage)
+        node = Node(next(self.numbers), name, edges, list(saved) if self.keeps else [], extra=extra)
+        return Tensor(count, width, storage, node)
+
+    def _edge(self, value: Tensor | Parameter, passes_on: bool) -> Edge | None:
+        if isinstance(value, Parameter):
+            value.uses += not self.replays
+            return Edge(value, 0, value.count * self.width)
+        if value.node is None:
+            return None
+        return Edge(value.node, value.slot, value.count * value.width, passes_on)
+
+    @contextmanager
+    def part(self, term: str) -> Iterator[None]:
+        """Count what is made meanwhile under `term`."""
+        before, self.term = self.term, term
+        yield
+        self.term = before
+
+    # Operations
+
+    def given(self, count: int, width: int) -> Tensor:
+        """Return a tensor that needs no gradient: ids, masks, tables."""
+        return Tensor(count, width, self.new(count * width))
+
+    def leaf(self, count: int, width: int, needs_gradient: bool) -> Tensor:
+        """Return a tensor that nothing made, but that may be asked for a gradient."""
+        node = Node(next(self.numbers), "leaf", [], []) if needs_gradient else None
+        return Tensor(count, width, self.new(count * width), node)
+
+    def embed(self, ids: Tensor, table: Parameter) -> Tensor:
+        """Return a row of `table` for each id."""
+        return self.make("embedding", [table], ids.count * table.shape[1], self.width, [ids.storage])
+
+    def cast(self, x: Tensor, width: int) -> Tensor:
+        """Return `x` in another type; itself if it has that type."""
+        return x if x.width == width else self.make("cast", [x], x.count, width)
+
+    def lowered(self, x: Tensor) -> Tensor:
+        """Return `x` as autocast gives it to a matrix product."""
+        return self.cast(x, self.half or x.width)
+
+    def weight(self, parameter: Parameter) -> Tensor | Parameter:
+        """Return a weight as autocast gives it to a matrix product; the copy is kept until the forward pass ends."""
+        if not self.half or self.half == self.width:
+            return parameter
+        if parameter not in self.autocast_copies:
+            with self.part("autocast copies"):
+                self.autocast_copies[parameter] = self.make("cast", [parameter], parameter.count, self.half)
+        return self.autocast_copies[parameter]
+
+    def linear(self, x: Tensor, weight: Parameter, bias: Parameter | None = None, share: float = 1) -> Tensor:
+        """Return `x` times a weight [outputs, inputs]; `share` is the part of its rows that is used."""
+        x, used = self.lowered(x), self.weight(weight) if share == 1 else self._rows(weight, share)
+        outputs, inputs = weight.shape
+        saved = [x.storage] if isinstance(used, Parameter) or used.storage is None else [x.storage, used.storage]
+        count = x.count // inputs * round(outputs * share)
+        y = self.make("linear", [x, used, *([bias] if bias else [])], count, x.width, saved)
+        self.flops += 2 * y.count * inputs
+        for edge in y.node.edges:
+            edge.is_view = edge.target is weight
+        return y
+
+    def matmul(self, a: Tensor, b: Tensor, count: int) -> Tensor:
+        """Return the product of two results."""
+        a, b = self.lowered(a), self.lowered(b)
+        return self.make("matmul", [a, b], count, a.width, [a.storage, b.storage])
+
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int, bias: Tensor | None = None) -> Tensor:
+        """Return memory-efficient attention, which keeps one number a row of scores in place of the row."""
+        q, k, v = self.lowered(q), self.lowered(k), self.lowered(v)
+        out, sums = self.new(q.count * q.width), self.new(rows * 4)
+        saved = [q.storage, k.storage, v.storage, out, sums, *([bias.storage] if bias else [])]
+        return self.make("attention", [q, k, v], q.count, q.width, saved, storage=out)
+
+    def layer_norm(self, x: Tensor, weight: Parameter, bias: Parameter | None, width: int) -> Tensor:
+        """Return `x` normalised over rows of `width` elements."""
+        x = self._float32("layer_norm", x)
+        statistics = self.new(2 * x.count // width * x.width)
+        return self.make(
+            "layer_norm", [x, weight, *([bias] if bias else [])], x.count, x.width, [x.storage, statistics]
+        )
+
+    def softmax(self, x: Tensor, name: str = "softmax") -> Tensor:
+        """Return the softmax, or its logarithm; it keeps its result."""
+        x = self._float32(name, x)
+        out = self.new(x.count * x.width)
+        return self.make(name, [x], x.count, x.width, [out], storage=out)
+
+    def keeps_input(self, name: str, x: Tensor) -> Tensor:
+        """Return gelu, silu, a power: element-wise, from a saved input."""
+        x = self._float32(name, x)
+        return self.make(name, [x], x.count, x.width, [x.storage])
+
+    def keeps_output(self, name: str, x: Tensor) -> Tensor:
+        """Return relu, tanh, rsqrt: element-wise, with the result saved."""
+        x = self._float32(name, x)
+        out = self.new(x.count * x.width)
+        return self.make(name, [x], x.count, x.width, [out], storage=out)
+
+    def scale(self, x: Tensor) -> Tensor:
+        """Return `x` times a number."""
+        return self.make("scale", [x], x.count, x.width)
+
+    def shifted(self, x: Tensor, width: int = 0) -> Tensor:
+        """Return `x` plus a number, or plus a tensor of elements of `width` bytes that needs no gradient."""
+        width = max(x.width, width)
+        return self.make("shift", [x], x.count, width, passes_on=width == x.width)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return the sum, in the wider type."""
+        width = max(a.width, b.width)
+        passes_on = a.width == b.width and a.count == b.count
+        return self.make("add", [a, b], max(a.count, b.count), width, passes_on=passes_on)
+
+    def multiply(self, a: Tensor, b: "Tensor | Parameter") -> Tensor:
+        """Return the element-wise product; each factor is kept for the other's gradient."""
+        width = max(a.width, self.width if isinstance(b, Parameter) else b.width)
+        saved = [] if isinstance(b, Parameter) else [b.storage]
+        saved += [a.storage] if isinstance(b, Parameter) or b.node else []
+        extra = a.count * width if isinstance(b, Parameter) else 0
+        return self.make("multiply", [a, b], max(a.count, b.count), width, saved, extra=extra)
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return `x` laid out anew in memory."""
+        return self.make("copy", [x], x.count, x.width, passes_on=True)
+
+    def repeat(self, x: Tensor, count: int) -> Tensor:
+        """Return `x` repeated to `count` elements."""
+        return self.make("repeat", [x], count, x.width)
+
+    def gather(self, x: Tensor, count: int) -> Tensor:
+        """Return some rows of `x`, chosen by index."""
+        return self.make("gather", [x], count, x.width)
+
+    def chunks(self, x: Tensor, number: int) -> list[Tensor]:
+        """Return views of the equal parts of `x`, whose gradients are joined again."""
+        whole = self.make("chunks", [x], x.count, x.width, storage=x.storage)
+        return [Tensor(x.count // number, x.width, x.storage, whole.node, slot) for slot in range(number)]
+
+    def slice(self, x: Tensor, count: int) -> Tensor:
+        """Return a view of part of `x`, whose gradient is zero elsewhere."""
+        return self.make("slice", [x], count, x.width, storage=x.storage)
+
+    def concatenate(self, *parts: Tensor) -> Tensor:
+        """Return the parts one after another."""
+        return self.make("concatenate", parts, sum(p.count for p in parts), parts[0].width)
+
+    def dropout(self, x: Tensor, is_on: bool) -> Tensor:
+        """Return `x` with some elements dropped; a GPU keeps one byte an element to know which."""
+        if not is_on:
+            return x
+        return self.make(
+            "dropout", [x], x.count, x.width, [self.new(x.count * (1 if self.device == "cuda" else x.width))]
+        )
+
+    def cross_entropy(self, logits: Tensor, rows: int) -> Tensor:
+        """Return the mean loss over rows of logits."""
+        log_softmax = self.softmax(logits, "log_softmax")
+        saved = [log_softmax.storage, self.new(rows * 8)]
+        return self.make("nll", [log_softmax], 1, log_softmax.width, saved)
+
+    def checkpoint(self, layer: Callable[..., Tensor], *inputs: Tensor | None, reversible: bool = False) -> Tensor:
+        """Return what `layer` makes of its inputs, saving only them, or not even its streams if it is reversible.
+
+        The layer is run again when its gradient is due. A reversible layer computes its streams, the inputs that have
+        its result's size, back from the last ones then.
+        Sources: arXiv:1604.06174 (checkpointing), arXiv:1707.04585 (reversible layers).
+        """
+        y_count = None
+        shapes = [(x.count, x.width) for x in inputs if x]
+        places = [x is not None for x in inputs]
+
+        def replay(grad: Storage, saved: list[Storage]) -> list[Storage]:
+            term, copies = self.term, self.autocast_copies
+            self.term, self.autocast_copies, self.keeps, self.replays = "recomputed layer", {}, True, True
+            self.streams.clear()
+            starts = [Node(-1 - i, "input", [], []) for i in range(len(shapes))]
+            values = [
+                Tensor(count, width, self.new(count * width) if is_stream(count) else saved.pop(0), start)
+                for (count, width), start in zip(shapes, starts, strict=True)
+            ]
+            last = layer(*[values.pop(0) if place else None for place in places]).node
+            self.term, self.autocast_copies = term, copies
+            run_back(last, grad)
+            self.replays = False
+            return [start.slots.pop(0) for start in starts]
+
+        def is_stream(count: int) -> bool:
+            return reversible and count == y_count
+
+        before, self.keeps = self.keeps, False
+        y = layer(*inputs)
+        self.keeps, y_count = before, y.count
+        edges = [self._edge(x, False) for x in inputs if x]
+        saved = [x.storage for x in inputs if x and not is_stream(x.count)]
+        if reversible:
+            self.streams = [*self.streams[-1:], y.storage]
+        node = Node(next(self.numbers), "checkpoint", edges, saved, replay=replay)
+        return Tensor(y.count, y.width, y.storage, node)
+
+    def _rows(self, weight: Parameter, share: float) -> Tensor:
+        """Return a view of some rows of a weight; autocast does not keep its copy of a view."""
+        view = self.make("slice", [weight], round(weight.count * share), self.width, storage=self.new(0))
+        return self.lowered(view)
+
+    def _float32(self, name: str, x: Tensor) -> Tensor:
+        return self.cast(x, 4) if name in self.float32 else x
+
+    def backward(self, loss: Tensor) -> None:
+        """Run the backward pass; gradients of parameters remain."""
+        run_back(loss.node, self.new(loss.width, "backward"))

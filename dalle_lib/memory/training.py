@@ -1,0 +1,123 @@
+"""How a model is trained, and the bytes that an optimizer keeps for it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dalle_lib.memory.graph import Parameter
+from dalle_lib.memory.tape import Device
+
+Precision = Literal["fp32", "fp16", "bf16", "pure-bf16"]
+OptimizerName = Literal["adamw", "adamw8bit", "lamb", "lamb8bit", "adafactor"]
+Offload = Literal["none", "statistics", "optimizer"]
+AttentionKernel = Literal["sdpa", "eager"]
+
+_QUANTISED_FROM = {"adamw8bit": 4096, "lamb8bit": 65536}
+_BLOCK = {"adamw8bit": 256, "lamb8bit": 4096}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One way of training a model."""
+
+    batch: int = 1
+    """Sequences that go through the model together."""
+    sequence: int | None = None
+    """Tokens of a sequence; without it, the longest that the model takes."""
+    optimizer: OptimizerName = "adamw"
+    """adamw is torch's, fused; adamw8bit is bitsandbytes'; lamb and lamb8bit are this kit's; adafactor is torch's."""
+    embeddings_32bit: bool = True
+    """Keep adamw8bit's statistics of embeddings in 32 bits."""
+    precision: Precision = "fp32"
+    """fp16 and bf16 compute under autocast with 32-bit weights; pure-bf16 keeps the weights themselves in 16 bits."""
+    checkpointing: bool = False
+    """Save each layer's input only, and run the layer again in the backward pass."""
+    reversible: bool = False
+    """Save nothing between layers: each computes its input back from its result."""
+    offload: Offload = "none"
+    """What is kept in RAM: the optimizer's statistics (paged), or the optimizer with 32-bit weights of its own."""
+    accumulates: bool = False
+    """Keep gradients from batch to batch until the optimizer takes its step."""
+    distinct_layers: int | None = None
+    """Layers with weights of their own; the others share them by turns."""
+    attention: AttentionKernel | None = None
+    """sdpa never writes down all scores, eager does; without it, sdpa where the model has it."""
+    dropout: bool = False
+    """Whether some elements are dropped, which has to be remembered."""
+    swarm: bool = False
+    """Average gradients with others through hivemind, which offloads the optimizer and needs buffers of its own."""
+
+    def __post_init__(self) -> None:
+        for name in "batch", "sequence", "distinct_layers":
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"Training.{name} must be at least 1, but is {value}.")
+        if self.checkpointing and self.reversible:
+            raise ValueError("checkpointing and reversible do the same thing in two ways: switch one of them off.")
+
+    @property
+    def weight_width(self) -> int:
+        """Bytes of a weight on the GPU."""
+        return 2 if self.precision == "pure-bf16" else 4
+
+    @property
+    def half(self) -> int | None:
+        """Bytes of a number under autocast, or None without it."""
+        return 2 if self.precision in ("fp16", "bf16") else None
+
+    @property
+    def layer(self) -> str:
+        """How a layer is run: plain, checkpoint or reversible."""
+        return "checkpoint" if self.checkpointing else "reversible" if self.reversible else "plain"
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether the optimizer lives in RAM, with weights of its own."""
+        return self.offload == "optimizer" or self.swarm
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the optimizer's statistics are on the GPU."""
+        return self.offload == "none" and not self.swarm
+
+
+def state_bytes(training: Training, parameters: Iterable[Parameter]) -> int:
+    """Return the bytes of the optimizer's statistics.
+
+    Adam and LAMB keep two numbers an element; in 8 bits these are two bytes, and one 32-bit scale for each block of
+    elements and statistic; small tensors stay in 32 bits (arXiv:2110.02861). Adafactor keeps a number for each row and
+    each column of a matrix (arXiv:1804.04235).
+    """
+    width = 4 if training.is_offloaded else training.weight_width
+    return sum(_state_of(training, parameter, width) for parameter in parameters)
+
+
+def _state_of(training: Training, parameter: Parameter, width: int) -> int:
+    name, count = training.optimizer, parameter.count
+    if name == "adafactor":
+        return width * (sum(parameter.shape) if len(parameter.shape) > 1 else count) + 4
+    if name in ("adamw", "lamb"):
+        return 2 * count * (width if name == "adamw" else 4) + 4 * (name == "adamw")
+    if not _is_quantised(training, parameter):
+        return 8 * count
+    return 2 * (count + 4 * -(-count // _BLOCK[name]))
+
+
+def _is_quantised(training: Training, parameter: Parameter) -> bool:
+    name = training.optimizer
+    is_kept = name == "adamw8bit" and parameter.is_embedding and training.embeddings_32bit
+    return not is_kept and parameter.count >= _QUANTISED_FROM[name]
+
+
+def step_bytes(training: Training, parameters: Iterable[Parameter], device: Device) -> int:
+    """Return what the optimizer needs for itself during its step: it grows with the largest tensor.
+
+    Fused AdamW needs nothing, bitsandbytes nothing on a GPU; on a CPU, where it is written in torch's operations, 20
+    bytes an element in 8 bits and 12 in 32. Adafactor makes one update. This kit's LAMB makes an update and a root;
+    in 8 bits it makes both statistics and the update in 32 bits (12 bytes), and to store one again its blocks (4),
+    16-bit halves (2), 32-bit codes (4) and 8-bit ones (1).
+    """
+    width = 4 if training.is_offloaded else training.weight_width
+    each = {"adamw": 0, "adamw8bit": 0, "adafactor": width, "lamb": 8, "lamb8bit": 23}[training.optimizer]
+    if training.optimizer == "adamw8bit" and (device == "cpu" or training.is_offloaded):
+        return max((20 if _is_quantised(training, p) else 12) * p.count for p in parameters)
+    return each * max(p.count for p in parameters)
