@@ -1,0 +1,150 @@
+"""Memory as bars: one for each way of training, stacked by term."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import altair as alt
+from IPython.display import HTML
+
+from dalle_lib.dashboard.charts import to_svg
+from dalle_lib.memory.estimate import TERMS
+
+WIDTH = 560
+INK = "#808080"
+"""Of axes and labels: as far from white as from black."""
+
+COLOURS = {
+    "weights": "#3b6fb6",
+    "optimizer state": "#d9822b",
+    "gradients": "#4f9d52",
+    "activations": "#c9484f",
+    "recomputed layer": "#ec8f94",
+    "logits and loss": "#9a69b5",
+    "autocast copies": "#7fb2e5",
+    "backward": "#96704f",
+    "optimizer step": "#d8b62c",
+    "averaging buffers": "#3fa7a0",
+    "CUDA context": "#6f7782",
+    "allocator slack": "#a9b0b9",
+    "master copies": "#2f8fd0",
+    "offloaded gradients": "#86bf68",
+    "offloaded state": "#efad6a",
+    "data": "#b08fd0",
+    "Python and libraries": "#8d949e",
+}
+OTHER_COLOURS = ("#d0679d", "#5a9bd4", "#b5a642", "#7a6fd0", "#58b090", "#d07a5a")
+"""For terms that have no colour of their own, in the order in which they come."""
+
+RAM_TERMS = {
+    "master copies": "32-bit weights that the offloaded optimizer changes: 4 bytes × parameters",
+    "offloaded gradients": "gradients brought down for the optimizer: 4 bytes × parameters",
+    "offloaded state": "the optimizer's statistics",
+    "data": "a stream of text or codes: an assumed range, of which this is the middle",
+    "Python and libraries": "torch and what comes with it: an assumed range, of which this is the middle",
+}
+
+Rows = Iterable[tuple[str, Mapping[str, int]]]
+
+
+def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> alt.LayerChart:
+    """Return a stacked bar of bytes by term for each (label, {term: bytes}), and a line for each (name, bytes).
+
+    Labels must differ.
+    """
+    bars = [(label, {term: size for term, size in sizes.items() if size}) for label, sizes in rows]
+    totals = [(label, sum(sizes.values())) for label, sizes in bars]
+    unit, name = (1e9, "GB") if max(size for _, size in [*totals, *limits]) >= 1e9 else (1e6, "MB")
+    domain = _in_order(bars)
+    ends = [{"label": b, "value": _free_place(n, limits, totals) / unit, "text": bytes_text(n)} for b, n in totals]
+    parts = [
+        {
+            "label": label, "term": term, "place": domain.index(term), "value": size / unit, "size": bytes_text(size),
+            "formula": formula_of(term), "text": f"{label}, {term}: {bytes_text(size)}. {formula_of(term)}".strip(". "),
+        }
+        for label, sizes in bars for term, size in sizes.items()
+    ]  # fmt: skip
+    y = alt.Y("label:N", sort=[label for label, _ in bars], title=None)
+    x = alt.X("value:Q", title=name)
+    legend = alt.Legend(orient="bottom", columns=4, title=None, symbolType="square", labelLimit=0)
+    colours = alt.Scale(domain=domain, range=_colours(domain))
+    tooltip = ["label:N", "term:N", alt.Tooltip("size:N", title="bytes"), "formula:N"]
+    chart = alt.layer(
+        alt.Chart(alt.Data(values=parts), width=width, height=alt.Step(32))
+        .mark_bar()
+        .encode(x, y, alt.Color("term:N", scale=colours, legend=legend), tooltip=tooltip)
+        .encode(order="place:Q", description="text:N"),
+        *_lines([{"value": size / unit, "text": f"{name}: {bytes_text(size)}"} for name, size in limits]),
+        _texts(ends, y),
+    )
+    return neutral(chart)
+
+
+def show_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> HTML:
+    """Return the bars of `memory_bars` for a notebook and its saved pages."""
+    return HTML(bars_html(memory_bars(rows, limits, width)))
+
+
+def bars_html(chart: alt.LayerChart) -> str:
+    """Return a chart as SVG whose parts say what they are when pointed at, without a script."""
+    return re.sub(r'<path aria-label="([^"]*)"([^>]*)/>', r"<path\2><title>\1</title></path>", to_svg(chart))
+
+
+def formula_of(term: str) -> str:
+    """Return where a term comes from, or nothing if it is not the calculator's."""
+    return TERMS.get(term) or RAM_TERMS.get(term, "")
+
+
+def bytes_text(size: float) -> str:
+    """Return bytes in three digits or more: 11.4 GB, 327 MB, 2,799 GB."""
+    unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if size >= u or u == 1)
+    digits = 0 if unit == 1 else max(0, 3 - len(str(int(size / unit))))
+    return f"{size / unit:,.{digits}f} {name}"
+
+
+def _in_order(bars: list[tuple[str, dict[str, int]]]) -> list[str]:
+    """Return the terms that appear, in the calculator's order; others come last."""
+    found = dict.fromkeys(term for _, sizes in bars for term in sizes)
+    return [term for term in COLOURS if term in found] + [term for term in found if term not in COLOURS]
+
+
+def _colours(domain: list[str]) -> list[str]:
+    others = [term for term in domain if term not in COLOURS]
+    return [COLOURS.get(t) or OTHER_COLOURS[others.index(t) % len(OTHER_COLOURS)] for t in domain]
+
+
+def _free_place(total: int, limits: Sequence[tuple[str, int]], totals: list[tuple[str, int]]) -> int:
+    """Return where a total can be written: behind its bar, or behind the line of a limit that would run through it."""
+    needed = 0.14 * max(size for _, size in [*totals, *limits])
+    for limit in sorted(size for _, size in limits):
+        if total <= limit < total + needed:
+            total = limit
+    return total
+
+
+def _texts(totals: list[dict], y: alt.Y) -> alt.Chart:
+    marks = alt.Chart(alt.Data(values=totals)).mark_text(align="left", dx=5, color=INK, aria=False)
+    return marks.encode(x="value:Q", y=y, text="text:N")
+
+
+def _lines(limits: list[dict]) -> list[alt.Chart]:
+    if not limits:
+        return []
+    base = alt.Chart(alt.Data(values=limits)).encode(x="value:Q")
+    halo = base.mark_rule(color="white", strokeWidth=5, opacity=0.8, aria=False)
+    rule = base.mark_rule(color="black", strokeWidth=2, aria=False)
+    name = base.mark_text(color=INK, dy=-8, baseline="bottom", aria=False).encode(y=alt.value(0), text="text:N")
+    return [halo, rule, name]
+
+
+def neutral(chart: alt.LayerChart) -> alt.LayerChart:
+    """Return the chart without a background, in colours that can be read on white and on black."""
+    return (
+        chart.properties(background="transparent")
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=INK, titleColor=INK, tickColor=INK, domainColor=INK, gridColor=INK, gridOpacity=0.25,
+            labelLimit=260, labelFontSize=12,
+        )
+        .configure_legend(labelColor=INK, labelFontSize=12, symbolSize=120)
+        .configure_text(fontSize=12)
+    )  # fmt: skip

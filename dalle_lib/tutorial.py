@@ -1,0 +1,154 @@
+"""What the tutorial on fine-tuning GPT-2 with 8-bit Adam needs beside the notebook."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from dalle_lib.memory import Training, estimate
+from dalle_lib.memory.training import Precision
+from dalle_lib.streaming import TEXT, TEXT_MODEL, TextStream
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """What is trained, on what, and how much of it."""
+
+    name: str
+    model: str
+    """On the Hub, or a folder."""
+    source: str
+    """A data set on the Hub, or a folder with C4's layout."""
+    length: int
+    """Tokens of a block."""
+    batch: int
+    """Blocks that one training step takes; memory is measured with one."""
+    steps: int
+    curve_steps: int
+    """Of the short trainings whose losses are compared."""
+    lr: float
+    device: str
+    precision: Precision
+    """What autocast computes in."""
+    cost: str
+    """Time and download of the whole notebook."""
+    why: str
+    """Why this one was chosen."""
+
+    def folder(self) -> Path:
+        """Return the folder of the model, after fetching it from the Hub if it is not here."""
+        if Path(self.model).is_dir():
+            return Path(self.model)
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(self.model, allow_patterns=["*.json", "*.txt", "model.safetensors"]))
+
+    def describe(self) -> str:
+        """Return what was chosen and why, for a person."""
+        model = "the kit's small GPT-2" if Path(self.model) == TEXT_MODEL else self.model
+        source = "the kit's text about Python" if Path(self.source) == TEXT else self.source
+        return (
+            f"PRESET {self.name}: {self.why}\n"
+            f"{model} on {self.device}, blocks of {self.length} tokens of {source}, autocast in {self.precision}.\n"
+            f"{self.cost}"
+        )
+
+
+def choose_preset(name: str = "auto") -> Preset:
+    """Return the preset `tiny` or `gpt2-large`; `auto` takes the larger one where it fits.
+
+    Raises ValueError for another name, or if `gpt2-large` is asked for where there is no GPU that bitsandbytes can use.
+    """
+    if name not in ("auto", "tiny", "gpt2-large"):
+        raise ValueError(f"expected PRESET auto, tiny or gpt2-large, but it is {name!r}.")
+    problem = _what_is_missing()
+    if name == "gpt2-large" and problem:
+        raise ValueError(f"gpt2-large was asked for, but {problem}: take auto or tiny.")
+    if name == "tiny" or problem:
+        return Preset(
+            name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=40, curve_steps=10,
+            lr=1e-3, device="cpu", precision="bf16",
+            cost="About 3 minutes on two processor cores; nothing is downloaded.",
+            why=problem or "you asked for it.",
+        )  # fmt: skip
+    return Preset(
+        name="gpt2-large", model="openai-community/gpt2-large", source="allenai/c4", length=1024, batch=4, steps=60,
+        curve_steps=10, lr=2e-5, device="cuda", precision="bf16" if torch.cuda.is_bf16_supported(False) else "fp16",
+        cost="By its arithmetic under 20 minutes on a T4, not measured yet; 3.3 GB and some MB of C4 are downloaded.",
+        why=f"{torch.cuda.get_device_name()} has room for it.",
+    )  # fmt: skip
+
+
+def _what_is_missing() -> str:
+    """Return why GPT-2 Large cannot be trained here, or nothing if it can."""
+    if not torch.cuda.is_available():
+        return "there is no GPU here"
+    need = estimate("gpt2-large", Training(optimizer="adamw8bit", checkpointing=True, precision="fp16")).gpu_range[1]
+    if (has := torch.cuda.get_device_properties(0).total_memory) < need:
+        return f"GPT-2 Large needs {need / _GIB:.1f} GiB, and this GPU has {has / _GIB:.1f}"
+    import bitsandbytes as bnb
+
+    try:
+        bnb.functional.quantize_blockwise(torch.zeros(256, device="cuda"))
+    except RuntimeError as error:
+        return f"bitsandbytes cannot use this GPU ({error})"
+    return ""
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Int64[Tensor, "batch length"]]) -> float:
+    """Return the mean loss of `model` over batches of equal size, in nats per token."""
+    device = next(model.parameters()).device
+    model.eval()
+    losses = [model(input_ids=ids.to(device), labels=ids.to(device), use_cache=False).loss for ids in batches]
+    model.train()
+    return float(torch.stack(losses).mean())
+
+
+@torch.no_grad()
+def continuations(model: nn.Module, tokenizer, prompts: list[str], seed: int = 0, tokens: int = 40) -> list[str]:
+    """Return each prompt with what the model goes on to write; the same seed gives the same text."""
+    model.eval()
+    texts = []
+    for prompt in prompts:
+        torch.manual_seed(seed)
+        ids = tokenizer(prompt, return_tensors="pt").to(model.device)
+        settings = {"do_sample": True, "top_k": 40, "temperature": 0.8, "pad_token_id": tokenizer.eos_token_id}
+        out = model.generate(**ids, max_new_tokens=tokens, **settings)
+        texts.append(tokenizer.decode(out[0], skip_special_tokens=True))
+    model.train()
+    return texts
+
+
+def save_checkpoint(folder: str | Path, model, optimizer: torch.optim.Optimizer, stream: TextStream) -> None:
+    """Write all that is needed to go on: weights, statistics, and where in the text we are."""
+    model.save_pretrained(folder)
+    torch.save(optimizer.state_dict(), Path(folder) / "optimizer.pt")
+    (Path(folder) / "stream.json").write_text(json.dumps(stream.state_dict()))
+
+
+def load_checkpoint(folder: str | Path, model, optimizer: torch.optim.Optimizer, stream: TextStream) -> None:
+    """Put back what `save_checkpoint` wrote into a model, an optimizer and a stream made as those were."""
+    saved = type(model).from_pretrained(folder, dtype=torch.float32)
+    model.load_state_dict(saved.state_dict())
+    state = torch.load(Path(folder) / "optimizer.pt", map_location=model.device, weights_only=True)
+    optimizer.load_state_dict(state)
+    stream.load_state_dict(json.loads((Path(folder) / "stream.json").read_text()))
+
+
+def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return a hash of every bit of the weights and the statistics."""
+    digest = hashlib.sha256()
+    states = [
+        value for state in optimizer.state.values() for _, value in sorted(state.items(), key=lambda item: item[0])
+    ]
+    for tensor in [*model.parameters(), *[value for value in states if isinstance(value, Tensor)]]:
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
