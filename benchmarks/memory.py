@@ -63,6 +63,13 @@ POINTS = [
 ]  # fmt: skip
 
 
+_NOT_YET = """
+Not measured yet: any GPU, so neither efficient attention's kernels there, fp16, paged statistics, nor what CUDA itself
+takes (an assumed range); reversible layers; sharing weights in other models than the paper's. What PyTorch keeps on a
+GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in tests/test_memory.py.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """What to measure."""
@@ -105,9 +112,7 @@ def page(table: dict) -> str:
         "# The memory calculator, held against measurements\n",
         "Bytes of tensors at the highest moment of a training step, by `python benchmarks/memory.py`:",
         *(f"- {device}: {machine}" for device, machine in table["machines"].items()),
-        ""
-        if "cuda" in table["machines"]
-        else "\nNo GPU has been measured yet; CUDA's context and slack are assumed.\n",
+        _NOT_YET if "cuda" not in table["machines"] else "",
         "Kept is what the forward pass keeps for the backward pass; the peak is all there is at the highest moment.\n",
         "| model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -121,6 +121,8 @@ class Memory:
     training: Annotated[Training, tyro.conf.arg(name="")] = field(default_factory=Training)
     gpu: str = "T4"
     """A GPU by name, or its memory in GiB."""
+    teraflops: float | None = None
+    """What your device really computes, in 10^12 operations a second, for the sequences a second that it makes."""
     mbps: float = 100.0
     """Megabits a second of your link, for the gradients that a peer of a swarm sends each step."""
     json: bool = False
@@ -128,34 +130,25 @@ class Memory:
 
     def run(self) -> None:
         """Run it."""
-        model = self.model
-        if model.endswith(".json"):
-            model = json.loads(Path(model).read_text(encoding="utf-8"))
-        elif "/" in model:
-            from dalle_lib.measurement import read_config
-
-            model = read_config(model)
+        model = self._model()
         size, result = gpu_bytes(self.gpu), estimate(model, self.training)
         has_bf16 = GPUS[self.gpu].has_bf16 if self.gpu in GPUS else True
         steps = advise(model, self.training, size, has_bf16)
-        batch = largest_batch(model, self.training, size)
-        seconds = result.seconds_to_send(1e6 * self.mbps)
-        if self.json:
-            advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "fits": s.fits} for s in steps]
-            more = {"gpu_bytes": size, "fits": result.fits(size), "largest_batch": batch, "advice": advice}
-            print(json.dumps(result.as_dict() | more | {"seconds_to_send": seconds}))
-            return
-        lines = [f"{self.model}: {result.parameters:,} parameters. Highest moment: {result.moment}. In GB:"]
-        for place, terms, ends in (("GPU", result.gpu, result.gpu_range), ("RAM", result.ram, result.ram_range)):
-            lines += [f"  {place}  {term:22} {size_ / 1e9:9.3f}" for term, size_ in terms.items()]
-            lines.append(f"  {place}  {'in all':22} {ends[0] / 1e9:9.3f} to {ends[1] / 1e9:.3f}")
-        verdicts = {True: "fits", False: "does not fit", None: "may fit"}
-        lines.append(f"It {verdicts[result.fits(size)]} a {self.gpu} of {size / 1e9:.1f} GB. Largest batch: {batch}.")
-        lines += [f"  {s.name}: {s.estimate.gpu_range[1] / 1e9:.2f} GB, {verdicts[s.fits]}" for s in steps[1:]]
-        lines.append(
-            f"A peer of a swarm sends {result.sent / 1e6:,.0f} MB a step: {seconds:,.0f} s at {self.mbps:g} Mbit/s."
-        )
-        print("\n".join(lines))
+        advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "fits": s.fits} for s in steps]
+        about = result.as_dict() | {"gpu_bytes": size, "fits": result.fits(size), "advice": advice}
+        about["largest_batch"] = largest_batch(model, self.training, size)
+        about["seconds_to_send"] = result.seconds_to_send(1e6 * self.mbps)
+        about["samples_per_second"] = self.teraflops and result.samples_per_second(1e12 * self.teraflops)
+        print(json.dumps(about) if self.json else describe_memory(self, about))
+
+    def _model(self) -> str | dict:
+        if self.model.endswith(".json"):
+            return json.loads(Path(self.model).read_text(encoding="utf-8"))
+        if "/" not in self.model:
+            return self.model
+        from dalle_lib.measurement import read_config
+
+        return read_config(self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +187,25 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     lines += [f"  {file}  CLIP score {score}" for file, score in zip(files, scores, strict=True)]
     if drawing.unknown_words:
         lines.append(f"  the model never saw: {', '.join(drawing.unknown_words)}")
+    return "\n".join(lines)
+
+
+def describe_memory(asked: Memory, about: dict) -> str:
+    """Return what training needs, for a person."""
+    verdicts = {True: "fits", False: "does not fit", None: "may fit"}
+    lines = [f"{asked.model}: {about['parameters']:,} parameters. Highest moment: {about['moment']}. In GB:"]
+    for place in "gpu", "ram":
+        low, high = about[f"{place}_range"]
+        lines += [f"  {place.upper()}  {term:22} {size / 1e9:9.3f}" for term, size in about[place].items()]
+        lines.append(f"  {place.upper()}  {'in all':22} {low / 1e9:9.3f} to {high / 1e9:.3f}")
+    size, batch = about["gpu_bytes"] / 1e9, about["largest_batch"]
+    lines.append(f"It {verdicts[about['fits']]} a {asked.gpu} of {size:.1f} GB. Largest batch: {batch}.")
+    for step in about["advice"][1:]:
+        lines.append(f"  with {step['name']}: {step['gpu_range'][1] / 1e9:.2f} GB, {verdicts[step['fits']]}")
+    if about["samples_per_second"]:
+        lines.append(f"{about['samples_per_second']:.2f} sequences a second.")
+    sent = f"{about['sent'] / 1e6:,.0f} MB a step: {about['seconds_to_send']:,.0f} s at {asked.mbps:g} Mbit/s"
+    lines.append(f"A peer of a swarm sends {sent}.")
     return "\n".join(lines)
 
 

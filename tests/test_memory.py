@@ -1,12 +1,16 @@
 """The memory calculator, held against real models, their real memory, and published formulas."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from dalle_lib.cli import main
 from dalle_lib.measurement import build_model, measure
 from dalle_lib.memory import GPUS, PRESETS, Training, advise, estimate, largest_batch
 from dalle_lib.memory.accuracy import POINTS, WORST
@@ -71,33 +75,48 @@ def test_the_peak_is_what_is_measured(model, training):
     assert state == pytest.approx(measured.statistics, rel=0.01, abs=5000)
 
 
-@pytest.mark.parametrize("model", [name for name in SMALL if name != "gated t5"])
+@pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "pure-bf16"])
 def test_what_is_saved_is_what_pytorch_saves(model, precision):
     training = Training(batch=2, sequence=70, precision=precision)
-    assert estimate(SMALL[model], training, "cpu").saved == pytest.approx(
-        _really_saved(SMALL[model], training), rel=0.01
-    )
+    real = build_model(SMALL[model], training)
+    with torch.autocast("cpu", torch.bfloat16, enabled=training.half is not None):
+        saved = _really_saved(real, "cpu")
+    assert estimate(SMALL[model], training, "cpu").saved == pytest.approx(saved, rel=0.01)
 
 
-def _really_saved(model: dict, training: Training) -> int:
-    real = build_model(model, training)
-    weights = {p.untyped_storage().data_ptr() for p in [*real.parameters(), *real.buffers()]}
+@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "pure-bf16"])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_what_is_saved_is_what_pytorch_would_save_on_cuda(model, precision, dropout, request):
+    """PyTorch runs the real model with tensors that say they are on a GPU but hold no numbers."""
+    training = Training(batch=2, sequence=70, precision=precision, attention="eager", dropout=dropout)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.device("cuda"):
+            real = build_model(SMALL[model], training)
+        if training.half:  # torch.autocast would switch itself off without a GPU
+            request.addfinalizer(lambda: torch.set_autocast_enabled("cuda", False))
+            request.addfinalizer(torch.clear_autocast_cache)
+            torch.set_autocast_dtype("cuda", torch.float16)
+            torch.set_autocast_enabled("cuda", True)
+        saved = _really_saved(real, "cuda")
+    assert estimate(SMALL[model], training, "cuda").saved == pytest.approx(saved, rel=0.01)
+
+
+def _really_saved(real: torch.nn.Module, device: str) -> int:
+    weights = {StorageWeakRef(p.untyped_storage()) for p in [*real.parameters(), *real.buffers()]}
     saved, held = {}, []
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            saved[storage.data_ptr()] = storage.nbytes()
+        if StorageWeakRef(storage) not in weights:
+            saved[StorageWeakRef(storage)] = storage.nbytes()
             held.append(tensor)
         return tensor
 
-    ids = torch.randint(0, 700, (training.batch, training.sequence))
-    options = {} if model["model_type"] == "bert" else {"use_cache": False}
-    with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        torch.autocast("cpu", torch.bfloat16, enabled=training.half is not None),
-    ):
+    ids = torch.randint(0, 700, (2, 70), device=device)
+    options = {} if real.config.model_type == "bert" else {"use_cache": False}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         _loss = real(input_ids=ids, labels=ids, **options).loss
     return sum(saved.values())
 
@@ -216,3 +235,23 @@ def test_gpt3_and_dalle_12b_are_gpt2_with_their_papers_sizes():
     for name, billions in {"gpt3-175b": 175, "gpt3-6.7b": 6.7, "dalle-12b": 12}.items():
         assert isinstance(build(name), GPT2)
         assert build(name).parameter_count == pytest.approx(billions * 1e9, rel=0.03)
+
+
+def test_the_command_line_says_what_estimate_says(capsys, monkeypatch, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps(SMALL["gpt2"]))
+    options = ["--optimizer", "adamw8bit", "--batch", "2", "--teraflops", "8", "--json"]
+    monkeypatch.setattr("sys.argv", ["dalle-lib", "memory", str(tmp_path / "mine.json"), *options])
+    main()
+    said, expected = (
+        json.loads(capsys.readouterr().out),
+        estimate(SMALL["gpt2"], Training(batch=2, optimizer="adamw8bit")),
+    )
+    assert said["gpu"] == expected.gpu
+    assert said["largest_batch"] > 100
+    assert said["samples_per_second"] == expected.samples_per_second(8e12)
+    monkeypatch.setattr("sys.argv", ["dalle-lib", "memory", "gpt2-large", "--batch", "4"])
+    main()
+    text = capsys.readouterr().out
+    assert "774,030,080 parameters" in text
+    assert "It does not fit a T4" in text
+    assert "with gradient checkpointing" in text

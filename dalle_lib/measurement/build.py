@@ -43,8 +43,8 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
     else:
         config = transformers.AutoConfig.for_model(**fields)
     for name in vars(config):
-        if name.endswith(("pdrop", "dropout_prob", "dropout_rate", "attention_dropout")) and not training.dropout:
-            setattr(config, name, 0.0)
+        if name.endswith(("pdrop", "dropout_prob", "dropout_rate", "attention_dropout")):
+            setattr(config, name, 0.1 if training.dropout else 0.0)
     kinds = {
         "bert": transformers.AutoModelForMaskedLM,
         "t5": transformers.AutoModelForSeq2SeqLM,
@@ -58,7 +58,7 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
         config._attn_implementation = attention
         if config.model_type == "t5":
             config.decoder_start_token_id = 0
-        built = kind.from_config(config).to(dtype)
+        built = kind.from_config(config, dtype=dtype)
     if training.checkpointing:
         built.activation_checkpointing_enable({"use_reentrant": False})
     return built.train()

@@ -15,7 +15,7 @@ from dalle_lib.memory.graph import Edge, Memory, Node, Parameter, Storage, Tenso
 Device = Literal["cuda", "cpu"]
 
 FLOAT32_ON = {
-    "cuda": frozenset({"layer_norm", "softmax", "log_softmax", "pow", "rsqrt", "nll"}),
+    "cuda": frozenset({"layer_norm", "softmax", "pow", "rsqrt", "nll"}),
     "cpu": frozenset({"log_softmax", "nll"}),
 }
 """Operations that autocast computes in float32; the others keep the type of what they are given."""
@@ -214,7 +214,7 @@ class Tape:
 
     def cross_entropy(self, logits: Tensor, rows: int) -> Tensor:
         """Return the mean loss over rows of logits."""
-        log_softmax = self.softmax(logits, "log_softmax")
+        log_softmax = self._float32("nll", self.softmax(logits, "log_softmax"))
         saved = [log_softmax.storage, self.new(rows * 8)]
         return self.make("nll", [log_softmax], 1, log_softmax.width, saved)
 

@@ -1,0 +1,46 @@
+"""What does a peer's optimizer take of RAM for each parameter?
+
+Starts the embedded run's optimizer on a swarm of its own, counts all tensors that it made, and prints JSON: bytes for
+each parameter (figure), what the memory calculator says (reference), and their ratio. Without a GPU the accumulated
+gradients, which would lie beside the model there, are in RAM too.
+"""
+
+import gc
+import json
+
+import hivemind
+import torch
+
+from dalle_lib.memory import Training, estimate
+from dalle_lib.model import DALLE
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.optimizer import build_optimizer
+
+
+def storages() -> dict[int, int]:
+    """Return the bytes of all tensors that exist, by address."""
+    gc.collect()
+    tensors = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter)]
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+
+
+def main() -> None:
+    """Count, and print the comparison."""
+    card = RunCard.load("emoji-mini")
+    model = DALLE(card.model)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    before = storages()
+    optimizer = build_optimizer(card, model, dht)
+    made = {address: size for address, size in storages().items() if address not in before}
+    expected = estimate("dalle-emoji", Training(swarm=True, optimizer="lamb8bit"), "cpu")
+    ram = ("master copies", "offloaded gradients", "offloaded state", "averaging buffers")
+    reference = expected.gpu["averaging buffers"] + sum(expected.ram[term] for term in ram)
+    figure = sum(made.values())
+    print(json.dumps({"figure": figure / count, "reference": reference / count, "ratio": figure / reference}, indent=1))
+    optimizer.shutdown()
+    dht.shutdown()
+
+
+if __name__ == "__main__":
+    main()
