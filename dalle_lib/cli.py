@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from dalle_lib.memory import GPUS, Training, advise, estimate, largest_batch
+from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.hardware import gpu_bytes
 from dalle_lib.swarm.settings import PeerSettings
 
@@ -124,18 +125,22 @@ class Memory:
     teraflops: float | None = None
     """What your device really computes, in 10^12 operations a second, for the sequences a second that it makes."""
     mbps: float = 100.0
-    """Megabits a second of your link, for the gradients that a peer of a swarm sends each step."""
+    """Megabits a second of your link, for the gradients that a peer of a swarm sends."""
     json: bool = False
     """Print everything as JSON on standard output."""
 
     def run(self) -> None:
         """Run it."""
+        for name in "mbps", "teraflops":
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise ValueError(f"--{name} must be above 0, but is {value}.")
         model = self._model()
         size, result = gpu_bytes(self.gpu), estimate(model, self.training)
         has_bf16 = GPUS[self.gpu].has_bf16 if self.gpu in GPUS else True
         steps = advise(model, self.training, size, has_bf16)
-        advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "fits": s.fits} for s in steps]
-        about = result.as_dict() | {"gpu_bytes": size, "fits": result.fits(size), "advice": advice}
+        advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "verdict": s.verdict} for s in steps]
+        about = result.as_dict() | {"gpu_bytes": size, "verdict": result.verdict(size), "advice": advice}
+        about["accuracy"] = in_words()
         about["largest_batch"] = largest_batch(model, self.training, size)
         about["seconds_to_send"] = result.seconds_to_send(1e6 * self.mbps)
         about["samples_per_second"] = self.teraflops and result.samples_per_second(1e12 * self.teraflops)
@@ -143,6 +148,8 @@ class Memory:
 
     def _model(self) -> str | dict:
         if self.model.endswith(".json"):
+            if not Path(self.model).is_file():
+                raise ValueError(f"expected the config.json of a model, but there is no file {self.model}.")
             return json.loads(Path(self.model).read_text(encoding="utf-8"))
         if "/" not in self.model:
             return self.model
@@ -192,20 +199,22 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
 
 def describe_memory(asked: Memory, about: dict) -> str:
     """Return what training needs, for a person."""
-    verdicts = {True: "fits", False: "does not fit", None: "may fit"}
     lines = [f"{asked.model}: {about['parameters']:,} parameters. Highest moment: {about['moment']}. In GB:"]
     for place in "gpu", "ram":
         low, high = about[f"{place}_range"]
         lines += [f"  {place.upper()}  {term:22} {size / 1e9:9.3f}" for term, size in about[place].items()]
         lines.append(f"  {place.upper()}  {'in all':22} {low / 1e9:9.3f} to {high / 1e9:.3f}")
     size, batch = about["gpu_bytes"] / 1e9, about["largest_batch"]
-    lines.append(f"It {verdicts[about['fits']]} a {asked.gpu} of {size:.1f} GB. Largest batch: {batch}.")
+    lines.append(f"It {about['verdict']} a {asked.gpu} of {size:.1f} GB. Largest batch: {batch}.")
     for step in about["advice"][1:]:
-        lines.append(f"  with {step['name']}: {step['gpu_range'][1] / 1e9:.2f} GB, {verdicts[step['fits']]}")
+        lines.append(f"  with {step['name']}: {step['gpu_range'][1] / 1e9:.2f} GB, {step['verdict']}")
     if about["samples_per_second"]:
         lines.append(f"{about['samples_per_second']:.2f} sequences a second.")
-    sent = f"{about['sent'] / 1e6:,.0f} MB a step: {about['seconds_to_send']:,.0f} s at {asked.mbps:g} Mbit/s"
-    lines.append(f"A peer of a swarm sends {sent}.")
+    sent = f"{about['sent'] / 1e6:,.0f} MB, {about['seconds_to_send']:,.0f} s at {asked.mbps:g} Mbit/s"
+    lines.append(f"For each update that a swarm makes together, a peer sends {sent}.")
+    if about["unmeasured"]:
+        lines.append(f"Not measured yet: {', '.join(about['unmeasured'])}.")
+    lines.append(about["accuracy"])
     return "\n".join(lines)
 
 

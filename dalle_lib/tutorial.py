@@ -31,8 +31,8 @@ class Preset:
     batch: int
     """Blocks that one training step takes; memory is measured with one."""
     steps: int
-    curve_steps: int
-    """Of the short trainings whose losses are compared."""
+    curve_batch: int
+    """Blocks of a step of the short trainings whose losses are compared."""
     lr: float
     device: str
     precision: Precision
@@ -73,14 +73,14 @@ def choose_preset(name: str = "auto") -> Preset:
         raise ValueError(f"gpt2-large was asked for, but {problem}: take auto or tiny.")
     if name == "tiny" or problem:
         return Preset(
-            name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=40, curve_steps=10,
+            name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=40, curve_batch=8,
             lr=1e-3, device="cpu", precision="bf16",
             cost="About 3 minutes on two processor cores; nothing is downloaded.",
             why=problem or "you asked for it.",
         )  # fmt: skip
     return Preset(
         name="gpt2-large", model="openai-community/gpt2-large", source="allenai/c4", length=1024, batch=4, steps=60,
-        curve_steps=10, lr=2e-5, device="cuda", precision="bf16" if torch.cuda.is_bf16_supported(False) else "fp16",
+        curve_batch=1, lr=2e-5, device="cuda", precision="bf16" if torch.cuda.is_bf16_supported(False) else "fp16",
         cost="By its arithmetic under 20 minutes on a T4, not measured yet; 3.3 GB and some MB of C4 are downloaded.",
         why=f"{torch.cuda.get_device_name()} has room for it.",
     )  # fmt: skip
@@ -90,9 +90,10 @@ def _what_is_missing() -> str:
     """Return why GPT-2 Large cannot be trained here, or nothing if it can."""
     if not torch.cuda.is_available():
         return "there is no GPU here"
-    need = estimate("gpt2-large", Training(optimizer="adamw8bit", checkpointing=True, precision="fp16")).gpu_range[1]
-    if (has := torch.cuda.get_device_properties(0).total_memory) < need:
-        return f"GPT-2 Large needs {need / _GIB:.1f} GiB, and this GPU has {has / _GIB:.1f}"
+    needed = estimate("gpt2-large", Training(optimizer="adamw8bit", checkpointing=True, precision="fp16"))
+    need = needed.gpu_range[1] + 2 * needed.gpu["optimizer state"]  # loading a checkpoint holds its copies for a moment
+    if (free := torch.cuda.mem_get_info()[0]) < need:
+        return f"GPT-2 Large needs {need / _GIB:.1f} GiB, and this GPU has {free / _GIB:.1f} free"
     import bitsandbytes as bnb
 
     try:
@@ -100,6 +101,18 @@ def _what_is_missing() -> str:
     except RuntimeError as error:
         return f"bitsandbytes cannot use this GPU ({error})"
     return ""
+
+
+def load_model(folder: str | Path, preset: Preset) -> nn.Module:
+    """Return a pretrained GPT-2 in float32 on the preset's device, ready to train as it was measured: no dropout."""
+    from transformers import AutoModelForCausalLM
+
+    no_dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **no_dropout).to(preset.device)
+    model.loss_type = "ForCausalLM"  # as it is anyway; transformers warns where nobody says so
+    if preset.device == "cuda":
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    return model.train()
 
 
 @torch.no_grad()
@@ -127,20 +140,21 @@ def continuations(model: nn.Module, tokenizer, prompts: list[str], seed: int = 0
     return texts
 
 
-def save_checkpoint(folder: str | Path, model, optimizer: torch.optim.Optimizer, stream: TextStream) -> None:
-    """Write all that is needed to go on: weights, statistics, and where in the text we are."""
+def save_checkpoint(folder: str | Path, model, optimizer, scaler, stream: TextStream) -> None:
+    """Write all that is needed to go on: weights, statistics, the loss's scale, and where in the text we are."""
     model.save_pretrained(folder)
     torch.save(optimizer.state_dict(), Path(folder) / "optimizer.pt")
-    (Path(folder) / "stream.json").write_text(json.dumps(stream.state_dict()))
+    place = {"stream": stream.state_dict(), "scaler": scaler.state_dict()}
+    (Path(folder) / "place.json").write_text(json.dumps(place))
 
 
-def load_checkpoint(folder: str | Path, model, optimizer: torch.optim.Optimizer, stream: TextStream) -> None:
-    """Put back what `save_checkpoint` wrote into a model, an optimizer and a stream made as those were."""
-    saved = type(model).from_pretrained(folder, dtype=torch.float32)
-    model.load_state_dict(saved.state_dict())
-    state = torch.load(Path(folder) / "optimizer.pt", map_location=model.device, weights_only=True)
+def load_checkpoint(folder: str | Path, optimizer, scaler, stream: TextStream) -> None:
+    """Put back what `save_checkpoint` wrote, but for the model, which `load_model` reads from the same folder."""
+    state = torch.load(Path(folder) / "optimizer.pt", map_location="cpu", weights_only=True)
     optimizer.load_state_dict(state)
-    stream.load_state_dict(json.loads((Path(folder) / "stream.json").read_text()))
+    place = json.loads((Path(folder) / "place.json").read_text())
+    stream.load_state_dict(place["stream"])
+    scaler.load_state_dict(place["scaler"])
 
 
 def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

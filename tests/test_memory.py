@@ -15,7 +15,7 @@ from dalle_lib.measurement import build_model, measure
 from dalle_lib.memory import GPUS, PRESETS, Training, advise, estimate, largest_batch
 from dalle_lib.memory.accuracy import POINTS, WORST
 from dalle_lib.memory.decoders import GPT2
-from dalle_lib.memory.presets import build
+from dalle_lib.memory.presets import FAMILIES, build
 
 PUBLISHED = {"dalle-paper": 125_894_244, "gpt2-large": 774_030_080, "t5-3b": 2_851_598_336}
 LLAMA = {
@@ -45,6 +45,15 @@ SMALL = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_config_leaves_out_is_as_in_transformers(family):
+    layers = {"bert": "num_hidden_layers", "gptj": "n_layer", "gpt2": "n_layer", "t5": "num_layers", "dalle": "depth"}
+    config = {"model_type": family, layers.get(family, "num_hidden_layers"): 2}
+    with torch.device("meta"):
+        real = build_model(config, Training())
+    assert build(config).parameter_count == sum(p.numel() for p in real.parameters())
+
+
 @pytest.mark.parametrize("model", [*PRESETS, *SMALL])
 def test_parameters_are_those_of_the_real_model(model):
     with torch.device("meta"):
@@ -61,9 +70,9 @@ def test_parameters_are_those_of_the_real_model(model):
         ("gpt2", Training(batch=2, precision="bf16", checkpointing=True, accumulates=True)),
         ("bert", Training(batch=3, dropout=True, optimizer="lamb8bit")),
         ("gated t5", Training(batch=3, sequence=70, optimizer="adafactor", precision="bf16")),
-        ("gptj", Training(batch=2, offload="optimizer", checkpointing=True)),
+        ("gptj", Training(batch=2, offload="optimizer", optimizer="adamw8bit", checkpointing=True)),
         ("qwen2", Training(batch=3, attention="eager", offload="statistics", precision="bf16")),
-        ("dalle-emoji", Training(batch=2, optimizer="lamb8bit")),
+        ("dalle-emoji", Training(batch=2, optimizer="adamw8bit")),
     ],
 )
 def test_the_peak_is_what_is_measured(model, training):
@@ -175,7 +184,8 @@ def test_advice_ends_with_what_fits_and_each_step_helps():
     assert not steps[0].fits
     assert steps[-1].fits
     assert needs == sorted(needs, reverse=True)
-    assert all(step.estimate.training.precision != "bf16" for step in steps)
+    assert all(step.estimate.training.precision in ("fp32", "fp16") for step in steps)
+    assert advise("gpt2", Training(optimizer="lamb", batch=9), 10**9)[-1].estimate.training.optimizer == "lamb8bit"
     assert not advise("gpt3-175b", Training(), t4.size)[-1].fits
 
 
@@ -190,8 +200,7 @@ def test_the_published_table_is_what_the_calculator_says_today():
 
 def test_the_sum_of_the_terms_is_the_peak():
     result = estimate("gpt2-large", Training(batch=2, precision="fp16"))
-    tensors = [size for term, size in result.gpu.items() if term not in ("CUDA context", "allocator slack")]
-    assert sum(tensors) == result.allocated
+    assert sum(result.tensors.values()) == result.allocated
     assert result.gpu_range[0] < sum(result.gpu.values()) < result.gpu_range[1]
 
 
@@ -202,8 +211,12 @@ def test_the_sum_of_the_terms_is_the_peak():
         ({"model_type": "resnet"}, {}, "model_type is one of"),
         ("gpt2", {"sequence": 2048}, "takes 1 to 1024 tokens"),
         ("dalle-paper", {"sequence": 100}, "takes 1280 to 1280 tokens"),
-        ("t5-small", {"attention": "sdpa"}, "has attention eager"),
-        ("gpt2", {"batch": 0}, "must be at least 1"),
+        ("t5-small", {"attention": "sdpa"}, "with attention eager"),
+        ("gpt2", {"batch": 0}, "whole number from 1"),
+        ("gpt2", {"offload": "statistics", "optimizer": "lamb8bit"}, "only AdamW's statistics"),
+        ("dalle-paper", {"dropout": True}, "has no dropout"),
+        ({"model_type": "gpt2", "tie_word_embeddings": False}, {}, "whose tie_word_embeddings is True"),
+        ({"model_type": "gpt2", "n_layer": 10**6}, {}, "at most 1000 layers"),
         ("gpt2", {"checkpointing": True, "reversible": True}, "switch one of them off"),
     ],
 )
@@ -218,6 +231,54 @@ def test_what_does_not_fit_is_a_result(monkeypatch):
     assert not measured.fits
     assert measured.predicted > measured.available == 10**6
     assert "does not fit" in measured.error
+
+
+def test_an_unknown_choice_is_said_also_where_no_types_are_checked():
+    training = Training()
+    object.__setattr__(training, "offload", "ram")
+    with pytest.raises(ValueError, match="offload must be one of none, statistics, optimizer, but is 'ram'"):
+        training.__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [
+        (Training(distinct_layers=1), "distinct_layers"),
+        (Training(swarm=True), "swarm"),
+        (Training(reversible=True), "reversible"),
+        (Training(precision="fp16"), "fp16 without a GPU"),
+        (Training(offload="optimizer", accumulates=True), "accumulates"),
+    ],
+)
+def test_what_no_real_model_here_does_is_not_measured(training, says):
+    with pytest.raises(ValueError, match=says):
+        measure(SMALL["gpt2"], training, device="cpu")
+
+
+def test_blocks_of_another_shape_than_the_training_are_refused():
+    with pytest.raises(ValueError, match=r"\[steps, 3, 80\].*\[4, 2, 80\]"):
+        measure(SMALL["gpt2"], Training(batch=3), blocks=torch.zeros(4, 2, 80, dtype=torch.long), device="cpu")
+
+
+def test_a_swarm_keeps_gradients_and_what_it_accumulates_of_them():
+    count = estimate("gpt2").parameters
+    alone, swarm = (estimate("gpt2", Training(optimizer="lamb8bit", accumulates=True, swarm=s)) for s in (False, True))
+    assert swarm.allocated == alone.allocated - alone.gpu["optimizer state"] + 4 * count
+    assert swarm.ram["snapshot"] == 4 * count + swarm.ram["offloaded state"]
+    assert swarm.unmeasured == ["anything on cuda", "swarms"]
+
+
+def test_paged_statistics_leave_scales_and_small_tensors_on_the_gpu():
+    kept = estimate("gpt2-large", Training(optimizer="adamw8bit", offload="statistics", checkpointing=True))
+    all_of_it = estimate("gpt2-large", Training(optimizer="adamw8bit", checkpointing=True))
+    scales = 8 * sum(p.count for p in build("gpt2-large").parameters if not p.is_embedding) / 256
+    assert kept.gpu["optimizer state"] == pytest.approx(scales, rel=0.25)
+    assert kept.gpu["optimizer state"] < 0.02 * all_of_it.gpu["optimizer state"]
+
+
+def test_an_estimate_that_a_caller_changes_does_not_change_the_next():
+    estimate("gpt2").gpu.clear()
+    assert estimate("gpt2").gpu["weights"] == 4 * 124_439_808
 
 
 def test_a_failed_measurement_says_why():

@@ -7,7 +7,7 @@ import altair as alt
 from IPython.display import HTML
 
 from dalle_lib.dashboard.charts import to_svg
-from dalle_lib.memory.estimate import TERMS
+from dalle_lib.memory.estimate import RAM_TERMS, TERMS
 
 WIDTH = 560
 INK = "#808080"
@@ -29,19 +29,12 @@ COLOURS = {
     "master copies": "#2f8fd0",
     "offloaded gradients": "#86bf68",
     "offloaded state": "#efad6a",
+    "snapshot": "#c7b35a",
     "data": "#b08fd0",
     "Python and libraries": "#8d949e",
 }
 OTHER_COLOURS = ("#d0679d", "#5a9bd4", "#b5a642", "#7a6fd0", "#58b090", "#d07a5a")
 """For terms that have no colour of their own, in the order in which they come."""
-
-RAM_TERMS = {
-    "master copies": "32-bit weights that the offloaded optimizer changes: 4 bytes × parameters",
-    "offloaded gradients": "gradients brought down for the optimizer: 4 bytes × parameters",
-    "offloaded state": "the optimizer's statistics",
-    "data": "a stream of text or codes: an assumed range, of which this is the middle",
-    "Python and libraries": "torch and what comes with it: an assumed range, of which this is the middle",
-}
 
 Rows = Iterable[tuple[str, Mapping[str, int]]]
 

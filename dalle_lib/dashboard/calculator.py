@@ -10,7 +10,7 @@ import ipywidgets as widgets
 from dalle_lib.dashboard.bars import bars_html, bytes_text, formula_of, memory_bars
 from dalle_lib.measurement import read_config
 from dalle_lib.memory import GPUS, PRESETS, Estimate, Training, advise, estimate, largest_batch
-from dalle_lib.memory.accuracy import MACHINES, POINTS, WORST
+from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.hardware import GPU
 from dalle_lib.memory.presets import build
 from dalle_lib.memory.training import AttentionKernel, Offload, OptimizerName, Precision
@@ -21,7 +21,6 @@ OWN = "another one"
 """Chosen for a model that is no preset."""
 MOST = 512
 """The largest batch that the slider offers, and that is looked for."""
-_VERDICTS = {True: "fits", False: "does not fit", None: "may fit"}
 _CELL = "style='text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid rgba(128,128,128,0.35)'"
 
 
@@ -36,20 +35,10 @@ def samples_per_second(result: Estimate, gpu: GPU, utilisation: float) -> float 
 def summary(result: Estimate, gpu: GPU) -> dict:
     """Return the verdict, the range in GB, and both as a sentence."""
     low, high = (size / 1e9 for size in result.gpu_range)
-    verdict = _VERDICTS[result.fits(gpu.size)]
+    verdict = result.verdict(gpu.size)
     why = ": what is assumed, not known, decides" if verdict == "may fit" else ""
     sentence = f"It {verdict}{why}: {low:.2f} to {high:.2f} GB are needed, {gpu.name} has {gpu.size / 1e9:.2f} GB."
     return {"verdict": verdict, "low_gb": low, "high_gb": high, "sentence": sentence}
-
-
-def accuracy() -> str:
-    """Return how far the calculator was off where it was held against measurements."""
-    where = "; ".join(f"{device}: {machine}" for device, machine in MACHINES.items())
-    gpu = "" if "cuda" in MACHINES else " On a GPU nothing has been measured yet."
-    return (
-        f"Held against {len(POINTS)} measured peaks, it was off by {WORST:.1%} at most ({where}).{gpu} "
-        "What CUDA and its allocator take besides is assumed."
-    )
 
 
 def details(result: Estimate, gpu: GPU, batch: int, utilisation: float, mbit_per_s: float) -> list[str]:
@@ -184,7 +173,7 @@ class Calculator(widgets.VBox):
             self._fail(error)
             return
         lines = details(result, gpu, largest, self.utilisation.value / 100, self.mbit_per_s.value)
-        text = "<br>".join(map(escape, [*lines, accuracy()]))
+        text = "<br>".join(map(escape, [*lines, in_words()]))
         self.verdict.value = (
             f"<p><b>{escape(summary(result, gpu)['sentence'])}</b></p><div style='line-height:1.5'>{text}</div>"
         )

@@ -12,7 +12,6 @@ from dalle_lib.dashboard.bars import INK, WIDTH, bars_html, memory_bars, neutral
 from dalle_lib.dashboard.charts import to_svg
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import estimate
-from dalle_lib.memory.estimate import Estimate
 
 Ladder = Sequence[tuple[str, Measurement]]
 
@@ -27,7 +26,7 @@ def ladder(rows: Ladder, config: str | Mapping) -> HTML:
     bars = []
     for name, measured in rows:
         predicted = estimate(config, measured.training, "cuda" if measured.device == "cuda" else "cpu")
-        bars.append((f"{name}: predicted", _tensors(predicted)))
+        bars.append((f"{name}: predicted", predicted.tensors))
         if measured.fits:
             bars.append((f"{name}: measured", measured_terms(measured)))
     return HTML(ladder_table(rows).to_html(index=False, border=0) + bars_html(memory_bars(bars)))
@@ -58,10 +57,6 @@ def ladder_table(rows: Ladder) -> pd.DataFrame:
             line["measured, MB"] = f"needs {measured.predicted / 1e6:,.0f}, has {measured.available / 1e6:,.0f}"
         lines.append(line)
     return pd.DataFrame(lines).fillna("")
-
-
-def _tensors(predicted: Estimate) -> dict[str, int]:
-    return {term: size for term, size in predicted.gpu.items() if term not in ("CUDA context", "allocator slack")}
 
 
 def loss_curves(curves: Mapping[str, Sequence[float]], title: str = "loss, nats per token") -> HTML:

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from dalle_lib.memory import PRESETS, Training
 
+_SMALL = 256
+"""Elements up to which a statistic stays where it is: step counts, and code tables that all tensors share."""
+
 
 def read_config(text: str) -> dict:
     """Return a Hub config's fields: from JSON, or from config.json of `owner/name` on the Hub.
@@ -18,7 +21,7 @@ def read_config(text: str) -> dict:
     if text.lstrip().startswith("{"):
         return json.loads(text)
     if len(text.split("/")) != 2:
-        raise ValueError(f"expected a config.json, pasted whole, or owner/name on the Hub, but got {text[:40]!r}.")
+        raise ValueError(f"expected a config.json, its name or owner/name on the Hub, but got {text[:40]!r}.")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import httpx
 
@@ -65,18 +68,24 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: float, model: nn.Module):
-    """Return the optimizer that `training` names, over `parameters`; statistics of `model`'s embeddings as it says."""
-    name, is_paged = training.optimizer, training.offload == "statistics" and next(model.parameters()).is_cuda
+    """Return the optimizer that `training` names over the parameters of `model`, or over copies in the same order."""
+    parameters = list(parameters)
+    name, is_paged = training.optimizer, training.offload == "statistics" and parameters[0].is_cuda
     if name == "adamw8bit":
         import bitsandbytes as bnb
 
         manager = bnb.optim.GlobalOptimManager.get_instance()
         manager.initialize()  # it is shared by all optimizers of the process
+        manager.register_parameters(parameters)
         if training.embeddings_32bit:
-            for module in model.modules():
-                if isinstance(module, nn.Embedding):
-                    manager.register_module_override(module, "weight", {"optim_bits": 32})
+            for own, parameter in zip(model.parameters(), parameters, strict=True):
+                if any(own is weight for weight in embedding_weights(model)):
+                    manager.override_config(parameter, "optim_bits", 32)
         return (bnb.optim.PagedAdamW8bit if is_paged else bnb.optim.AdamW8bit)(parameters, lr=lr)
+    if name == "adamw" and is_paged:
+        import bitsandbytes as bnb
+
+        return bnb.optim.PagedAdamW(parameters, lr=lr)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, fused=True)
     if name == "adafactor":
@@ -86,16 +95,23 @@ def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: 
     return LAMB8bit(parameters, lr=lr, bits=8 if name == "lamb8bit" else 32)
 
 
+def embedding_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Return the tables that embed; this kit's model keeps its own in its head."""
+    from dalle_lib.model import DALLE
+
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [model.head.weight] if isinstance(model, DALLE) else tables
+
+
 class Offloaded:
     """An optimizer over 32-bit copies of the parameters in RAM; without a GPU, in files, the next place down."""
 
     def __init__(self, model: nn.Module, make: Callable, folder: Path) -> None:
-        self.folder, self.parameters = folder, [p for p in model.parameters() if p.requires_grad]
-        self.copies = [
-            nn.Parameter(self.lower(p.detach().float(), f"weight{i}")) for i, p in enumerate(self.parameters)
-        ]
-        for i, copy in enumerate(self.copies):
-            copy.grad = self.lower(torch.zeros_like(copy), f"grad{i}")
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.folder = None if self.parameters[0].is_cuda else folder
+        self.copies = [nn.Parameter(self.lower(p.detach(), f"weight{i}")) for i, p in enumerate(self.parameters)]
+        for i, (parameter, copy) in enumerate(zip(self.parameters, self.copies, strict=True)):
+            copy.grad = self.lower(torch.zeros_like(parameter), f"grad{i}")
         self.optimizer = make(self.copies)
 
     @torch.no_grad()
@@ -105,29 +121,26 @@ class Offloaded:
             copy.grad.copy_(parameter.grad)
             parameter.grad = None
         self.optimizer.step()
-        lower_statistics(self.optimizer, self)
+        if self.folder:
+            lower_statistics(self.optimizer, self.folder)
         for parameter, copy in zip(self.parameters, self.copies, strict=True):
             parameter.copy_(copy)
 
     def lower(self, tensor: Tensor, name: str) -> Tensor:
-        """Return a copy one level down."""
-        if tensor.is_cuda or not tensor.numel():
-            return tensor.cpu()
-        place = self.folder / name
-        return mapped(place, tensor)
+        """Return a 32-bit copy one level down."""
+        return mapped(self.folder / name, tensor.float()) if self.folder else tensor.float().cpu()
 
 
-def mapped(place: Path, tensor: Tensor) -> Tensor:
+def mapped(file: Path, tensor: Tensor) -> Tensor:
     """Return a copy of `tensor` whose memory is a file's."""
-    copy = torch.from_file(str(place), shared=True, size=tensor.numel(), dtype=tensor.dtype)
+    copy = torch.from_file(str(file), shared=True, size=tensor.numel(), dtype=tensor.dtype)
     return copy.view(tensor.shape).copy_(tensor)
 
 
-def lower_statistics(optimizer: torch.optim.Optimizer, place: "Offloaded | Path") -> None:
-    """Move an optimizer's statistics into files, once they exist."""
-    folder = place.folder if isinstance(place, Offloaded) else place
+def lower_statistics(optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Move an optimizer's statistics on a CPU into files, once they exist."""
     for number, state in enumerate(optimizer.state.values()):
         for name, value in state.items():
             file = folder / f"{name}{number}"
-            if isinstance(value, Tensor) and value.numel() > 1 and not value.is_cuda and not file.exists():
+            if isinstance(value, Tensor) and value.numel() > _SMALL and not file.exists():
                 state[name] = mapped(file, value)

@@ -13,6 +13,10 @@ from torch import Tensor
 
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.memory import Training, estimate
+from dalle_lib.memory.dalle import DALLE
+from dalle_lib.memory.presets import build
+
+_OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +66,13 @@ def measure(
     """Train `model` for some steps in a fresh process and return what it took. What does not fit is a result too.
 
     `model` is a preset, a Hub config's fields, or the folder of a pretrained transformers model; `blocks`
-    [steps, batch, sequence], if given, is what it learns from, else random tokens. Raises RuntimeError if the process
-    fails for another reason than memory.
+    [steps, batch, sequence], if given, is what it learns from, else random tokens. Raises ValueError for options that
+    no real model here has, RuntimeError if the process fails for another reason than memory.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config = json.loads((model / "config.json").read_text()) if isinstance(model, Path) else model
+    length = training.sequence or build(config).shape.sequence
+    _require_possible(config, training, device, blocks, length)
     available = free_bytes(device)
     expected = estimate(config, training, "cuda" if device == "cuda" else "cpu")
     result = Measurement(training=training, device=device, predicted=expected.allocated, available=available)
@@ -75,13 +81,14 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         job = {"model": str(model) if isinstance(model, Path) else model, "training": asdict(training), "lr": lr}
         job |= {"steps": steps, "seed": seed, "device": device, "folder": folder, "from_file": isinstance(model, Path)}
+        job["length"] = length
         if blocks is not None:
             save_tensors(Path(folder) / "blocks.safetensors", {"blocks": blocks}, {})
         command = [sys.executable, "-m", "dalle_lib.measurement.probe"]
         done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
     if done.returncode == 0:
         return replace(result, **json.loads(done.stdout.splitlines()[-1]))
-    if done.returncode == -9 or "OutOfMemoryError" in done.stderr or "can't allocate memory" in done.stderr:
+    if done.returncode == -9 or any(sign in done.stderr for sign in _OUT_OF_MEMORY):
         return replace(result, error="it ran out of memory")
     raise RuntimeError(f"the measurement of {model} failed:\n{done.stderr[-2000:]}")
 
@@ -90,7 +97,30 @@ def free_bytes(device: str) -> int:
     """Return the bytes that new tensors can have on a device."""
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return sys.maxsize
+    free = [sys.maxsize]
+    if (machine := Path("/proc/meminfo")).exists():
+        free += [int(line.split()[1]) * 1024 for line in machine.read_text().splitlines() if "MemAvailable" in line]
+    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))  # in a container
+    if limit.exists() and limit.read_text().strip().isdigit():
+        free.append(int(limit.read_text()) - int(used.read_text()))
+    return min(free)
+
+
+def _require_possible(config, training: Training, device: str, blocks: Tensor | None, length: int) -> None:
+    is_dalle = isinstance(build(config), DALLE)
+    impossible = {
+        "distinct_layers": training.distinct_layers is not None,
+        "reversible": training.reversible,
+        "swarm": training.swarm,
+        "checkpointing of this kit's own model": training.checkpointing and is_dalle,
+        "accumulates with an offloaded optimizer": training.accumulates and training.is_offloaded,
+        "fp16 with an offloaded optimizer": training.precision == "fp16" and training.is_offloaded,
+        "fp16 without a GPU": training.precision == "fp16" and device == "cpu",
+    }
+    if found := [name for name, is_asked in impossible.items() if is_asked]:
+        raise ValueError(f"{', '.join(found)} can be estimated, but not measured: leave it out.")
+    if blocks is not None and blocks.shape[1:] != (training.batch, length):
+        raise ValueError(
+            f"expected blocks of shape [steps, {training.batch}, {length}], as `training` says, "
+            f"but they have {list(blocks.shape)}."
+        )

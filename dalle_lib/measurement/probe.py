@@ -37,10 +37,12 @@ class Trainer:
         else:
             self.offloaded, self.optimizer = None, make(list(self.model.parameters()))
         is_fp16 = self.training.precision == "fp16"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=is_fp16 and self.device.type == "cuda")
+        self.scaler = torch.amp.GradScaler(
+            self.device.type, init_scale=2.0**10, enabled=is_fp16 and self.device.type == "cuda"
+        )
         blocks = self.folder / "blocks.safetensors"
         self.blocks = load_tensors(blocks)[0]["blocks"] if blocks.exists() else None
-        self.batches, self.losses = 0, []
+        self.length, self.batches, self.losses = job["length"], 0, []
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """Return the context of the forward pass."""
@@ -54,9 +56,8 @@ class Trainer:
         self.batches += 1
         if self.blocks is not None:
             return self.blocks[(self.batches - 1) % len(self.blocks)].to(self.device)
-        config = self.model.config
-        length = self.training.sequence or getattr(config, "n_positions", None) or config.max_position_embeddings
-        return torch.randint(0, config.vocab_size, (self.training.batch, length), device=self.device)
+        shape = (self.training.batch, self.length)
+        return torch.randint(0, self.model.config.vocab_size, shape, device=self.device)
 
     def loss(self) -> Tensor:
         """Return the loss of the next batch."""
@@ -84,7 +85,7 @@ class Trainer:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-            if self.training.offload == "statistics":
+            if self.training.offload == "statistics" and self.device.type == "cpu":
                 lower_statistics(self.optimizer, self.folder)
         self.model.zero_grad(set_to_none=not self.training.accumulates)
 
@@ -151,7 +152,9 @@ def main() -> None:
     """Measure the job on standard input, and print what came out."""
     job = json.load(sys.stdin)
     trainer = Trainer(job)
-    trainer.step()  # statistics exist from now on
+    trainer.step()
+    while not trainer.optimizer.state:  # fp16's first steps may be left out, until the loss is scaled well
+        trainer.step()
     saved, peak, seconds = trainer.saved(), trainer.peak(), []
     for _ in range(job["steps"]):
         started = time.perf_counter()

@@ -15,6 +15,7 @@ class Step:
     name: str
     estimate: Estimate
     fits: bool | None
+    verdict: str
 
 
 def largest_batch(model: str | Mapping, training: Training, size: int, most: int = 4096) -> int:
@@ -45,11 +46,11 @@ def largest_batch(model: str | Mapping, training: Training, size: int, most: int
 def advise(model: str | Mapping, training: Training, size: int, has_bf16: bool = True) -> list[Step]:
     """Return what to switch on, one thing after another, until the model fits a GPU of `size` bytes.
 
-    The cheapest in time come first; what does not help is left out. The first step is the training as it is; the last
-    one fits, unless nothing here helps enough.
+    What costs least comes first; what does not help, or the model does not have, is left out. The first step is the
+    training as it is; the last one fits, unless nothing here helps enough.
     """
     steps = [_step("as it is", model, training, size)]
-    for name, change in _techniques(model, has_bf16):
+    for name, change in _techniques(model, training, has_bf16):
         if steps[-1].fits:
             break
         try:
@@ -63,18 +64,19 @@ def advise(model: str | Mapping, training: Training, size: int, has_bf16: bool =
 
 def _step(name: str, model: str | Mapping, training: Training, size: int) -> Step:
     result = estimate(model, training)
-    return Step(name, result, result.fits(size))
+    return Step(name, result, result.fits(size), result.verdict(size))
 
 
-def _techniques(model: str | Mapping, has_bf16: bool) -> list[tuple[str, dict]]:
-    name = "bf16" if has_bf16 else "fp16"
-    return [
+def _techniques(model: str | Mapping, training: Training, has_bf16: bool) -> list[tuple[str, dict]]:
+    half = "bf16" if has_bf16 else "fp16"
+    eight = "lamb8bit" if training.optimizer.startswith("lamb") else "adamw8bit"
+    techniques = [
         ("efficient attention", {"attention": build(model).attentions[-1]}),
-        (f"{name} autocast", {"precision": name}),
-        ("8-bit optimizer", {"optimizer": "adamw8bit"}),
+        (f"{half} autocast", {"precision": half}),
+        ("8-bit optimizer", {"optimizer": eight}),
         ("gradient checkpointing", {"checkpointing": True, "reversible": False}),
-        ("a batch of 1", {"batch": 1}),
         ("statistics in RAM", {"offload": "statistics"}),
+        ("a batch of 1", {"batch": 1}),
         ("optimizer in RAM", {"offload": "optimizer"}),
-        ("weights in bf16", {"precision": "pure-bf16"}),
     ]
+    return [*techniques, ("weights in bf16", {"precision": "pure-bf16"})] if has_bf16 else techniques

@@ -11,6 +11,7 @@ from dalle_lib.memory.tape import Tape
 class GPT2(Model):
     """transformers' GPT2LMHeadModel."""
 
+    fixed: ClassVar[dict] = {"tie_word_embeddings": True, "add_cross_attention": False}
     defaults: ClassVar[dict] = {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
         "activation_function": "gelu_new",
@@ -67,6 +68,7 @@ class GPT2(Model):
 class GPTJ(Model):
     """transformers' GPTJForCausalLM."""
 
+    fixed: ClassVar[dict] = {"tie_word_embeddings": False}
     defaults: ClassVar[dict] = {
         "vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64,
         "n_inner": None, "activation_function": "gelu_new",
@@ -131,13 +133,14 @@ class GPTJ(Model):
 
 
 class Llama(Model):
-    """transformers' LlamaForCausalLM, MistralForCausalLM and Qwen2ForCausalLM."""
+    """transformers' LlamaForCausalLM."""
+
+    has_biased_keys: ClassVar[bool] = False
 
     defaults: ClassVar[dict] = {
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048,
         "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu",
-        "model_type": "llama",
     }  # fmt: skip
 
     def build(self) -> None:
@@ -146,7 +149,7 @@ class Llama(Model):
         self.queries = c.num_attention_heads * width
         self.keys = (c.num_key_value_heads or c.num_attention_heads) * width
         self.head_width = width
-        bias = c.attention_bias or c.model_type == "qwen2"
+        bias = c.attention_bias or self.has_biased_keys
         self.words = self.embedding("embed_tokens", c.vocab_size, h)
         self.blocks = self.layers(
             lambda i: SimpleNamespace(
@@ -205,3 +208,20 @@ class Llama(Model):
         first, second = tape.slice(x, x.count // 2), tape.slice(x, x.count // 2)
         crossed = tape.multiply(tape.concatenate(tape.scale(second), first), sin)
         return tape.add(tape.multiply(x, cos), crossed)
+
+
+class Mistral(Llama):
+    """transformers' MistralForCausalLM."""
+
+    defaults: ClassVar[dict] = Llama.defaults | {
+        "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+    }  # fmt: skip
+
+
+class Qwen2(Llama):
+    """transformers' Qwen2ForCausalLM, whose queries, keys and values have biases."""
+
+    has_biased_keys: ClassVar[bool] = True
+    defaults: ClassVar[dict] = Llama.defaults | {
+        "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "max_position_embeddings": 32768,
+    }  # fmt: skip

@@ -10,6 +10,7 @@ from dalle_lib.memory.models import Dense, Model, Run, Shape, activation, rms_no
 class BERT(Model):
     """transformers' BertForMaskedLM."""
 
+    fixed: ClassVar[dict] = {"tie_word_embeddings": True, "add_cross_attention": False, "is_decoder": False}
     defaults: ClassVar[dict] = {
         "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
         "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu",
@@ -81,6 +82,7 @@ class T5(Model):
         "num_heads": 8, "relative_attention_num_buckets": 32, "feed_forward_proj": "relu", "tie_word_embeddings": True,
     }  # fmt: skip
     attentions: ClassVar[tuple[str, ...]] = ("eager",)
+    has_limit: ClassVar[bool] = False
 
     def build(self) -> None:
         c = self.config

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
 from dalle_lib.memory import hardware
+from dalle_lib.memory.accuracy import not_measured
 from dalle_lib.memory.graph import Memory, Node, Storage, graph_of
 from dalle_lib.memory.models import Model, Run
 from dalle_lib.memory.presets import PRESETS, build
 from dalle_lib.memory.tape import Device, Tape
-from dalle_lib.memory.training import Training, state_bytes, step_bytes
+from dalle_lib.memory.training import Training, state_bytes, step_bytes, unpaged_bytes
 
 TERMS = {
     "weights": "parameters × bytes of a weight, and the model's tables",
@@ -27,6 +28,18 @@ TERMS = {
 }
 """Each term of GPU memory, and where it comes from."""
 
+RAM_TERMS = {
+    "master copies": "32-bit weights that the offloaded optimizer changes: 4 bytes × parameters",
+    "offloaded gradients": "gradients brought down for the optimizer: 4 bytes × parameters",
+    "averaging buffers": "gradients that hivemind averages, and the optimizer reads: 4 bytes × parameters",
+    "offloaded state": "the optimizer's statistics",
+    "optimizer step": "what the optimizer needs for the largest tensor while it takes its step",
+    "snapshot": "the last good weights and statistics, to which a peer of this kit can go back",
+    "data": "a stream of text or codes: an assumed range, of which this is the middle",
+    "Python and libraries": "torch and what comes with it: an assumed range, of which this is the middle",
+}
+"""Each term of RAM, and where it comes from."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
@@ -37,7 +50,7 @@ class Estimate:
     ram: dict[str, int]
     """In RAM; the sum is the middle of `ram_range`."""
     allocated: int
-    """What tensors take of the GPU: what torch.cuda.max_memory_allocated shows."""
+    """What tensors take of the GPU: torch.cuda.max_memory_allocated, but for workspaces of CUDA's libraries."""
     gpu_range: tuple[int, int]
     """From the least to the most that the assumed terms make it."""
     ram_range: tuple[int, int]
@@ -51,20 +64,32 @@ class Estimate:
     flops: int
     """Floating point operations of matrix products in one step, those run again included."""
     sent: int
-    """Bytes that one of many peers sends a step: its gradients in 8 bits (16 where small), and others' averages."""
+    """Bytes that one of many peers sends for each update they make together: its gradients in 8 bits (16 where small),
+    and as much of others' averages. Averaging weights now and then comes on top."""
+    unmeasured: list[str]
+    """What of all this no measurement covers yet."""
     training: Training
+
+    @property
+    def tensors(self) -> dict[str, int]:
+        """The terms on the GPU that are tensors, whose sum is `allocated`."""
+        return {term: size for term, size in self.gpu.items() if term not in ("CUDA context", "allocator slack")}
 
     def fits(self, size: int) -> bool | None:
         """Return whether this fits a GPU of `size` bytes: True, False, or None if the assumed terms decide."""
         low, high = self.gpu_range
         return True if high <= size else False if low > size else None
 
+    def verdict(self, size: int) -> str:
+        """Return the same in words."""
+        return {True: "fits", False: "does not fit", None: "may fit"}[self.fits(size)]
+
     def samples_per_second(self, flops_per_second: float) -> float:
         """Return sequences a second on a device that computes so fast; nothing else is counted."""
         return self.training.batch * flops_per_second / self.flops
 
     def seconds_to_send(self, bits_per_second: float) -> float:
-        """Return how long a peer sends its share of one step over such a link."""
+        """Return how long a peer sends its share of one update over such a link."""
         return 8 * self.sent / bits_per_second
 
     def as_dict(self) -> dict:
@@ -81,7 +106,8 @@ def estimate(model: str | Mapping, training: Training | None = None, device: Dev
     Raises ValueError for models and options that are not described.
     """
     key = model if isinstance(model, str) else tuple(sorted((k, v) for k, v in model.items() if _is_plain(v)))
-    return _estimate(key, training or Training(), device)
+    result = _estimate(key, training or Training(), device)
+    return replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))  # the cache's own stay
 
 
 @lru_cache(maxsize=512)
@@ -127,6 +153,7 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
         layer=layer,
         flops=tape.flops + 2 * flops,
         sent=2 * sum(p.count * (1 if p.count >= 2**16 else 2) for p in model.parameters),
+        unmeasured=not_measured(training, device),
         training=training,
     )
 
@@ -139,13 +166,13 @@ def _check(model: Model, training: Training) -> None:
     name, longest = type(model).__name__, model.shape.sequence
     if training.attention and training.attention not in model.attentions:
         known = " or ".join(model.attentions)
-        raise ValueError(f"{name} has attention {known}, but {training.attention} was asked for.")
+        raise ValueError(f"this kit runs {name} with attention {known}, but {training.attention} was asked for.")
     if training.precision not in model.precisions:
         raise ValueError(f"{name} runs in {', '.join(model.precisions)}, but {training.precision} was asked for.")
     if training.dropout and not model.has_dropout:
         raise ValueError(f"{name} has no dropout, but it was asked for.")
     least = 1 if model.takes_any_length else longest
-    if training.sequence and not least <= training.sequence <= longest:
+    if training.sequence and not least <= training.sequence <= (longest if model.has_limit else training.sequence):
         raise ValueError(f"{name} takes {least} to {longest} tokens, but {training.sequence} were asked for.")
 
 
@@ -155,9 +182,11 @@ def _resident(model: Model, training: Training, memory: Memory, tape: Tape) -> l
     sizes = {"weights": count * training.weight_width + model.table_bytes}
     if training.keeps_state:
         sizes["optimizer state"] = state_bytes(training, model.parameters)
+    elif not training.is_offloaded and tape.device == "cuda":
+        sizes["optimizer state"] = unpaged_bytes(training, model.parameters)
     if training.swarm:
         sizes["averaging buffers"] = 4 * count
-    if training.accumulates:
+    if training.keeps_gradients:
         for parameter in model.parameters:
             parameter.grad = tape.new(parameter.count * tape.width, "gradients")
     return [Storage(memory, size, term) for term, size in sizes.items()]
@@ -174,15 +203,15 @@ def _assumed(allocated: int, device: Device) -> dict[str, tuple[int, int]]:
 
 def _ram(model: Model, training: Training) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
     """Return the bytes of RAM that are known, and those that are assumed, by term."""
-    ram, count = {}, model.parameter_count
+    ram, count, state = {}, model.parameter_count, state_bytes(training, model.parameters)
     if training.is_offloaded:
         ram["master copies"] = 4 * count
-        ram["offloaded gradients"] = 4 * count
+        ram["averaging buffers" if training.swarm else "offloaded gradients"] = 4 * count
         ram["optimizer step"] = step_bytes(training, model.parameters, "cpu")
     if not training.keeps_state:
-        ram["offloaded state"] = state_bytes(training, model.parameters)
+        ram["offloaded state"] = state
     if training.swarm:
-        ram["averaging buffers"] = 4 * count
+        ram["snapshot"] = 4 * count + state
     return ram, {"data": hardware.DATA, "Python and libraries": hardware.PROCESS}
 
 

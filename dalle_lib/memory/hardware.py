@@ -27,7 +27,7 @@ GPUS = {
     gpu.name: gpu
     for gpu in (
         GPU("T4", 14.74, False, 65),
-        GPU("P100", 15.89, False, 19),
+        GPU("P100", 15.89, False, 9.5),
         GPU("V100 16GB", 15.77, False, 125),
         GPU("V100 32GB", 31.74, False, 125),
         GPU("RTX 2080 Ti", 10.75, False, 57),
@@ -58,6 +58,9 @@ def gpu_bytes(name: str) -> int:
     if name in GPUS:
         return GPUS[name].size
     try:
-        return round(float(name) * GIB)
+        size = float(name)
     except ValueError:
-        raise ValueError(f"unknown GPU {name!r}: expected one of {', '.join(GPUS)}, or a size in GiB.") from None
+        size = 0.0
+    if not 0 < size < 1e6:
+        raise ValueError(f"unknown GPU {name!r}: expected one of {', '.join(GPUS)}, or a size in GiB.")
+    return round(size * GIB)

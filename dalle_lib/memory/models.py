@@ -25,10 +25,17 @@ class Model:
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "bf16", "pure-bf16")
     takes_any_length: ClassVar[bool] = True
     has_dropout: ClassVar[bool] = True
+    has_limit: ClassVar[bool] = True
+    """Whether sequences cannot be longer than `shape.sequence`."""
+    fixed: ClassVar[dict] = {}
+    """Fields that must have these values: others are not described here."""
     table_bytes = 0
     """Of masks and the like, which are stored but not trained."""
 
     def __init__(self, config: dict, distinct: int | None = None) -> None:
+        for name, value in self.fixed.items():
+            if config.get(name, value) != value:
+                raise ValueError(f"expected a config whose {name} is {value}, but it is {config[name]!r}.")
         for name, default in self.defaults.items():
             value = config.get(name, default)
             if type(default) is int and not (type(value) is int and 1 <= value <= _LARGEST):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from dalle_lib.memory.dalle import DALLE
-from dalle_lib.memory.decoders import GPT2, GPTJ, Llama
+from dalle_lib.memory.decoders import GPT2, GPTJ, Llama, Mistral, Qwen2
 from dalle_lib.memory.encoders import BERT, T5
 from dalle_lib.memory.models import Model
 
 FAMILIES: dict[str, type[Model]] = {
-    "gpt2": GPT2, "gptj": GPTJ, "llama": Llama, "mistral": Llama, "qwen2": Llama, "bert": BERT, "t5": T5,
+    "gpt2": GPT2, "gptj": GPTJ, "llama": Llama, "mistral": Mistral, "qwen2": Qwen2, "bert": BERT, "t5": T5,
     "dalle": DALLE,
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from dalle_lib.memory.graph import Parameter
 from dalle_lib.memory.tape import Device
@@ -12,7 +12,10 @@ OptimizerName = Literal["adamw", "adamw8bit", "lamb", "lamb8bit", "adafactor"]
 Offload = Literal["none", "statistics", "optimizer"]
 AttentionKernel = Literal["sdpa", "eager"]
 
+_CHOICES = {"precision": Precision, "optimizer": OptimizerName, "offload": Offload, "attention": AttentionKernel}
+
 _QUANTISED_FROM = {"adamw8bit": 4096, "lamb8bit": 65536}
+_PAGED_FROM = 100_000
 _BLOCK = {"adamw8bit": 256, "lamb8bit": 4096}
 
 
@@ -41,7 +44,8 @@ class Training:
     distinct_layers: int | None = None
     """Layers with weights of their own; the others share them by turns."""
     attention: AttentionKernel | None = None
-    """sdpa never writes down all scores, eager does; without it, sdpa where the model has it."""
+    """sdpa never writes down all scores, eager does; without it, sdpa where this kit runs the model so. It is taken for
+    granted that sdpa has an efficient kernel: for Llamas with fewer keys than queries, only GPUs with bf16 do."""
     dropout: bool = False
     """Whether some elements are dropped, which has to be remembered."""
     swarm: bool = False
@@ -49,8 +53,17 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in "batch", "sequence", "distinct_layers":
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"Training.{name} must be at least 1, but is {value}.")
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise ValueError(f"Training.{name} must be a whole number from 1, but is {value!r}.")
+        for name, kind in _CHOICES.items():
+            if (value := getattr(self, name)) not in get_args(kind) and (name, value) != ("attention", None):
+                raise ValueError(f"Training.{name} must be one of {', '.join(get_args(kind))}, but is {value!r}.")
+        if self.offload == "statistics" and self.optimizer not in ("adamw", "adamw8bit"):
+            raise ValueError(
+                f"only AdamW's statistics can be kept in RAM by themselves (paged, by bitsandbytes), not those of "
+                f"{self.optimizer}: take offload optimizer, or adamw8bit."
+            )
         if self.checkpointing and self.reversible:
             raise ValueError("checkpointing and reversible do the same thing in two ways: switch one of them off.")
 
@@ -73,6 +86,11 @@ class Training:
     def is_offloaded(self) -> bool:
         """Whether the optimizer lives in RAM, with weights of its own."""
         return self.offload == "optimizer" or self.swarm
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether all gradients are there all the time; hivemind wants them so."""
+        return self.accumulates or self.swarm
 
     @property
     def keeps_state(self) -> bool:
@@ -105,7 +123,17 @@ def _state_of(training: Training, parameter: Parameter, width: int) -> int:
 def _is_quantised(training: Training, parameter: Parameter) -> bool:
     name = training.optimizer
     is_kept = name == "adamw8bit" and parameter.is_embedding and training.embeddings_32bit
-    return not is_kept and parameter.count >= _QUANTISED_FROM[name]
+    return name in _QUANTISED_FROM and not is_kept and parameter.count >= _QUANTISED_FROM[name]
+
+
+def unpaged_bytes(training: Training, parameters: Iterable[Parameter]) -> int:
+    """Return what paged statistics leave on the GPU: those of small tensors, and the scales of 8-bit ones."""
+    return sum(
+        _state_of(training, p, training.weight_width)
+        if p.count < _PAGED_FROM
+        else 8 * -(-p.count // _BLOCK["adamw8bit"]) * _is_quantised(training, p)
+        for p in parameters
+    )
 
 
 def step_bytes(training: Training, parameters: Iterable[Parameter], device: Device) -> int:
