@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from dalle_lib.cli import main
 from dalle_lib.measurement import build_model, measure
-from dalle_lib.memory import GPUS, PRESETS, Training, advise, estimate, largest_batch
+from dalle_lib.memory import PRESETS, Training, advise, estimate, largest_batch
 from dalle_lib.memory.accuracy import POINTS, WORST
 from dalle_lib.memory.decoders import GPT2
 from dalle_lib.memory.presets import FAMILIES, build
