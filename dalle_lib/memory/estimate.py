@@ -8,7 +8,7 @@ from dalle_lib.memory import hardware
 from dalle_lib.memory.accuracy import not_measured
 from dalle_lib.memory.graph import Memory, Node, Storage, graph_of
 from dalle_lib.memory.models import Model, Run
-from dalle_lib.memory.presets import PRESETS, build
+from dalle_lib.memory.presets import build
 from dalle_lib.memory.tape import Device, Tape
 from dalle_lib.memory.training import Training, state_bytes, step_bytes, unpaged_bytes
 
@@ -244,6 +244,3 @@ def formula(storage: Storage, model: Model, run: Run) -> str:
         if size >= unit and size * 100 % unit == 0:
             return f"{size / unit:g}·{text}"
     return f"{size:,} bytes"
-
-
-__all__ = ["PRESETS", "TERMS", "Estimate", "Training", "estimate", "formula"]

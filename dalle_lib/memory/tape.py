@@ -208,9 +208,8 @@ class Tape:
         """Return `x` with some elements dropped; a GPU keeps one byte an element to know which."""
         if not is_on:
             return x
-        return self.make(
-            "dropout", [x], x.count, x.width, [self.new(x.count * (1 if self.device == "cuda" else x.width))]
-        )
+        mask = self.new(x.count * (1 if self.device == "cuda" else x.width))
+        return self.make("dropout", [x], x.count, x.width, [mask])
 
     def cross_entropy(self, logits: Tensor, rows: int) -> Tensor:
         """Return the mean loss over rows of logits."""
