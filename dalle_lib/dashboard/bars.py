@@ -129,7 +129,7 @@ def _lines(limits: list[dict]) -> list[alt.Chart]:
     return [halo, rule, name]
 
 
-def neutral(chart: alt.LayerChart) -> alt.LayerChart:
+def neutral(chart: alt.TopLevelMixin) -> alt.TopLevelMixin:
     """Return the chart without a background, in colours that can be read on white and on black."""
     return (
         chart.properties(background="transparent")
