@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test setup lint bench lab clean
+.PHONY: demo test chaos setup lint bench lab clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/complete
@@ -23,7 +23,10 @@ demo: setup
 	$(BIN)/python -m dalle_lib demo --notebook notebooks/01_join_training.ipynb
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not chaos"
+
+chaos: setup
+	$(BIN)/python -m pytest -m chaos
 
 lint: setup
 	$(BIN)/ruff check .

@@ -73,7 +73,7 @@ def choose_preset(name: str = "auto") -> Preset:
         raise ValueError(f"gpt2-large was asked for, but {problem}: take auto or tiny.")
     if name == "tiny" or problem:
         return Preset(
-            name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=30, curve_batch=4,
+            name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=25, curve_batch=4,
             lr=1e-3, device="cpu", precision="bf16",
             cost="About 3 minutes on two processor cores; nothing is downloaded.",
             why=problem or "you asked for it.",

@@ -70,6 +70,7 @@ def test_three_uneven_peers_train_one_model(mini, swarm_folder):
     assert all(part in panel for part in ("<svg", "ada (you)", f"epoch {EPOCHS} of {EPOCHS}"))
 
 
+@pytest.mark.chaos
 def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
     card = short_run(mini, timeout_s=10).with_changes(optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000})
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
@@ -138,6 +139,7 @@ dht.shutdown()
 """
 
 
+@pytest.mark.chaos
 def test_a_peer_goes_back_when_its_parameters_are_no_longer_finite(swarm_folder):
     done = subprocess.run(
         [sys.executable, "-c", ROLLBACK, str(swarm_folder)], capture_output=True, text=True, timeout=300
