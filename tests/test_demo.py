@@ -13,7 +13,7 @@ def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
         "dalle_lib",
         "demo",
         "--minutes",
-        "0.6",
+        "0.9",
         "--late-s",
         "5",
         "--json",
