@@ -160,9 +160,7 @@ def load_checkpoint(folder: str | Path, optimizer, scaler, stream: TextStream) -
 def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Return a hash of every bit of the weights and the statistics."""
     digest = hashlib.sha256()
-    states = [
-        value for state in optimizer.state.values() for _, value in sorted(state.items(), key=lambda item: item[0])
-    ]
+    states = [state[name] for state in optimizer.state.values() for name in sorted(state)]
     for tensor in [*model.parameters(), *[value for value in states if isinstance(value, Tensor)]]:
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

@@ -78,8 +78,9 @@ def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: 
         manager.initialize()  # it is shared by all optimizers of the process
         manager.register_parameters(parameters)
         if training.embeddings_32bit:
+            embeddings = {id(weight) for weight in embedding_weights(model)}
             for own, parameter in zip(model.parameters(), parameters, strict=True):
-                if any(own is weight for weight in embedding_weights(model)):
+                if id(own) in embeddings:
                     manager.override_config(parameter, "optim_bits", 32)
         return (bnb.optim.PagedAdamW8bit if is_paged else bnb.optim.AdamW8bit)(parameters, lr=lr)
     if name == "adamw" and is_paged:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 from dalle_lib.memory.graph import Tensor
-from dalle_lib.memory.models import Model, Run, Shape, activation, rms_norm
+from dalle_lib.memory.models import Model, Run, activation, rms_norm
 from dalle_lib.memory.tape import Tape
 
 
@@ -12,6 +12,7 @@ class GPT2(Model):
     """transformers' GPT2LMHeadModel."""
 
     fixed: ClassVar[dict] = {"tie_word_embeddings": True, "add_cross_attention": False}
+    size_names: ClassVar[tuple[str, ...]] = ("n_embd", "n_layer", "n_head", "n_positions")
     defaults: ClassVar[dict] = {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None,
         "activation_function": "gelu_new",
@@ -35,11 +36,6 @@ class GPT2(Model):
         )
         self.last_norm = self.norm("ln_f", c.n_embd)
 
-    @property
-    def shape(self) -> Shape:
-        c = self.config
-        return Shape(hidden=c.n_embd, layers=c.n_layer, heads=c.n_head, sequence=c.n_positions, vocabulary=c.vocab_size)
-
     def loss(self, run: Run) -> Tensor:
         tape, c = run.tape, self.config
         ids = tape.given(run.tokens, 8)
@@ -58,7 +54,7 @@ class GPT2(Model):
         """Return what one block makes of the stream `x`."""
         tape, c = run.tape, self.config
         h = tape.layer_norm(x, *w.norm1, width=c.n_embd)
-        h = run.attend(*tape.chunks(tape.linear(h, *w.qkv), 3), c.n_head, run.sequence, mask)
+        h = run.attend(*tape.chunks(tape.linear(h, *w.qkv), 3), c.n_head, mask)
         x = tape.add(run.drop(tape.linear(h, *w.out)), x)
         h = tape.layer_norm(x, *w.norm2, width=c.n_embd)
         h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
@@ -69,6 +65,7 @@ class GPTJ(Model):
     """transformers' GPTJForCausalLM."""
 
     fixed: ClassVar[dict] = {"tie_word_embeddings": False}
+    size_names: ClassVar[tuple[str, ...]] = GPT2.size_names
     defaults: ClassVar[dict] = {
         "vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16, "rotary_dim": 64,
         "n_inner": None, "activation_function": "gelu_new",
@@ -92,11 +89,6 @@ class GPTJ(Model):
         self.last_norm = self.norm("ln_f", h)
         self.head = self.dense("lm_head", c.vocab_size, h)
 
-    @property
-    def shape(self) -> Shape:
-        c = self.config
-        return Shape(hidden=c.n_embd, layers=c.n_layer, heads=c.n_head, sequence=c.n_positions, vocabulary=c.vocab_size)
-
     def loss(self, run: Run) -> Tensor:
         tape, c = run.tape, self.config
         x = run.drop(tape.embed(tape.given(run.tokens, 8), self.words))
@@ -115,7 +107,7 @@ class GPTJ(Model):
         h = tape.layer_norm(x, *w.norm, width=c.n_embd)
         q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
         k, q = self.rotate(run, k), self.rotate(run, q)
-        read = tape.linear(run.attend(tape.cast(q, 4), tape.cast(k, 4), v, c.n_head, run.sequence, mask), *w.out)
+        read = tape.linear(run.attend(tape.cast(q, 4), tape.cast(k, 4), v, c.n_head, mask), *w.out)
         read = run.drop(read)
         h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
         return tape.add(tape.add(read, run.drop(tape.linear(h, *w.contract))), x)
@@ -168,14 +160,6 @@ class Llama(Model):
         self.last_norm = (self.parameter("norm", h),)
         self.head = self.words if c.tie_word_embeddings else self.parameter("lm_head", c.vocab_size, h)
 
-    @property
-    def shape(self) -> Shape:
-        c = self.config
-        return Shape(
-            hidden=c.hidden_size, layers=c.num_hidden_layers, heads=c.num_attention_heads,
-            sequence=c.max_position_embeddings, vocabulary=c.vocab_size,
-        )  # fmt: skip
-
     def loss(self, run: Run) -> Tensor:
         tape, c = run.tape, self.config
         x = tape.embed(tape.given(run.tokens, 8), self.words)
@@ -197,7 +181,7 @@ class Llama(Model):
         q, k = self.rotate(tape, q, *turns), self.rotate(tape, k, *turns)
         if run.is_eager and self.keys != self.queries:
             k, v = tape.repeat(k, q.count), tape.repeat(v, q.count)
-        h = tape.linear(run.attend(q, k, v, c.num_attention_heads, run.sequence, mask, scores=4), *w.out)
+        h = tape.linear(run.attend(q, k, v, c.num_attention_heads, mask, scores=4), *w.out)
         x = tape.add(x, h)
         h = rms_norm(tape, x, w.norm2, c.hidden_size, whole=True)
         h = tape.multiply(activation(tape, c.hidden_act, tape.linear(h, *w.gate)), tape.linear(h, *w.up))

@@ -40,14 +40,6 @@ class BERT(Model):
         self.last_norm = self.norm("transform.LayerNorm", h)
         self.bias = self.parameter("predictions.bias", c.vocab_size)
 
-    @property
-    def shape(self) -> Shape:
-        c = self.config
-        return Shape(
-            hidden=c.hidden_size, layers=c.num_hidden_layers, heads=c.num_attention_heads,
-            sequence=c.max_position_embeddings, vocabulary=c.vocab_size,
-        )  # fmt: skip
-
     def loss(self, run: Run) -> Tensor:
         tape, c = run.tape, self.config
         ids, positions, types = tape.given(run.tokens, 8), tape.given(run.sequence, 8), tape.given(run.sequence, 8)
@@ -66,7 +58,7 @@ class BERT(Model):
         """Return what one block makes of `x`; its norms come after the sums."""
         tape, c = run.tape, self.config
         q, k, v = tape.linear(x, *w.q), tape.linear(x, *w.k), tape.linear(x, *w.v)
-        h = run.attend(q, k, v, c.num_attention_heads, run.sequence)
+        h = run.attend(q, k, v, c.num_attention_heads)
         h = run.drop(tape.linear(h, *w.out))
         x = tape.layer_norm(tape.add(h, x), *w.norm1, width=c.hidden_size)
         h = activation(tape, c.hidden_act, tape.linear(x, *w.expand))
@@ -175,5 +167,5 @@ class T5(Model):
         """Return what `x` reads in `keys`."""
         tape = run.tape
         q, k, v = tape.linear(x, *w.q), tape.linear(keys, *w.k), tape.linear(keys, *w.v)
-        h = run.attend(q, k, v, self.config.num_heads, run.sequence, mask, bias)
+        h = run.attend(q, k, v, self.config.num_heads, mask, bias)
         return run.drop(tape.linear(h, *w.out))

@@ -29,6 +29,10 @@ class Model:
     """Whether sequences cannot be longer than `shape.sequence`."""
     fixed: ClassVar[dict] = {}
     """Fields that must have these values: others are not described here."""
+    size_names: ClassVar[tuple[str, ...]] = (
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
+    )  # fmt: skip
+    """What the config calls the sizes in `shape`, but for the vocabulary."""
     table_bytes = 0
     """Of masks and the like, which are stored but not trained."""
 
@@ -56,7 +60,8 @@ class Model:
     @property
     def shape(self) -> "Shape":
         """The sizes that are common to all models."""
-        raise NotImplementedError
+        hidden, layers, heads, sequence = (getattr(self.config, name) for name in self.size_names)
+        return Shape(hidden=hidden, layers=layers, heads=heads, sequence=sequence, vocabulary=self.config.vocab_size)
 
     @property
     def parameter_count(self) -> int:
@@ -132,18 +137,17 @@ class Run:
         k: Tensor,
         v: Tensor,
         heads: int,
-        keys: int,
         mask: Tensor | None = None,
         bias: Tensor | None = None,
         scores: int = 0,
     ) -> Tensor:
-        """Return attention of `sequence` queries to `keys` keys.
+        """Return attention of all positions to all.
 
         In eager attention a learned `bias` and a `mask` are added to the scores, whose softmax is computed in `scores`
         bytes if that is more than they have.
         """
-        tape, count = self.tape, self.batch * heads * self.sequence * keys
-        tape.flops += 4 * q.count * keys
+        tape, count = self.tape, self.batch * heads * self.sequence**2
+        tape.flops += 4 * q.count * self.sequence
         if not self.is_eager:
             return tape.attention(q, k, v, self.batch * heads * self.sequence)
         if self.batch > 1:

@@ -111,7 +111,7 @@ class Tape:
         """Return `x` times a weight [outputs, inputs]; `share` is the part of its rows that is used."""
         x, used = self.lowered(x), self.weight(weight) if share == 1 else self._rows(weight, share)
         outputs, inputs = weight.shape
-        saved = [x.storage] if isinstance(used, Parameter) or used.storage is None else [x.storage, used.storage]
+        saved = [x.storage] if isinstance(used, Parameter) else [x.storage, used.storage]
         count = x.count // inputs * round(outputs * share)
         y = self.make("linear", [x, used, *([bias] if bias else [])], count, x.width, saved)
         self.flops += 2 * y.count * inputs
