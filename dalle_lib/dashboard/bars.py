@@ -6,34 +6,31 @@ from collections.abc import Iterable, Mapping, Sequence
 import altair as alt
 from IPython.display import HTML
 
-from dalle_lib.dashboard.charts import to_svg
+from dalle_lib.dashboard.charts import WIDTH, to_html
 from dalle_lib.memory.estimate import RAM_TERMS, TERMS
 
-WIDTH = 560
-INK = "#808080"
-"""Of axes and labels: as far from white as from black."""
-
 COLOURS = {
-    "weights": "#3b6fb6",
-    "optimizer state": "#d9822b",
-    "gradients": "#4f9d52",
-    "activations": "#c9484f",
-    "recomputed layer": "#ec8f94",
-    "logits and loss": "#9a69b5",
-    "autocast copies": "#7fb2e5",
-    "backward": "#96704f",
-    "optimizer step": "#d8b62c",
-    "averaging buffers": "#3fa7a0",
-    "CUDA context": "#6f7782",
-    "allocator slack": "#a9b0b9",
-    "master copies": "#2f8fd0",
-    "offloaded gradients": "#86bf68",
-    "offloaded state": "#efad6a",
-    "snapshot": "#c7b35a",
-    "data": "#b08fd0",
-    "Python and libraries": "#8d949e",
+    "weights": "#4582dc",
+    "optimizer state": "#de7908",
+    "gradients": "#419e49",
+    "activations": "#e64c4b",
+    "recomputed layer": "#e468a9",
+    "logits and loss": "#9f6bd4",
+    "autocast copies": "#229eca",
+    "backward": "#aa7755",
+    "optimizer step": "#a8931a",
+    "averaging buffers": "#30a095",
+    "CUDA context": "#778398",
+    "allocator slack": "#97938b",
+    "master copies": "#2e91d9",
+    "offloaded gradients": "#73a03b",
+    "offloaded state": "#c28835",
+    "snapshot": "#938c62",
+    "data": "#ad7eca",
+    "Python and libraries": "#858c98",
 }
-OTHER_COLOURS = ("#d0679d", "#5a9bd4", "#b5a642", "#7a6fd0", "#58b090", "#d07a5a")
+"""As legible as those of SERIES."""
+OTHER_COLOURS = ("#ca60c3", "#899c0b", "#797ce2", "#bd7d7d", "#3695a4", "#e56d42")
 """For terms that have no colour of their own, in the order in which they come."""
 
 Rows = Iterable[tuple[str, Mapping[str, int]]]
@@ -61,7 +58,7 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
     legend = alt.Legend(orient="bottom", columns=4, title=None, symbolType="square", labelLimit=0)
     colours = alt.Scale(domain=domain, range=_colours(domain))
     tooltip = ["label:N", "term:N", alt.Tooltip("size:N", title="bytes"), "formula:N"]
-    chart = alt.layer(
+    return alt.layer(
         alt.Chart(alt.Data(values=parts), width=width, height=alt.Step(32))
         .mark_bar()
         .encode(x, y, alt.Color("term:N", scale=colours, legend=legend), tooltip=tooltip)
@@ -69,7 +66,6 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
         *_lines([{"value": size / unit, "text": f"{name}: {bytes_text(size)}"} for name, size in limits]),
         _texts(ends, y),
     )
-    return neutral(chart)
 
 
 def show_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> HTML:
@@ -79,7 +75,7 @@ def show_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = W
 
 def bars_html(chart: alt.LayerChart) -> str:
     """Return a chart as SVG whose parts say what they are when pointed at, without a script."""
-    return re.sub(r'<path aria-label="([^"]*)"([^>]*)/>', r"<path\2><title>\1</title></path>", to_svg(chart))
+    return re.sub(r'<path aria-label="([^"]*)"([^>]*)/>', r"<path\2><title>\1</title></path>", to_html(chart))
 
 
 def formula_of(term: str) -> str:
@@ -115,7 +111,7 @@ def _free_place(total: int, limits: Sequence[tuple[str, int]], totals: list[tupl
 
 
 def _texts(totals: list[dict], y: alt.Y) -> alt.Chart:
-    marks = alt.Chart(alt.Data(values=totals)).mark_text(align="left", dx=5, color=INK, aria=False)
+    marks = alt.Chart(alt.Data(values=totals)).mark_text(align="left", dx=5, aria=False)
     return marks.encode(x="value:Q", y=y, text="text:N")
 
 
@@ -123,21 +119,7 @@ def _lines(limits: list[dict]) -> list[alt.Chart]:
     if not limits:
         return []
     base = alt.Chart(alt.Data(values=limits)).encode(x="value:Q")
-    halo = base.mark_rule(color="white", strokeWidth=5, opacity=0.8, aria=False)
-    rule = base.mark_rule(color="black", strokeWidth=2, aria=False)
-    name = base.mark_text(color=INK, dy=-8, baseline="bottom", aria=False).encode(y=alt.value(0), text="text:N")
-    return [halo, rule, name]
-
-
-def neutral(chart: alt.TopLevelMixin) -> alt.TopLevelMixin:
-    """Return the chart without a background, in colours that can be read on white and on black."""
-    return (
-        chart.properties(background="transparent")
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=INK, titleColor=INK, tickColor=INK, domainColor=INK, gridColor=INK, gridOpacity=0.25,
-            labelLimit=260, labelFontSize=12,
-        )
-        .configure_legend(labelColor=INK, labelFontSize=12, symbolSize=120)
-        .configure_text(fontSize=12)
-    )  # fmt: skip
+    black = base.mark_rule(color="black", strokeWidth=2, aria=False)
+    white = base.mark_rule(color="white", strokeWidth=2, strokeDash=[4, 4], aria=False)  # seen on any bar and page
+    name = base.mark_text(dy=-8, baseline="bottom", aria=False).encode(y=alt.value(0), text="text:N")
+    return [black, white, name]

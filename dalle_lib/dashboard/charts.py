@@ -1,11 +1,11 @@
-"""Charts of a run."""
+"""Charts of a run, and how every chart gets on a page or into a file."""
 
 import altair as alt
 import pandas as pd
 
 WIDTH = 560
-LOSS_COLOUR = "#3b6fb6"
-PEERS_COLOUR = "#d9822b"
+SERIES = ("#4582dc", "#de7908", "#419e49", "#9f6bd4", "#30a095", "#e64c4b")
+"""Colours of series, in turn: each has a contrast of 3:1 to white, to #383838 and to #111111."""
 
 
 def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
@@ -14,26 +14,51 @@ def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     loss = (
         alt.Chart(data, width=WIDTH, height=180, title="Training objective")
-        .mark_line(color=LOSS_COLOUR, point=True)
+        .mark_line(color=SERIES[0], point=True)
         .encode(x=x, y=alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(zero=False)))
     )
     peers = (
         alt.Chart(data, width=WIDTH, height=90, title="Active participants")
-        .mark_line(color=PEERS_COLOUR, interpolate="step-after")
+        .mark_line(color=SERIES[1], interpolate="step-after")
         .encode(x=x, y=alt.Y("peers:Q", title="peers", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0)))
     )
     return alt.vconcat(loss, peers)
 
 
-def to_svg(chart: alt.TopLevelMixin) -> str:
-    """Return a chart as SVG text that needs no script and no network."""
+def to_html(chart: alt.TopLevelMixin) -> str:
+    """Return a chart as SVG within a page: written in the page's text colour, without a script or the network."""
     import vl_convert
 
-    return vl_convert.vegalite_to_svg(chart.to_json())
+    return vl_convert.vegalite_to_svg(chart.to_json(), config=_look("currentColor", "transparent"))
+
+
+def to_svg(chart: alt.TopLevelMixin) -> str:
+    """Return a chart as an SVG file, black on white."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(chart.to_json(), config=_look("black", "white"))
 
 
 def to_png(chart: alt.TopLevelMixin, scale: float = 2.0) -> bytes:
-    """Return a chart as a PNG file."""
+    """Return a chart as a PNG file, black on white."""
     import vl_convert
 
-    return vl_convert.vegalite_to_png(chart.to_json(), scale=scale)
+    return vl_convert.vegalite_to_png(chart.to_json(), scale=scale, config=_look("black", "white"))
+
+
+def _look(ink: str, background: str) -> dict:
+    """Return what a chart takes where it does not choose itself; `ink` is for all but its marks."""
+    return {
+        "background": background,
+        "view": {"stroke": None},
+        "axis": {
+            "domainColor": ink, "tickColor": ink, "gridColor": ink, "gridOpacity": 0.2, "labelFontSize": 12,
+            "labelLimit": 260,
+        },
+        "header": {"labelFontSize": 12},
+        "legend": {"labelFontSize": 12, "symbolSize": 120},
+        "style": {name: {"fill": ink} for name in ("guide-label", "guide-title", "group-title")},
+        "text": {"color": ink, "fontSize": 12},
+        "mark": {"color": SERIES[0]},
+        "range": {"category": list(SERIES)},
+    }  # fmt: skip

@@ -8,8 +8,8 @@ import torch
 from IPython.display import HTML
 from torch import Tensor
 
-from dalle_lib.dashboard.bars import INK, WIDTH, bars_html, memory_bars, neutral
-from dalle_lib.dashboard.charts import to_svg
+from dalle_lib.dashboard.bars import bars_html, memory_bars
+from dalle_lib.dashboard.charts import WIDTH, to_html
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import estimate
 
@@ -66,7 +66,7 @@ def loss_curves(curves: Mapping[str, Sequence[float]], title: str = "loss, nats 
         for name, losses in curves.items() for step, loss in enumerate(losses, 1)
     ]  # fmt: skip
     legend = alt.Legend(orient="bottom", title=None, labelLimit=0)
-    dashes = alt.StrokeDash("training:N", legend=None)
+    dashes = alt.StrokeDash("training:N", sort=list(curves), legend=None)
     chart = (
         alt.Chart(pd.DataFrame(rows), width=WIDTH, height=220)
         .mark_line(strokeWidth=2)
@@ -77,7 +77,7 @@ def loss_curves(curves: Mapping[str, Sequence[float]], title: str = "loss, nats 
             strokeDash=dashes if len(curves) > 1 else alt.Undefined,
         )
     )
-    return HTML(to_svg(neutral(chart)))
+    return HTML(to_html(chart))
 
 
 def packing(blocks: Tensor, end: int) -> HTML:
@@ -97,7 +97,7 @@ def packing(blocks: Tensor, end: int) -> HTML:
             color=alt.Color("text:N", legend=None),
         )
     )  # fmt: skip
-    return HTML(to_svg(neutral(chart)))
+    return HTML(to_html(chart))
 
 
 def quantisation(values: Tensor, block: int) -> HTML:
@@ -125,4 +125,4 @@ def quantisation(values: Tensor, block: int) -> HTML:
         )
         .resolve_scale(y="independent")
     )
-    return HTML(to_svg(neutral(chart).configure_header(labelColor=INK)))
+    return HTML(to_html(chart))

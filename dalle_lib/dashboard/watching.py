@@ -1,0 +1,81 @@
+"""Following a peer until it is done: a live panel in a notebook, lines of text in a terminal or where nobody looks."""
+
+import sys
+import time
+from collections.abc import Callable
+from io import TextIOBase
+
+from dalle_lib.machine import this_platform
+from dalle_lib.report import problem_report
+from dalle_lib.swarm.history import epochs_of
+from dalle_lib.swarm.process import Peer, PeerFailed
+
+UPDATE_EVERY_S = 1.0
+
+Show = Callable[[Peer], None]
+
+
+def watch(peer: Peer) -> None:
+    """Show what a peer does until it is done; the stop button, or Ctrl+C, makes it leave cleanly first.
+
+    In a notebook that is a panel; in a terminal, and in a notebook that nobody watches, a line an epoch. Raises
+    PeerFailed if the peer ended by an error, after printing a block to copy into a report of it.
+    """
+    in_notebook, unattended = _is_notebook(), this_platform().is_unattended
+    show = (
+        panel_display() if in_notebook and not unattended else lines_display(sys.stdout if in_notebook else sys.stderr)
+    )
+    try:
+        while peer.is_running:
+            show(peer)
+            time.sleep(UPDATE_EVERY_S)
+    except KeyboardInterrupt:
+        print("Leaving: saving, and saying goodbye to the others ...")
+        peer.stop()
+    show(peer)
+    if in_notebook and unattended:
+        panel_display()(peer)
+    try:
+        peer.wait()
+    except PeerFailed:
+        print(problem_report(peer))
+        raise
+
+
+def panel_display() -> Show:
+    """Return a function that shows the panel in a notebook, or replaces it."""
+    from IPython.display import HTML, display
+
+    from dalle_lib.dashboard.panel import panel_html
+
+    handle, shown = display(HTML(""), display_id=True), ""
+
+    def show(peer: Peer) -> None:
+        nonlocal shown
+        html = panel_html(peer)
+        if html != shown:
+            handle.update(HTML(html))
+            shown = html
+
+    return show
+
+
+def lines_display(file: TextIOBase) -> Show:
+    """Return a function that prints the epochs of a peer that it has not printed yet."""
+    printed = 0
+
+    def show(peer: Peer) -> None:
+        nonlocal printed
+        epochs = epochs_of(peer)
+        for row in epochs.iloc[printed:].itertuples():
+            line = f"epoch {row.epoch:3d}  {row.time:5.0f} s  loss {row.loss:.3f}  {row.peers} peers"
+            print(line, file=file, flush=True)
+        printed = len(epochs)
+
+    return show
+
+
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")

@@ -1,0 +1,168 @@
+"""What the dashboard shows can be read on light and dark pages, and needs no network."""
+
+import html
+import io
+import json
+import re
+
+import pytest
+import torch
+import vl_convert
+from PIL import Image
+
+from dalle_lib.dashboard.bars import COLOURS, OTHER_COLOURS, show_bars
+from dalle_lib.dashboard.calculator import layer_html, result_html, terms_html
+from dalle_lib.dashboard.charts import SERIES, run_chart, to_html, to_png, to_svg
+from dalle_lib.dashboard.lessons import ladder, loss_curves, packing, quantisation
+from dalle_lib.dashboard.panel import panel_html
+from dalle_lib.dashboard.pictures import best_of, gallery
+from dalle_lib.inference import Drawing, Settings
+from dalle_lib.measurement import Measurement
+from dalle_lib.memory import GPUS, Training, estimate
+from dalle_lib.swarm import Peer
+from dalle_lib.swarm.history import epochs_of
+from dalle_lib.swarm.status import PeerStatus, SwarmStatus
+
+SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
+PAGES = ("#ffffff", "#383838", "#111111")
+"""Of saved pages and GitHub, of Colab's dark theme, of Jupyter's."""
+ALL_COLOURS = {*SERIES, *COLOURS.values(), *OTHER_COLOURS}
+NAMES = ("ada", "<script>alert(1)</script>", 'eve" & co')
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory) -> Peer:
+    """A peer in its fifth epoch, with two others."""
+    folder = tmp_path_factory.mktemp("peer")
+    events = [
+        {"event": "started", "pid": 1},
+        {"event": "joined", "peer_id": "id0", "name": "ada", "device": "cpu", "idle_gpus": []},
+    ]
+    events += [
+        {"event": "epoch", "epoch": i, "loss": 6.0 - i, "samples": 96, "seconds": 7.0, "peers": i // 2 + 1, "lr": 1e-3}
+        for i in range(1, 6)
+    ]
+    lines = [json.dumps({"time": 1e9 + 7 * i, **event}) + "\n" for i, event in enumerate(events)]
+    (folder / "events.jsonl").write_text("".join(lines), encoding="utf-8")
+    peers = [
+        PeerStatus(peer_id=f"id{i}", name=name, epoch=5, samples=96 * i, samples_per_s=2.0, loss=[1.5, None][i % 2])
+        for i, name in enumerate(NAMES)
+    ]
+    status = SwarmStatus(time=1e9, epoch=5, total_epochs=20, samples_in_epoch=3, target_batch_size=96, peers=peers)
+    status.write(folder)
+    return Peer(folder)
+
+
+@pytest.fixture(scope="module")
+def shown(peer) -> dict[str, str]:
+    """What the dashboard puts on pages, one of each kind."""
+    needed, t4 = estimate(SMALL, Training(swarm=True, offload="optimizer")), GPUS["T4"]
+    curves = {name: [3.0, 2.0 + i, 1.0] for i, name in enumerate(("a", "b", "c"))}
+    measured = Measurement(
+        training=Training(), device="cpu", predicted=9, available=99, peak=10, weights=4, losses=[1.0]
+    )
+    drawing = Drawing(
+        prompt="<b>red</b> apple", model="emoji", settings=Settings(), codes=torch.zeros(3, 4, dtype=torch.long),
+        candidates=torch.full((3, 8, 8, 3), 77, dtype=torch.uint8), scores=torch.tensor([0.1, 0.3, 0.2]),
+        best=[1, 2], seconds={"draw": 1.0}, unknown_words=["<i>"],
+    )  # fmt: skip
+    return {
+        "panel": panel_html(peer),
+        "bars": show_bars([("a", {"weights": 7, "measured peak": 5}), ("b", dict.fromkeys(COLOURS, 3))]).data,
+        "calculator": result_html(needed, t4),
+        "formulas": terms_html(needed) + layer_html(needed),
+        "ladder": ladder([("plain", measured)], SMALL).data,
+        "losses": loss_curves(curves).data,
+        "packing": packing(torch.tensor([[5, 6, 0, 7, 8], [9, 0, 4, 4, 4]]), end=0).data,
+        "quantisation": quantisation(torch.linspace(-3, 3, 64), block=32).data,
+        "best": best_of(drawing).data,
+        "gallery": gallery([drawing]).data,
+    }
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of WCAG 2.2."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(colour: str, page: str) -> float:
+    dark, light = sorted((luminance(colour), luminance(page)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def written_colours(text: str) -> set[str]:
+    """Return the colours that markup names, but for those inside pictures."""
+    text = re.sub(r"data:image/png;base64,[\w+/=]+", "", text)
+    by_number = re.findall(r"#[0-9a-fA-F]{3,8}\b|(?:rgb|hsl)a?\([^)]*\)", text)
+    by_name = re.findall(r"""(?:fill|stroke|color|background)(?:=["']|:\s*)([a-zA-Z]+)\b(?!\()""", text)
+    return {*by_number, *by_name}
+
+
+def greys(png: bytes) -> list[int]:
+    return list(Image.open(io.BytesIO(png)).convert("L").tobytes())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_colour_has_a_contrast_of_three_to_one_on_each_page(page):
+    assert all(contrast(colour, page) >= 3 for colour in ALL_COLOURS), {c: contrast(c, page) for c in ALL_COLOURS}
+
+
+@pytest.mark.parametrize("colours", [SERIES, (*COLOURS.values(), *OTHER_COLOURS)])
+def test_no_two_of_a_chart_have_one_colour(colours):
+    assert len(set(colours)) == len(colours)
+
+
+def test_parts_of_a_page_take_its_ink_and_have_no_background(shown):
+    limits = {"black", "white"}  # side by side along a line, so that it is seen on any bar and page
+    for kind, text in shown.items():
+        translucent = {colour for colour in written_colours(text) if colour.startswith("rgba(128,128,128,0.")}
+        others = written_colours(text) - translucent - ALL_COLOURS - {"currentColor", "none", "transparent"}
+        assert others == (limits if kind == "calculator" else set()), kind
+        assert all('fill="currentColor"' in tag for tag in re.findall(r"<text[^>]*>", text)), kind
+    assert sum("<text" in text for text in shown.values()) == 7
+
+
+def test_parts_of_a_page_need_neither_network_nor_script(shown):
+    for kind, text in shown.items():
+        addresses = set(re.findall(r"https?://[^\"'\s>]+", text))
+        assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, kind
+        assert not re.search(r"<script|<link|<iframe|@import|url\(|\son\w+=|src=(?!'data:)", text), kind
+
+
+def test_names_prompts_and_words_are_text_not_markup(shown):
+    for name in NAMES:
+        assert html.escape(name) in shown["panel"]
+    assert "ada (you)" in shown["panel"]
+    assert "&lt;b&gt;red&lt;/b&gt; apple" in shown["gallery"]
+    assert "<b>red" not in shown["gallery"] + shown["best"]
+    assert "&lt;i&gt;" in shown["best"]
+
+
+def test_the_panel_says_where_the_run_is(shown):
+    assert all(part in shown["panel"] for part in ("epoch 5 of 20", "width:25.0%", "1 min 45 s", "480", "–"))
+
+
+@pytest.mark.parametrize("ink", ["#000000", "#e3e3e3"])
+def test_a_chart_on_a_page_is_drawn_in_the_colour_of_its_text(peer, ink):
+    svg = to_html(run_chart(epochs_of(peer))).replace("<svg ", f'<svg color="{ink}" ', 1)
+    with Image.open(io.BytesIO(vl_convert.svg_to_png(svg))) as picture:
+        pixels = picture.convert("RGBA")
+    assert pixels.getpixel((0, 0))[3] == 0
+    seen = {colour for _, colour in pixels.getcolors(2**24)}
+    assert (*bytes.fromhex(ink[1:]), 255) in seen
+    assert (*bytes.fromhex(SERIES[0][1:]), 255) in seen
+
+
+def test_files_are_black_on_white(peer):
+    chart = run_chart(epochs_of(peer))
+    svg, png = to_svg(chart), to_png(chart)
+    assert "currentColor" not in svg
+    assert re.search(r'<rect width="\d+" height="\d+" fill="white"/>', svg)
+    for picture in (png, vl_convert.svg_to_png(svg)):
+        shades = greys(picture)
+        assert shades[0] == shades[-1] == 255
+        assert min(shades) < 30
+        with Image.open(io.BytesIO(picture)) as opened:
+            assert opened.convert("RGBA").getextrema()[3] == (255, 255)
