@@ -116,11 +116,13 @@ class RunCard(_Part):
 
     _folder: Path | None = PrivateAttr(default=None)
     _repository: str | None = PrivateAttr(default=None)
+    _token: str | None = PrivateAttr(default=None)
 
     @classmethod
-    def load(cls, run: str | Path) -> "RunCard":
+    def load(cls, run: str | Path, token: str | None = None) -> "RunCard":
         """Return the card of a run: an embedded one, a folder or run.json file, or "owner/name" on the Hub.
 
+        `token` reads what is private there; without it, huggingface_hub looks for one. It is never saved or printed.
         Raises ValueError if there is no such run, or its card is not valid for this version.
         """
         path = EMBEDDED / f"{run}.json" if run in EMBEDDED_RUNS else Path(run)
@@ -129,20 +131,20 @@ class RunCard(_Part):
             path = path / CARD
         elif not path.is_file():
             repository = str(run)
-            path = _download(repository, CARD)
+            path = _download(repository, CARD, token)
         card = cls.model_validate_json(path.read_bytes())
         if card.protocol != PROTOCOL:
             raise ValueError(
                 f"run {card.name!r} needs protocol {card.protocol}, this version has {PROTOCOL}: "
                 f"{'update dalle_lib' if card.protocol > PROTOCOL else 'ask its organiser for a newer card'}."
             )
-        card._folder, card._repository = path.parent, repository
+        card._folder, card._repository, card._token = path.parent, repository, token
         return card
 
     def with_changes(self, **fields) -> "RunCard":
         """Return a checked copy with other values; its files stay where they are."""
         card = type(self).model_validate({**self.model_dump(), **fields})
-        card._folder, card._repository = self._folder, self._repository
+        card._folder, card._repository, card._token = self._folder, self._repository, self._token
         return card
 
     def in_folder(self, folder: str | Path) -> "RunCard":
@@ -168,7 +170,7 @@ class RunCard(_Part):
     def path(self, file: FileCard) -> Path:
         """Return where `file` lies, downloaded if the run is on the Hub. Raises ValueError for another hash."""
         if self._repository is not None:
-            path = _download(self._repository, file.name)
+            path = _download(self._repository, file.name, self._token)
         elif self._folder is not None:
             path = self._folder / file.name
         else:
@@ -181,12 +183,44 @@ class RunCard(_Part):
         return path
 
     def data_source(self, source: str) -> str:
-        """Return where one of the card's data sets or other folders is, as `stream_codes` takes it."""
+        """Return where one of the card's data sets or other folders is, as `stream_codes` takes it.
+
+        A folder beside a card on the Hub is downloaded.
+        """
         if source.startswith("hf://"):
             return source
+        if self._repository is not None:
+            from huggingface_hub import snapshot_download
+
+            folder = snapshot_download(self._repository, allow_patterns=f"{source}/*", token=self._token)
+            return str(Path(folder) / source)
         if self._folder is None:
             raise ValueError(f"run card {self.name!r} was not loaded from a folder, so {source} cannot be found.")
         return str(self._folder / source)
+
+    def download_size(self) -> int:
+        """Return the bytes that a peer of this run still has to download before it starts.
+
+        Data that the card names elsewhere on the Hub are not among them: they come as a stream. Raises ConnectionError
+        if the Hub cannot be asked.
+        """
+        if self._repository is None:
+            return 0
+        from huggingface_hub import HfApi, try_to_load_from_cache
+
+        from dalle_lib.hub_http import httpx
+
+        try:
+            info = HfApi(token=self._token).model_info(self._repository, files_metadata=True)
+        except (httpx.HTTPError, OSError) as error:
+            raise ConnectionError(f"{self._repository} on the Hub cannot be reached: {error}") from error
+        needed = [file.name for file in (self.checkpoint, self.tokenizer) if file is not None]
+        return sum(
+            file.size or 0
+            for file in info.siblings
+            if (file.rfilename in needed or file.rfilename.startswith(f"{self.data.train}/"))
+            and not isinstance(try_to_load_from_cache(self._repository, file.rfilename), str)
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -205,19 +239,18 @@ class RunCard(_Part):
         return self._repository
 
     @property
+    def token(self) -> str | None:
+        """The token that the card was loaded with."""
+        return self._token
+
+    @property
     def clip_is_beside(self) -> bool:
         """Whether the run's CLIP is a folder beside its card, not a repository of its own."""
         return "/" not in self.clip
 
     def clip_source(self) -> str:
         """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there."""
-        if not self.clip_is_beside:
-            return self.clip
-        if self._repository is not None:
-            from huggingface_hub import snapshot_download
-
-            return str(Path(snapshot_download(self._repository, allow_patterns=f"{self.clip}/*")) / self.clip)
-        return self.data_source(self.clip)
+        return self.data_source(self.clip) if self.clip_is_beside else self.clip
 
     def _folders(self) -> list[str]:
         """Return the folders beside the card that it names."""
@@ -233,14 +266,18 @@ def file_card(path: Path) -> FileCard:
     return FileCard(name=path.name, sha256=sha256_of(path))
 
 
-def _download(repository: str, name: str) -> Path:
+def _download(repository: str, name: str, token: str | None) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(repository, name))
+        return Path(hf_hub_download(repository, name, token=token))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+        # The Hub's own answer: the other error advises to check the connection even where the Hub said 403.
+        cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
+        is_hidden = isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403, 404)
+        advice = "Is the name right? A private one needs a Hugging Face token that can read it. " if is_hidden else ""
         raise ValueError(
             f"no run {repository!r}: expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or a "
-            f"model repository on the Hub. {type(error).__name__}: {error}"
+            f"model repository on the Hub. {advice}{type(cause).__name__}: {cause}"
         ) from error

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import psutil
 import pytest
@@ -58,7 +59,11 @@ def mini() -> RunCard:
 
 
 class StandInHub(SimpleHTTPRequestHandler):
-    """Answers the Hub's questions about the repositories whose files `server.files` holds, by owner/name/file."""
+    """Answers the Hub's questions about the repositories whose files `server.files` holds.
+
+    Files are named owner/name/file, those of data sets datasets/owner/name/file. A repository in `server.private`, by
+    owner/name, is shown to those alone who send its token, and refused in the Hub's own words.
+    """
 
     def do_HEAD(self) -> None:
         self.answer(send=False)
@@ -68,15 +73,18 @@ class StandInHub(SimpleHTTPRequestHandler):
 
     def answer(self, send: bool) -> None:
         files = self.server.files
-        if asked := re.match(r"/api/models/([\w-]+/[\w-]+)", self.path):
+        if (refusal := self.refusal()) is not None:
+            self.reply(self.server.refusal, b"", refusal, send)
+            return
+        if asked := re.match(r"/api/(?:models|(datasets))/([\w-]+/[\w-]+)", self.path):
+            folder = "/".join(filter(None, asked.groups())) + "/"
             siblings = [
-                {"rfilename": name.removeprefix(f"{asked[1]}/"), "size": len(data), "lfs": self.lfs(name)}
+                {"rfilename": name.removeprefix(folder), "size": len(data), "lfs": self.lfs(name)}
                 for name, data in files.items()
-                if name.startswith(f"{asked[1]}/")
+                if name.startswith(folder)
             ]
-            info = {"id": asked[1], "sha": "0" * 40, "siblings": siblings}
-            tree = [{"type": "file", "path": s["rfilename"], "size": s["size"], "oid": "0" * 40} for s in siblings]
-            body = json.dumps(tree if "/tree/" in self.path else info).encode() if siblings else None
+            info = {"id": asked[2], "sha": "0" * 40, "siblings": siblings}
+            body = json.dumps(self.tree(siblings) if "/tree/" in self.path else info).encode() if siblings else None
             tag = "info"
         else:
             name = re.sub(r"/resolve/\w+/", "/", self.path.removeprefix("/"))
@@ -84,13 +92,43 @@ class StandInHub(SimpleHTTPRequestHandler):
         if body is None:
             self.send_error(404)
             return
-        self.send_response(200)
-        headers = {"Content-Length": len(body), "ETag": f'"{tag}"', "X-Repo-Commit": "0" * 40}
-        for name, value in headers.items():
-            self.send_header(name, str(value))
+        part = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if part:
+            body = body[int(part[1]) : int(part[2]) + 1]
+        self.reply(206 if part else 200, body, {"ETag": f'"{tag}"', "X-Repo-Commit": "0" * 40}, send)
+
+    def reply(self, status: int, body: bytes, headers: dict[str, str], send: bool) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         if send:
             self.wfile.write(body)
+
+    def refusal(self) -> dict[str, str] | None:
+        """Return why the one who asks is refused, as headers, or None if he is not."""
+        asked = re.match(r"/(?:api/models/|api/datasets/|datasets/)?([\w-]+/[\w-]+)", self.path)
+        token, shown = self.server.private.get(asked and asked[1]), self.headers.get("Authorization")
+        if token is None or shown == f"Bearer {token}":
+            return None
+        if shown is None:
+            return {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}
+        return {"X-Error-Message": "Invalid credentials in Authorization header"}
+
+    def tree(self, siblings: list[dict]) -> list[dict]:
+        """Return the files and folders below the folder that is asked for, deeper ones if they are asked for too."""
+        url = urlsplit(self.path)
+        folder = Path(unquote(re.sub(r".*/tree/\w+/?", "", url.path)))
+        files = {Path(file["rfilename"]): file["size"] for file in siblings}
+        folders = {above for file in files for above in file.parents[:-1]}
+        found = [{"type": "file", "path": str(path), "size": size, "oid": "0" * 40} for path, size in files.items()]
+        found += [{"type": "directory", "path": str(path), "oid": "0" * 40} for path in folders]
+        is_deep = parse_qs(url.query).get("recursive") == ["true"]
+        return [
+            entry
+            for entry in found
+            if (folder in Path(entry["path"]).parents if is_deep else folder == Path(entry["path"]).parent)
+        ]
 
     def lfs(self, name: str) -> dict:
         data = self.server.files[name]
@@ -103,15 +141,28 @@ class StandInHub(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """A stand-in for the Hub on this machine: `files` are what it holds, `digests` what it wrongly says of them."""
+    """A stand-in for the Hub on this machine, for this process and those that it starts, none of which has a token.
+
+    `files` are what it holds, `private` the tokens for what it hides, `refusal` how it answers without them,
+    `digests` what it wrongly says of files.
+    """
     with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
-        server.files, server.digests = {}, {}
+        server.files, server.private, server.refusal, server.digests = {}, {}, 401, {}
         address = f"http://127.0.0.1:{server.server_port}"
         template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        environment = {
+            "HF_ENDPOINT": address,
+            "HF_HUB_CACHE": tmp_path / "cache",
+            "HF_TOKEN_PATH": tmp_path / "no-token",
+        }
+        for name, value in {**environment, "NO_PROXY": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, str(value))
+        for name in "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN":
+            monkeypatch.delenv(name, raising=False)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server

@@ -1,6 +1,7 @@
 """The contract of a peer's process, with real processes; a bootstrap peer is the quickest of them."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import psutil
 import pytest
 from conftest import living, processes_of
 
-from dalle_lib.dashboard import watch
+from dalle_lib.dashboard.watching import watch
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join
 from dalle_lib.swarm.events import EventLog, read_events
 
+TOKEN = "hf_madeUpForThisTest"
 PARENT = """
 import sys, time
 from dalle_lib.swarm import PeerSettings, join
@@ -28,6 +30,26 @@ def bootstrap(folder) -> Peer:
     peer = join(PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1"), folder)
     peer.wait_for("connected")
     return peer
+
+
+def supervise(folder, stdin, first_line: str = "") -> subprocess.Popen:
+    """Return the supervisor of a connected bootstrap peer, started as a service manager would."""
+    PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1").save(folder / "settings.json")
+    command = [sys.executable, "-m", "dalle_lib.swarm.supervisor", str(folder)]
+    supervisor = subprocess.Popen(command, stdin=stdin, bufsize=0, start_new_session=True)
+    if first_line:
+        supervisor.stdin.write(first_line.encode())
+    deadline = time.monotonic() + 60
+    while not read_events(folder):
+        assert supervisor.poll() is None
+        assert time.monotonic() < deadline, "it has not started its peer"
+        time.sleep(0.05)
+    Peer(folder).wait_for("connected")
+    return supervisor
+
+
+def files_with(text: str, folder) -> list:
+    return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
 def gone(folder, timeout_s: float = 60) -> bool:
@@ -52,6 +74,8 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     second = join(PeerSettings(run="emoji-mini", role="bootstrap", name="other"), swarm_folder)
     assert second == first
     assert second.events()[0] == started
+    with pytest.raises(ValueError, match="still takes part in emoji-mini"):
+        join(PeerSettings(run="emoji", role="bootstrap"), swarm_folder)
     del first  # as when a notebook cell is run again
     assert second.is_running
     code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
@@ -105,10 +129,72 @@ def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
             raise KeyboardInterrupt
         sleep(seconds)
 
-    monkeypatch.setattr("dalle_lib.dashboard.panel.time.sleep", interrupt_once)
+    monkeypatch.setattr("dalle_lib.dashboard.watching.time.sleep", interrupt_once)
     watch(peer)
     assert not peer.is_running
     assert peer.events()[-1] == {**peer.events()[-1], "event": "ended", "exit_code": 0}
+
+
+def test_a_token_reaches_the_peer_and_lies_nowhere(swarm_folder, mini, hub, monkeypatch):
+    hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
+    hub.private = {"owner/secret": TOKEN}
+    monkeypatch.setenv("HF_TOKEN", TOKEN)  # as some shells and platforms do; the peer's processes do not inherit it
+    settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
+    peer = join(settings, swarm_folder / "peer", f"{TOKEN}\n")
+    peer.wait_for("connected")
+    supervisor = psutil.Process(int((peer.folder / "supervisor.pid").read_text()))
+    processes = [supervisor, *supervisor.children(recursive=True)]
+    assert {"p2pd"} < {process.name() for process in processes}
+    assert not [process for process in processes if TOKEN in f"{process.cmdline()} {process.environ()}"]
+    assert not files_with(TOKEN, swarm_folder)
+    peer.stop()
+    assert not files_with(TOKEN, swarm_folder)
+
+
+def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, mini, hub):
+    hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
+    hub.private = {"owner/secret": TOKEN}
+    settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
+    peer = join(settings, swarm_folder / "peer", "hf_ofSomebodyElse")
+    with pytest.raises(PeerFailed, match="needs a Hugging Face token that can read it"):
+        peer.wait()
+    assert not files_with("hf_ofSomebodyElse", swarm_folder)
+
+
+def test_what_cannot_be_a_token_is_refused_and_not_shown(swarm_folder):
+    for token in "hf_one\nstop", "hf_one two", "hf_ünique":
+        with pytest.raises(ValueError, match="copy it again") as refused:
+            join(PeerSettings(run="emoji-mini"), swarm_folder, token)
+        assert "hf_" not in str(refused.value)
+
+
+@pytest.mark.parametrize("says_stop", [True, False])
+def test_after_the_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
+    supervisor = supervise(swarm_folder, subprocess.PIPE, f"{TOKEN}\n")
+    if says_stop:
+        supervisor.stdin.write(b"stop\n")
+    else:
+        supervisor.stdin.close()
+    assert supervisor.wait(60) == 0
+    supervisor.stdin.close()
+    assert [event["event"] for event in read_events(swarm_folder)] == ["started", "connected", "ended"]
+
+
+def test_a_service_needs_no_token_and_leaves_on_a_signal(swarm_folder):
+    supervisor = supervise(swarm_folder, subprocess.DEVNULL)
+    time.sleep(0.5)
+    assert supervisor.poll() is None
+    supervisor.terminate()
+    assert supervisor.wait(60) == 0
+
+
+def test_on_a_terminal_it_needs_no_token_and_leaves_when_told(swarm_folder):
+    ours, theirs = pty.openpty()
+    supervisor = supervise(swarm_folder, theirs)
+    os.write(ours, b"stop\n")
+    assert supervisor.wait(60) == 0
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_an_error_is_shown_with_the_end_of_the_log(swarm_folder):

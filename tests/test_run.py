@@ -1,10 +1,13 @@
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from dalle_lib.run import RunCard
+
+TOKEN = "hf_madeUpForThisTest"
 
 
 def test_a_saved_run_is_the_same_run(mini, tmp_path):
@@ -55,8 +58,43 @@ def test_a_card_of_another_protocol_or_with_unknown_fields_is_refused(mini, tmp_
 
 
 def test_an_unknown_run_is_an_error_with_the_choices(tmp_path):
-    with pytest.raises(ValueError, match=r"embedded run \(emoji, emoji-mini\), a folder"):
+    with pytest.raises(ValueError, match=r"embedded run \(emoji, emoji-mini\), a folder") as unknown:
         RunCard.load(str(tmp_path / "nowhere"))
+    assert "token" not in str(unknown.value)
+
+
+@pytest.mark.parametrize("refusal", [401, 403, 404])
+def test_a_private_run_is_read_with_its_token_alone(mini, hub, tmp_path, refusal):
+    hub.refusal = refusal
+    folder = mini.save(tmp_path / "run")
+    hub.files = {f"owner/secret/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    hub.private = {"owner/secret": TOKEN}
+    for token in None, "hf_ofSomebodyElse":
+        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+            RunCard.load("owner/secret", token)
+        assert f"{refusal} " in str(refused.value)
+        assert "hf_" not in str(refused.value)
+    card = RunCard.load("owner/secret", TOKEN)
+    assert card.fingerprint == mini.fingerprint
+    assert card.with_changes(seed=1).path(card.tokenizer).read_bytes() == mini.path(mini.tokenizer).read_bytes()
+
+
+def test_a_private_run_brings_its_own_clip(mini, hub, tmp_path):
+    card = mini.with_changes(clip="clip")
+    hub.files = {"owner/secret/run.json": card.model_dump_json().encode(), "owner/secret/clip/config.json": b"{}"}
+    hub.private = {"owner/secret": TOKEN}
+    source = Path(RunCard.load("owner/secret", TOKEN).clip_source())
+    assert (source / "config.json").read_bytes() == b"{}"
+
+
+def test_a_token_is_kept_and_never_told(mini, tmp_path):
+    card = RunCard.load(mini.save(tmp_path / "run"), TOKEN)
+    for copy in card, card.with_changes(seed=1), card.in_folder(tmp_path / "run"):
+        assert copy.token == TOKEN
+        assert TOKEN not in f"{copy!r} {copy} {copy.model_dump()} {copy.model_dump_json()}"
+    assert card.fingerprint == mini.fingerprint
+    card.save(tmp_path / "saved")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and TOKEN.encode() in file.read_bytes()]
 
 
 def test_a_run_can_be_moved(mini, tmp_path):
@@ -64,3 +102,10 @@ def test_a_run_can_be_moved(mini, tmp_path):
     shutil.move(tmp_path / "here", tmp_path / "there")
     card = RunCard.load(tmp_path / "there")
     assert card.path(card.vqgan).is_file()
+
+
+def test_data_beside_a_card_on_the_hub_are_downloaded(mini, hub, tmp_path):
+    folder = mini.save(tmp_path / "run")
+    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    source = Path(RunCard.load("owner/run").data_source(mini.data.train))
+    assert (source / "codes.parquet").read_bytes() == (folder / mini.data.train / "codes.parquet").read_bytes()

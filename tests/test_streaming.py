@@ -5,11 +5,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, read_codes, stream_codes, write_codes
 from dalle_lib.streaming.batches import training_batches
 from dalle_lib.streaming.tokenizer import PADDING_ID
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.trainer import batches_of
 
 FORMAT = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="a" * 64)
+TOKEN = "hf_madeUpForThisTest"
 
 
 def rows(count: int, start: int = 0) -> list[CodeRow]:
@@ -82,6 +86,31 @@ def test_nothing_to_read_is_an_error_not_a_hang(tmp_path):
     write_codes(tmp_path / "codes.parquet", [], FORMAT)
     with pytest.raises(ValueError, match="no readable row"):
         next(iter(stream_codes(str(tmp_path), seed=0)))
+
+
+def test_private_data_are_streamed_with_their_token_alone(source, hub):
+    hub.files = {f"datasets/owner/codes/train/{file.name}": file.read_bytes() for file in source.glob("*.parquet")}
+    hub.private = {"owner/codes": TOKEN}
+    where = "hf://datasets/owner/codes/train"
+    for token in None, "hf_ofSomebodyElse":
+        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+            stream_codes(where, seed=1, token=token)
+        assert "hf_" not in str(refused.value)
+    rows = islice(stream_codes(where, seed=1, token=TOKEN, revision="0" * 40, expected=FORMAT), 60)
+    assert sorted(row.caption for row in rows) == sorted(f"caption {i}" for i in range(60))
+
+
+def test_a_private_run_trains_on_private_data(mini, hub, tmp_path):
+    folder = mini.save(tmp_path / "run")
+    hub.files = {f"owner/run/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    hub.files |= {
+        f"datasets/owner/codes/{file.name}": file.read_bytes() for file in (folder / mini.data.train).iterdir()
+    }
+    data = {**mini.data.model_dump(), "train": "hf://datasets/owner/codes"}
+    hub.files["owner/run/run.json"] = mini.with_changes(data=data).model_dump_json().encode()
+    hub.private = dict.fromkeys(["owner/run", "owner/codes"], TOKEN)
+    card = RunCard.load("owner/run", TOKEN)
+    assert len(next(batches_of(card, PeerSettings(run="owner/run", batch_size=5)))) == 5
 
 
 def test_captions_are_cut_and_padded(mini):

@@ -10,8 +10,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from io import IOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -77,7 +77,7 @@ class CodeStream:
         *,
         seed: int,
         expected: CodesFormat | None = None,
-        open_file: Callable[[str], BinaryIO] = lambda file: open(file, "rb"),
+        open_file: Callable[[str], IOBase] = lambda file: open(file, "rb"),
     ) -> None:
         if not files:
             raise ValueError("expected at least one Parquet file of codes, but got none.")
@@ -120,10 +120,18 @@ class CodeStream:
             return []
 
 
-def stream_codes(source: str, *, seed: int, revision: str | None = None, expected: CodesFormat | None = None):
+def stream_codes(
+    source: str,
+    *,
+    seed: int,
+    revision: str | None = None,
+    expected: CodesFormat | None = None,
+    token: str | None = None,
+) -> CodeStream:
     """Return the endless stream of a data set: a file, a folder, or `hf://datasets/owner/name[/folder]` on the Hub.
 
-    Raises ValueError if `source` holds no Parquet file, or if its codes are not what `expected` says.
+    `token` reads what is private there; without it, huggingface_hub looks for one. Raises ValueError if `source` cannot
+    be read or holds no Parquet file, or if its codes are not what `expected` says.
     """
     if not source.startswith("hf://"):
         path = Path(source)
@@ -133,9 +141,17 @@ def stream_codes(source: str, *, seed: int, revision: str | None = None, expecte
         return CodeStream([str(file) for file in files], seed=seed, expected=expected)
 
     from huggingface_hub import HfFileSystem
+    from huggingface_hub.errors import HfHubHTTPError
 
-    hub = HfFileSystem()
-    files = _retry(lambda: hub.glob(f"{source.removesuffix('/')}/**.parquet", revision=revision), source)
+    # Not from the cache of file systems, which would keep the token, and listings, for the rest of the process.
+    hub = HfFileSystem(token=token, skip_instance_cache=True)
+    try:
+        files = _retry(lambda: hub.glob(f"{source.removesuffix('/')}/**/*.parquet", revision=revision), source)
+    except (FileNotFoundError, HfHubHTTPError) as error:
+        raise ValueError(
+            f"{source} cannot be read at revision {revision or 'main'}. Is the name right? A private data set needs a "
+            f"Hugging Face token that can read it. {type(error).__name__}: {error}"
+        ) from error
     if not files:
         raise ValueError(f"expected Parquet files in {source} at revision {revision or 'main'}, but found none.")
     return CodeStream(
@@ -143,7 +159,7 @@ def stream_codes(source: str, *, seed: int, revision: str | None = None, expecte
     )
 
 
-def _open(handle: BinaryIO, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
+def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
     parquet = pq.ParquetFile(handle, pre_buffer=False, page_checksum_verification=True)
     if expected is not None and (found := _format_of(parquet, file)) != expected:
         raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
@@ -169,7 +185,9 @@ def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:
 
 def _retry(action: Callable, what: str):
     """Return `action()`, tried again with growing delays while the network fails; other errors pass at once."""
-    from huggingface_hub.utils import HfHubHTTPError, httpx
+    from huggingface_hub.errors import HfHubHTTPError
+
+    from dalle_lib.hub_http import httpx
 
     for attempt in range(_ATTEMPTS):
         try:

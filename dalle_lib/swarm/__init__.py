@@ -8,20 +8,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dalle_lib.swarm.crew import Crew, join_run
     from dalle_lib.swarm.local import LocalSwarm, local_swarm
     from dalle_lib.swarm.process import Peer, PeerFailed, join
     from dalle_lib.swarm.settings import PeerSettings
 
 _HOMES = {
+    "Crew": "crew",
     "LocalSwarm": "local",
     "Peer": "process",
     "PeerFailed": "process",
     "PeerSettings": "settings",
     "join": "process",
+    "join_run": "crew",
     "local_swarm": "local",
 }
 
-__all__ = ["LocalSwarm", "Peer", "PeerFailed", "PeerSettings", "join", "local_swarm"]
+__all__ = ["Crew", "LocalSwarm", "Peer", "PeerFailed", "PeerSettings", "join", "join_run", "local_swarm"]
 
 
 def __getattr__(name: str):

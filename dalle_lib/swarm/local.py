@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.crew import Crew
 from dalle_lib.swarm.process import Peer, join
 from dalle_lib.swarm.settings import PeerSettings
 
@@ -14,14 +15,10 @@ RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
 
 
 @dataclass
-class LocalSwarm:
-    """A running private swarm; nothing of it leaves this machine."""
+class LocalSwarm(Crew):
+    """A running private swarm, named by the folder of its run card; nothing of it leaves this machine."""
 
-    folder: Path
-    run: str
-    """The folder of its run card: what a peer that wants to join it names."""
-    bootstrap: Peer
-    peers: dict[str, Peer] = field(default_factory=dict)
+    bootstrap: Peer = field(kw_only=True)
 
     def add(self, settings: PeerSettings) -> Peer:
         """Start a trainer of this swarm, and return it at once."""
@@ -31,11 +28,8 @@ class LocalSwarm:
 
     def close(self) -> None:
         """Make all peers leave, the bootstrap peer last. Raises PeerFailed if one ended by an error."""
-        for peer in self.peers.values():
-            peer.ask_to_stop()
         try:
-            for peer in self.peers.values():
-                peer.wait()
+            super().close()
         finally:
             self.bootstrap.stop()
 
@@ -55,14 +49,14 @@ class LocalSwarm:
             bootstrap.ask_to_stop()
             raise
         RunCard.load(run).with_changes(initial_peers=tuple(addresses)).save(run)
-        return cls(folder, str(run), bootstrap)
+        return cls(folder, str(run), bootstrap=bootstrap)
 
     @classmethod
     def found(cls, folder: str | Path) -> "LocalSwarm":
         """Return the swarm that was started in `folder`, perhaps by another program, whatever of it still runs."""
         folder = Path(folder).resolve()
         peers = {peer.name: Peer(peer) for peer in (folder / PEERS).glob("*") if peer.is_dir()}
-        return cls(folder, str(folder / RUN), Peer(folder / BOOTSTRAP), peers)
+        return cls(folder, str(folder / RUN), peers, bootstrap=Peer(folder / BOOTSTRAP))
 
 
 @contextlib.contextmanager

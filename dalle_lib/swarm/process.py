@@ -3,9 +3,14 @@
 A peer runs under a supervisor (dalle_lib.swarm.supervisor) in a session of its own. The pipe to its standard input is
 its leash: a line `stop`, or the end of the pipe however it came about, makes it leave cleanly. So a peer never
 outlives the program that started it, and a crashed thread or a stopped notebook cell does not end it.
+
+The first line on that pipe, before the leash, is a Hugging Face token, or empty. It is in no file, argument or
+environment variable, where others could read it. A supervisor on a terminal or on /dev/null expects no such line.
 """
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +28,8 @@ LOCK = "peer.lock"
 LOG = "peer.log"
 OUTPUT = "output.txt"
 PID = "supervisor.pid"
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""What huggingface_hub reads; a peer that is given a token inherits none."""
 LEAVE_TIMEOUT_S = 60.0
 """A peer that takes longer than this to leave is ended by its supervisor."""
 
@@ -104,30 +111,49 @@ class Peer:
             raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
 
 
-def join(settings: PeerSettings, folder: str | Path) -> Peer:
-    """Start a peer in `folder`, or return the one that already runs there."""
+def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:
+    """Start a peer in `folder`, or return the one that already runs there, which keeps the token it started with.
+
+    `token` is a Hugging Face token that can read the run and its data, if they are private. Raises ValueError if it
+    cannot be one, or if the peer that runs there takes part in another run.
+    """
+    token = (token or "").strip()
+    if not re.fullmatch("[!-~]*", token):
+        raise ValueError("expected a token of one word, but it holds spaces or unusual characters: copy it again.")
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     peer = Peer(folder)
     if peer.is_running:
+        if (other := PeerSettings.load(folder / SETTINGS).run) != settings.run:
+            raise ValueError(f"the peer in {folder} still takes part in {other}: stop it, or take another folder.")
         return peer
     _release(folder)
     settings.save(folder / SETTINGS)
+    hidden = {*_TOKENS, token} if token else set()
     events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
     with open(folder / OUTPUT, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "dalle_lib.swarm.supervisor", str(folder)],
             stdin=subprocess.PIPE,
+            bufsize=0,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not {name, value.strip()} & hidden},
         )
     _LEASHES[folder] = process
+    hand_on(token, process)
     while process.poll() is None and not (
         (folder / EVENTS).exists() and (folder / EVENTS).stat().st_size > events_before
     ):
         time.sleep(0.02)
     return peer
+
+
+def hand_on(token: str, process: subprocess.Popen) -> None:
+    """Give a new process its first line; one that has already ended needs none."""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(f"{token}\n".encode())
 
 
 def _release(folder: Path) -> None:

@@ -46,19 +46,24 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     """Join the run in the settings' role, and leave it when standard input ends."""
     import hivemind
     import torch
+    from huggingface_hub.constants import HF_HUB_CACHE
 
+    from dalle_lib.machine import require_room
     from dalle_lib.run import RunCard
     from dalle_lib.swarm import codec
     from dalle_lib.swarm.metrics import MetricsBoard
     from dalle_lib.swarm.trainer import Trainer
 
+    token = _read_token()
     stop = threading.Event()
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
     if stop.wait(settings.start_after_s):
         return
     torch.set_num_threads(settings.threads)
     codec.install()
-    card = RunCard.load(settings.run)
+    card = RunCard.load(settings.run, token)
+    if size := card.download_size():
+        require_room(f"run {card.name!r}", download=size, load=size, folder=HF_HUB_CACHE)
     trainer = Trainer(card, settings, folder, events) if settings.role == "trainer" else None
     board = MetricsBoard(card.key)
     dht = hivemind.DHT(
@@ -82,6 +87,14 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
             trainer.leave()
     finally:
         dht.shutdown()
+
+
+def _read_token() -> str | None:
+    """Return the first line of standard input and no byte more, or None if it is empty."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode() or None
 
 
 def _stop_when_stdin_ends(stop: threading.Event) -> None:

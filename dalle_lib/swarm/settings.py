@@ -29,7 +29,7 @@ class PeerSettings:
     threads: int = 1
     """Processor threads for computing."""
     device: str = "auto"
-    """"cuda", "cpu", or "auto" for a GPU where there is one."""
+    """"cuda:1", "cpu", or "auto" for the first GPU where there is one. A peer computes on one."""
     duty: float = 1.0
     """Share of the time to compute, the rest is rest: 0.5 leaves half of a core to you."""
     start_after_s: float = 0.0

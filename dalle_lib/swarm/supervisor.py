@@ -1,4 +1,4 @@
-"""The parent of a peer's process: holds its lock, passes on the wish to leave, and leaves nothing behind.
+"""The parent of a peer's process: holds its lock, passes on token and wish to leave, and leaves nothing behind.
 
 hivemind forks several processes; if the peer is killed they would live on and look like a peer. The supervisor ends
 the whole process group when the peer's main process has ended, however it ended. It imports nothing heavy.
@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.swarm.events import STARTED, EventLog
-from dalle_lib.swarm.process import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS
+from dalle_lib.swarm.process import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.settings import PeerSettings
 
 ALREADY_RUNNING = 75
@@ -33,12 +33,15 @@ def main(folder: Path) -> int:
 def _supervise(folder: Path) -> int:
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
+    token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
     child = subprocess.Popen(
         [sys.executable, "-m", "dalle_lib.swarm.roles", str(folder)],
         stdin=subprocess.PIPE,
+        bufsize=0,
         process_group=0,
         env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)},
     )
+    hand_on(token, child)
     (folder / PID).write_text(str(os.getpid()))
     events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
     leave = threading.Event()

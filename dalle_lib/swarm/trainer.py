@@ -12,6 +12,7 @@ import hivemind
 import torch
 
 from dalle_lib.checkpoint import load_model
+from dalle_lib.machine import working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, stream_codes
@@ -45,7 +46,11 @@ def batches_of(card: RunCard, settings: PeerSettings) -> Iterator[Batch]:
         seed = int.from_bytes(hashlib.sha256(settings.name.encode()).digest()[:4], "little")
     return training_batches(
         stream_codes(
-            card.data_source(card.data.train), seed=seed, revision=card.data.revision, expected=card.data.format
+            card.data_source(card.data.train),
+            seed=seed,
+            revision=card.data.revision,
+            expected=card.data.format,
+            token=card.token,
         ),
         CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
         batch_size=settings.batch_size,
@@ -61,8 +66,9 @@ class Trainer:
 
     def __init__(self, card: RunCard, settings: PeerSettings, folder: Path, events: EventLog) -> None:
         self.card, self.settings, self.folder, self.events = card, settings, folder, events
-        wanted = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(wanted)
+        found = working_gpus() if settings.device == "auto" else []
+        self.device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
+        self.idle_gpus = found[1:]
         self.model = initial_model(card).to(self.device)
         self.samples = self.samples_at_epoch_start = 0
         self.losses: list[float] = []
@@ -79,7 +85,14 @@ class Trainer:
             self.optimizer.load_state_from_peers()
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer)
-        self.events.write("joined", epoch=self.epoch, peer_id=str(dht.peer_id), name=self.settings.name)
+        self.events.write(
+            "joined",
+            epoch=self.epoch,
+            peer_id=str(dht.peer_id),
+            name=self.settings.name,
+            device=str(self.device),
+            idle_gpus=self.idle_gpus,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Train until `stop`, the end of the run, or the peer's own time limit."""
