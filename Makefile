@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test chaos setup lint bench lab clean
+.PHONY: demo test chaos test-images slug setup lint bench lab clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/complete
@@ -23,10 +23,23 @@ demo: setup
 	$(BIN)/python -m dalle_lib demo --notebook notebooks/01_join_training.ipynb
 
 test: setup
-	$(BIN)/python -m pytest -m "not chaos"
+	$(BIN)/python -m pytest -m "not chaos and not images"
 
 chaos: setup
 	$(BIN)/python -m pytest -m chaos
+
+# What Colab has installed, as far as the notebooks touch it.
+.venv-colab/complete: .venv/complete tests/data/images/colab-2026-08-19.txt scripts/try_image.py
+	rm -f $@
+	$(BIN)/python scripts/try_image.py tests/data/images/colab-2026-08-19.txt --python 3.13 --build .venv-colab
+	touch $@
+
+test-images: .venv-colab/complete
+	$(BIN)/python -m pytest -m images
+
+# make slug SLUG=owner/name REF=v1.0
+slug: setup
+	$(BIN)/python scripts/publish.py $(if $(SLUG),--slug $(SLUG)) $(if $(REF),--ref $(REF))
 
 lint: setup
 	$(BIN)/ruff check .
@@ -40,4 +53,4 @@ lab: setup
 	$(BIN)/jupyter lab notebooks
 
 clean:
-	rm -rf .venv outputs build dist *.egg-info
+	rm -rf .venv .venv-colab outputs build dist *.egg-info

@@ -50,18 +50,21 @@ class Demo:
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """Take part in a run from this terminal, until the run is complete or you press Ctrl+C."""
+    """Take part in a run from this terminal, with a peer on each GPU, until it is complete or you press Ctrl+C."""
 
     peer: Annotated[PeerSettings, tyro.conf.arg(name="")]
-    folder: Path = field(default=Path("peer"))
-    """Where this peer keeps its progress, its log and its events. It goes on from there next time."""
+    folder: Path = field(default=Path("peers"))
+    """Where each peer has a folder by its name, with its progress, its log and its events. It goes on from there."""
 
     def run(self) -> None:
         """Run it."""
-        from dalle_lib.dashboard import watch
-        from dalle_lib.swarm import join
+        from dalle_lib.dashboard.watching import watch
+        from dalle_lib.machine import hub_token
+        from dalle_lib.swarm import join_run
 
-        watch(join(self.peer, self.folder))
+        crew = join_run(self.peer, self.folder, hub_token())
+        watch(crew.peers[self.peer.name])
+        crew.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,32 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """Check whether this machine can take part in a run, and print a block to copy when asking for help.
+
+    Tokens, keys, addresses of others and your name in paths are left out.
+    """
+
+    run_name: Annotated[str, tyro.conf.arg(name="run")] = "emoji-mini"
+    """The run that you want to take part in."""
+    folder: Path | None = None
+    """The folder of a peer that failed, for the end of its log."""
+    json: bool = False
+    """Print the checks as JSON on standard output."""
+
+    def run(self) -> None:
+        """Run it."""
+        from dalle_lib.preflight import preflight
+        from dalle_lib.report import problem_report
+        from dalle_lib.swarm import Peer
+
+        if self.json:
+            print(preflight(self.run_name).to_json(orient="index"))
+        else:
+            print(problem_report(self.folder and Peer(self.folder), self.run_name))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConvertVqgan:
     """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
 
@@ -241,7 +270,14 @@ def main() -> None:
     """Run the command that the arguments name."""
     try:
         command = tyro.extras.subcommand_cli_from_dict(
-            {"demo": Demo, "join": Join, "generate": Generate, "memory": Memory, "convert-vqgan": ConvertVqgan},
+            {
+                "demo": Demo,
+                "join": Join,
+                "generate": Generate,
+                "memory": Memory,
+                "doctor": Doctor,
+                "convert-vqgan": ConvertVqgan,
+            },
             prog="dalle-lib",
             description="Train a text-to-image model together, and draw with it.",
         )

@@ -11,13 +11,14 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.dashboard import run_chart, terminal_display, to_png, to_svg, watch
+from dalle_lib.dashboard.charts import run_chart, to_png, to_svg
+from dalle_lib.dashboard.watching import lines_display, watch
 from dalle_lib.evaluation import Drawn, Gallery, choose_captions, draw_and_compare, image_loss
 from dalle_lib.inference import Drawing, TextToImage
 from dalle_lib.model import DALLE
-from dalle_lib.run import RunCard
+from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import CaptionTokenizer, read_codes
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
+from dalle_lib.swarm import Crew, Peer, PeerFailed, PeerSettings, join_run
 from dalle_lib.swarm.history import counted_by, epochs_of, names_of, samples_of
 from dalle_lib.swarm.local import LocalSwarm
 from dalle_lib.swarm.state import MODEL
@@ -26,12 +27,29 @@ from dalle_lib.vqgan import load_vqgan
 
 COMPARED = 96
 """Captions of each kind, seen and unseen in training, whose pictures are compared."""
+LARGEST_EXAMINED = 256
+"""Codes of a picture up to which models are examined."""
 SHOWN = 8
 """Captions of each kind in the grid."""
 RANKED, CANDIDATES, BEST = 3, 32, 4
 """Captions of each kind for which many candidates are drawn, how many, and how many of them CLIP keeps."""
 LATE_S = 60.0
 """When the last neighbour joins."""
+
+
+def take_part(run: str, name: str, minutes: float, folder: str | Path, token: str | None = None) -> Crew:
+    """Join `run` as `name` for some minutes: an embedded run with company on this machine, any other as it is.
+
+    An embedded run begins anew in `folder`; any other goes on in a folder of its own beside it. `token` is a Hugging
+    Face token, for private runs.
+    """
+    card = RunCard.load(run, token)
+    if run not in EMBEDDED_RUNS:
+        settings = PeerSettings(run=run, name=name, max_minutes=minutes)
+        return join_run(settings, Path(folder).with_name(card.key), token)
+    swarm = private_swarm(card, folder)
+    swarm.add(PeerSettings(run=swarm.run, name=name, max_minutes=minutes))
+    return swarm
 
 
 def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> LocalSwarm:
@@ -70,8 +88,13 @@ class Examination:
         }
 
 
-def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination:
-    """Return how well `model` does on `count` captions seen in training and `count` unseen ones."""
+def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination | None:
+    """Return how well `model` does on `count` captions seen in training and `count` unseen ones.
+
+    None if the run's pictures are not on this machine, or larger than what a processor draws in a minute.
+    """
+    if card.data.held_out.startswith("hf://") or card.model.image_length > LARGEST_EXAMINED:
+        return None
     train, held_out = (
         read_codes(Path(card.data_source(split)) / "codes.parquet", card.data.format)
         for split in (card.data.train, card.data.held_out)
@@ -130,15 +153,23 @@ def ranked_grid(drawings: list[Drawing], side: int = 96) -> Image.Image:
     return sheet
 
 
-def summarize(swarm: LocalSwarm, you: Peer, before: Examination, after: Examination) -> dict:
-    """Return the demo's figures: time, work of each peer, whose gradients each epoch held, and what was gained."""
+def summarize(crew: Crew, you: Peer, before: Examination | None, after: Examination | None) -> dict:
+    """Return the figures: time, work of each peer, whose gradients each epoch held, and the gain, if examined."""
     events = you.events()
-    peers = swarm.peers
+    peers = crew.peers
     counted = counted_by(you, names_of(list(peers.values()))).fillna(0.0)
     counted = counted[counted.sum(axis=1) > 0]
     shares = counted.div(counted.sum(axis=1), axis=0)
     samples = {name: samples_of(peer) for name, peer in peers.items()}
     epochs = epochs_of(you)
+    gained = {}
+    if before is not None and after is not None:
+        gained = {
+            "before": before.figures(),
+            "after": after.figures(),
+            "gain_seen": after.seen.exact - before.seen.exact,
+            "gain_unseen": after.unseen.exact - before.unseen.exact,
+        }
     return {
         "seconds": events[-1]["time"] - events[0]["time"],
         "epochs": int(epochs["epoch"].max()) if len(epochs) else 0,
@@ -146,21 +177,25 @@ def summarize(swarm: LocalSwarm, you: Peer, before: Examination, after: Examinat
         "share_of_samples": {name: count / max(1, sum(samples.values())) for name, count in samples.items()},
         "share_of_gradients": (counted.sum() / max(1.0, counted.to_numpy().sum())).to_dict(),
         "share_of_gradients_by_epoch": {int(epoch): row.to_dict() for epoch, row in shares.iterrows()},
-        "before": before.figures(),
-        "after": after.figures(),
-        "gain_seen": after.seen.exact - before.seen.exact,
-        "gain_unseen": after.unseen.exact - before.unseen.exact,
+        **gained,
     }
 
 
 def write_report(
-    out: Path, summary: dict, you: Peer, before: Examination, after: Examination, drawings: list[Drawing]
+    out: Path,
+    summary: dict,
+    you: Peer,
+    before: Examination | None,
+    after: Examination | None,
+    drawings: list[Drawing] | None,
 ) -> None:
-    """Write summary.json, before_after.png, best_of_32.png, run.png and run.svg to `out`."""
+    """Write summary.json, run.png and run.svg to `out`, and before_after.png and best_of_32.png of what was drawn."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    grid(before, after).save(out / "before_after.png")
-    ranked_grid(drawings).save(out / f"best_of_{CANDIDATES}.png")
+    if before is not None and after is not None:
+        grid(before, after).save(out / "before_after.png")
+    if drawings is not None:
+        ranked_grid(drawings).save(out / f"best_of_{CANDIDATES}.png")
     chart = run_chart(epochs_of(you))
     (out / "run.png").write_bytes(to_png(chart))
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
@@ -190,7 +225,7 @@ def run_notebook(notebook: Path, out: Path) -> dict:
     from dalle_lib.notebook_run import execute
 
     print(f"Executing {notebook}: a swarm of its own on this machine, about six minutes.", file=sys.stderr)
-    you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), terminal_display()
+    you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), lines_display(sys.stderr)
 
     def progress() -> None:
         events = you.events()

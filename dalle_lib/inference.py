@@ -15,6 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
+from dalle_lib.machine import require_room, working_gpus
 from dalle_lib.model import DALLE, generate
 from dalle_lib.published import Download, PaperFiles, hub_file
 from dalle_lib.rerank import CLIPRanker
@@ -145,22 +146,25 @@ class TextToImage:
         """Return what draws with a run's checkpoint: an embedded run, a folder, "owner/name" on the Hub, or PAPER.
 
         `device` is a GPU if there is one, unless named. Raises ValueError if there is no such run, or if it has no
-        checkpoint yet.
+        checkpoint yet, NotEnoughRoom before a download that would not fit.
         """
         if run == PAPER:
             return cls.from_paper(device=device)
         card = RunCard.load(run)
         if card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
+        _require_room(card.name, lambda: downloads(run))
         return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device)
 
     @classmethod
     def from_paper(cls, files: PaperFiles | None = None, device: str | torch.device | None = None) -> "TextToImage":
         """Return what draws with the paper's published model, after fetching what is not here yet.
 
-        Raises ValueError if a file is not what it should be, and ConnectionError if one cannot be fetched.
+        Raises NotEnoughRoom before a download that would not fit, ValueError if a file is not what it should be, and
+        ConnectionError if one cannot be fetched.
         """
         files, device = files or PaperFiles(), choose_device(device)
+        _require_room(PAPER, files.downloads)
         return cls(
             PAPER,
             files.load_model().to(device),
@@ -300,7 +304,7 @@ def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candida
 def downloads(run: str | Path) -> list[Download]:
     """Return what `from_run` would fetch from the Hub, and how large it is; nothing for what is in the kit.
 
-    What the Hub's cache already holds is listed too, but would not be fetched again. Raises ValueError if there is no
+    What the Hub's cache holds already is listed too, and marked. Raises ValueError if there is no
     such run, ConnectionError if the Hub cannot be asked.
     """
     if run == PAPER:
@@ -315,9 +319,21 @@ def downloads(run: str | Path) -> list[Download]:
     return found
 
 
+def _require_room(name: str, list_downloads: Callable[[], list[Download]]) -> None:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        files = list_downloads()
+    except ConnectionError as error:  # offline, what is in the cache can still be loaded
+        logger.info("how much %s takes is not known: %s", name, error)
+        return
+    missing = sum(file.bytes or 0 for file in files if not file.is_here)
+    require_room(name, download=missing, load=sum(file.bytes or 0 for file in files), folder=HF_HUB_CACHE)
+
+
 def choose_device(device: str | torch.device | None = None) -> torch.device:
-    """Return `device`, or the GPU if there is one, or the CPU."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    """Return `device`, or the first GPU that computes, or the CPU."""
+    return torch.device(device or next(iter(working_gpus()), "cpu"))
 
 
 def words_in(text: str) -> list[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from huggingface_hub.utils import httpx
 from tqdm.auto import tqdm
 
 from dalle_lib.checkpoint import load_tensors, sha256_of
+from dalle_lib.hub_http import httpx
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.rerank import OPENAI_CLIP
 from dalle_lib.streaming import CaptionTokenizer
@@ -34,6 +34,8 @@ class Download:
     """None if its server does not say."""
     sha256: str | None
     """What the Hub says it is; a download that differs is refused."""
+    is_here: bool = False
+    """Whether the Hub's cache on this machine holds it already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +107,7 @@ def hub_file(part: str, repository: str, name: str | None = None) -> Download:
 
     Raises ConnectionError if the Hub cannot be asked, ValueError if the repository has no such file.
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, try_to_load_from_cache
 
     try:
         siblings = HfApi().model_info(repository, files_metadata=True).siblings
@@ -113,7 +115,8 @@ def hub_file(part: str, repository: str, name: str | None = None) -> Download:
         raise ConnectionError(f"{repository} on the Hub cannot be reached: {type(error).__name__}: {error}") from error
     files = {file.rfilename: file for file in siblings}
     file = files[name if name in files else _choose(list(files), part, repository)]
-    return Download(part, f"{repository}/{file.rfilename}", file.size, file.lfs.sha256 if file.lfs else None)
+    is_here = isinstance(try_to_load_from_cache(repository, file.rfilename), str)
+    return Download(part, f"{repository}/{file.rfilename}", file.size, file.lfs and file.lfs.sha256, is_here)
 
 
 def _vqgan_from(source: str) -> VQGAN:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from dalle_lib.machine import autocast_dtype, require_room
+from dalle_lib.measurement.build import checkpoint_layers
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.training import Precision
 from dalle_lib.streaming import TEXT, TEXT_MODEL, TextStream
@@ -43,11 +45,18 @@ class Preset:
     """Why this one was chosen."""
 
     def folder(self) -> Path:
-        """Return the folder of the model, after fetching it from the Hub if it is not here."""
+        """Return the folder of the model, after fetching it from the Hub if it is not here.
+
+        Raises NotEnoughRoom before a download that would not fit.
+        """
         if Path(self.model).is_dir():
             return Path(self.model)
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import snapshot_download, try_to_load_from_cache
+        from huggingface_hub.constants import HF_HUB_CACHE
 
+        size = 4 * estimate("gpt2-large").parameters
+        is_here = isinstance(try_to_load_from_cache(self.model, "model.safetensors"), str)
+        require_room(self.model, download=0 if is_here else size, load=size, folder=HF_HUB_CACHE)
         return Path(snapshot_download(self.model, allow_patterns=["*.json", "*.txt", "model.safetensors"]))
 
     def describe(self) -> str:
@@ -80,7 +89,8 @@ def choose_preset(name: str = "auto") -> Preset:
         )  # fmt: skip
     return Preset(
         name="gpt2-large", model="openai-community/gpt2-large", source="allenai/c4", length=1024, batch=4, steps=60,
-        curve_batch=1, lr=2e-5, device="cuda", precision="bf16" if torch.cuda.is_bf16_supported(False) else "fp16",
+        curve_batch=1, lr=2e-5, device="cuda",
+        precision="bf16" if autocast_dtype("cuda") == torch.bfloat16 else "fp16",
         cost="By its arithmetic under 20 minutes on a T4, not measured yet; 3.3 GB and some MB of C4 are downloaded.",
         why=f"{torch.cuda.get_device_name()} has room for it.",
     )  # fmt: skip
@@ -111,7 +121,7 @@ def load_model(folder: str | Path, preset: Preset) -> nn.Module:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **no_dropout).to(preset.device)
     model.loss_type = "ForCausalLM"  # as it is anyway; transformers warns where nobody says so
     if preset.device == "cuda":
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(model)
     return model.train()
 
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from tqdm import trange
 
 from dalle_lib.checkpoint import save_model
-from dalle_lib.dashboard import to_png
+from dalle_lib.dashboard.charts import to_png
 from dalle_lib.evaluation import Gallery
 from dalle_lib.inference import TextToImage, contact_sheet
 from dalle_lib.model import DALLE, ModelConfig

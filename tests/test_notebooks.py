@@ -9,20 +9,16 @@ import venv
 from pathlib import Path
 
 import pytest
+from checkout import NOTEBOOKS, copy_checkout
 
 from dalle_lib.notebook_run import execute
-
-ROOT = Path(__file__).parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(scope="session")
 def python_with_wheel(tmp_path_factory) -> Path:
     """The interpreter of an environment that has the built package, and the rest of this one's packages."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = shutil.copytree(
-        ROOT, folder / "source", ignore=shutil.ignore_patterns(".venv", ".git", "outputs", "build", "*.egg-info")
-    )
+    source = copy_checkout(folder / "source")
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True, timeout=600)
     venv.create(folder / "venv", with_pip=True)

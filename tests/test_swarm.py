@@ -12,7 +12,7 @@ import torch
 from conftest import living
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.dashboard import panel_html
+from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.history import counted_by, epochs_of, names_of, samples_of
 from dalle_lib.swarm.state import MODEL

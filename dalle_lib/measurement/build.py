@@ -23,7 +23,8 @@ def read_config(text: str) -> dict:
     if len(text.split("/")) != 2:
         raise ValueError(f"expected a config.json, its name or owner/name on the Hub, but got {text[:40]!r}.")
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import httpx
+
+    from dalle_lib.hub_http import httpx
 
     try:
         return json.loads(Path(hf_hub_download(text.strip(), "config.json")).read_text(encoding="utf-8"))
@@ -63,8 +64,16 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
             config.decoder_start_token_id = 0
         built = kind.from_config(config, dtype=dtype)
     if training.checkpointing:
-        built.activation_checkpointing_enable({"use_reentrant": False})
+        checkpoint_layers(built)
     return built.train()
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    """Make a transformers model recompute its layers in the backward pass."""
+    new_name = getattr(
+        model, "activation_checkpointing_enable", None
+    )  # transformers 5.15, as in Colab, has the old one
+    (new_name or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: float, model: nn.Module):

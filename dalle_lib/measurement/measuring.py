@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dalle_lib.checkpoint import save_tensors
+from dalle_lib.machine import free_memory
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.dalle import DALLE
 from dalle_lib.memory.presets import build
@@ -95,15 +96,7 @@ def measure(
 
 def free_bytes(device: str) -> int:
     """Return the bytes that new tensors can have on a device."""
-    if device == "cuda":
-        return torch.cuda.mem_get_info()[0]
-    free = [sys.maxsize]
-    if (machine := Path("/proc/meminfo")).exists():
-        free += [int(line.split()[1]) * 1024 for line in machine.read_text().splitlines() if "MemAvailable" in line]
-    limit, used = (Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory.current"))  # in a container
-    if limit.exists() and limit.read_text().strip().isdigit():
-        free.append(int(limit.read_text()) - int(used.read_text()))
-    return min(free)
+    return torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
 
 
 def _require_possible(config, training: Training, device: str, blocks: Tensor | None, length: int) -> None:

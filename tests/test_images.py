@@ -1,0 +1,187 @@
+"""The notebooks among the packages that Colab and Kaggle have installed: they run, and none of those changes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from checkout import NOTEBOOKS, ROOT, load_script, publish_here
+from nbclient import NotebookClient
+
+from dalle_lib.swarm import PeerSettings, local_swarm
+
+pytestmark = pytest.mark.images
+
+COLAB = ROOT / ".venv-colab"
+KERNEL = "image"
+try_image = load_script("scripts/try_image")
+
+
+@pytest.fixture(scope="module")
+def colab() -> try_image.Image:
+    """What Colab has installed."""
+    return try_image.Image.read(ROOT / "tests" / "data" / "images" / "colab-2026-08-19.txt", "3.13")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory) -> Path:
+    """The interpreter of a fresh session on Colab: the image's packages, which no session can change for another.
+
+    Its notebooks find the kit at its published address, which git looks up in this checkout.
+    """
+    folder = tmp_path_factory.mktemp("session")
+    subprocess.run([COLAB / "bin" / "python", "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    packages = next((folder / "venv" / "lib").glob("python*/site-packages"))
+    (packages / "image.pth").write_text(f"{next((COLAB / 'lib').glob('python*/site-packages'))}\n")
+    python = folder / "venv" / "bin" / "python"
+    kernel = folder / "jupyter" / "kernels" / KERNEL / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    environment = publish_here(folder / "published") | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    kernel.write_text(json.dumps({"argv": argv, "display_name": KERNEL, "language": "python", "env": environment}))
+    os.environ["JUPYTER_PATH"] = str(folder / "jupyter")
+    yield python
+    del os.environ["JUPYTER_PATH"]
+
+
+def packages_of(python: Path) -> dict[str, str]:
+    listing = [python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check"]
+    found = json.loads(subprocess.run(listing, check=True, capture_output=True, text=True).stdout)
+    return {package["name"]: package["version"] for package in found}
+
+
+def run_install_cell(folder: Path) -> nbformat.NotebookNode:
+    """Run the cell that every notebook has, as a session does, and return it with its outputs."""
+    notebook = nbformat.read(NOTEBOOKS[-1], as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if "VERSION = " in cell.source]
+    assert len(notebook.cells) == 1
+    return NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(folder)}}).execute()
+
+
+@pytest.fixture(scope="module")
+def installed(session, tmp_path_factory) -> dict[str, dict[str, str]]:
+    """The session's packages before and after the install cell."""
+    before = packages_of(session)
+    (cell,) = run_install_cell(tmp_path_factory.mktemp("install")).cells
+    printed = "".join(output.text for output in cell.outputs)
+    assert re.search(r"dalle-lib +0\.", printed), "it ends with the versions that matter"
+    return {"before": before, "after": packages_of(session)}
+
+
+def test_the_image_is_there_as_listed(colab, session, installed):
+    before = {try_image.normal(name): f"=={version}" for name, version in installed["before"].items()}
+    listed = {name: version for name, version in before.items() if name in colab.packages}
+    assert listed == {name: colab.packages[name] for name in listed}
+    assert {"torch", "numpy", "protobuf", "grpcio", "pyarrow", "pandas", "ipykernel", "ipywidgets", "pip"} <= set(
+        listed
+    )
+    assert colab.packages["ipywidgets"].startswith("==7.")
+
+
+def test_installing_adds_packages_and_changes_none(installed):
+    before, after = installed["before"], installed["after"]
+    assert {name: after.get(name) for name in before} == before
+    assert "dalle-lib" not in before
+    assert {"dalle-lib", "hivemind", "bitsandbytes", "taming-transformers-rom1504"} <= set(after)
+
+
+def test_a_second_run_does_nothing(session, installed, tmp_path):
+    (cell,) = run_install_cell(tmp_path).cells
+    assert cell.outputs == []
+    assert packages_of(session) == installed["after"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_there(notebook, session, installed, swarm_folder):
+    copy = Path(shutil.copy(notebook, swarm_folder))
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--nbval-lax",
+        f"--nbval-kernel-name={KERNEL}",
+        "--nbval-cell-timeout=1200",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, copy.name],
+        cwd=swarm_folder, capture_output=True, text=True, timeout=1500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert packages_of(session) == installed["after"]
+
+
+WIDGETS = """\
+import ipywidgets
+from dalle_lib.dashboard.calculator import Calculator
+from dalle_lib.dashboard.pictures import Studio
+from dalle_lib.inference import TextToImage
+from dalle_lib.memory import Training
+
+assert ipywidgets.__version__.startswith("7.")
+studio = Studio(TextToImage.from_run("emoji"), "green frog", candidates=4)
+studio.knobs["seed"].value = 5
+studio.button.click()
+(drawn,) = studio.drawings
+assert drawn.settings.seed == 5
+calculator = Calculator("gpt2", "T4", Training())
+before = calculator.bars.value
+calculator.knobs["checkpointing"].value = True
+assert calculator.result.training.checkpointing
+assert calculator.bars.value != before
+"""
+
+
+def test_widgets_answer_there(session, installed, tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(WIDGETS)])
+    NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(tmp_path)}}).execute()
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_of_others_is_joined_where_nobody_looks(mini, session, installed, swarm_folder, monkeypatch):
+    """As Kaggle's "Save & Run All" does it: with a peer of this environment, which has other versions of everything."""
+    with local_swarm(mini, swarm_folder / "swarm", [PeerSettings(run="", name="ada", duty=0.5)]) as swarm:
+        swarm.peers["ada"].wait_for("epoch", timeout_s=300)
+        notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
+        (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+        settings.source = f"RUN, NAME, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', 1.5, False, 'out'"
+        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+        NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(swarm_folder)}}).execute()
+    (watched,) = (cell for cell in notebook.cells if cell.source.endswith("watch(you)"))
+    text = "".join(output.get("text", "") for output in watched.outputs)
+    assert len(re.findall(r"^epoch +\d+ .* loss ", text, re.MULTILINE)) >= 2
+    saved = {file.name for file in (swarm_folder / "out").iterdir()}
+    assert {"summary.json", "run.png", "run.svg", "before_after.png", "best_of_32.png"} <= saved
+    shares = json.loads((swarm_folder / "out" / "summary.json").read_text())["share_of_gradients"]
+    assert shares["ada"] > 0
+    assert shares["you"] > 0
+    assert (swarm_folder / "out" / mini.key / "you" / "model.safetensors").exists(), "to go on from next time"
+    assert (
+        sum("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])) == 2
+    )
+
+
+def test_it_fits_into_kaggles_image(colab):
+    image = try_image.kaggle(colab)
+    needed = image.resolve()
+    assert needed["protobuf"] == "5.29.5"
+    assert needed["torch"] == image.packages["torch"].removeprefix("==")
+
+
+@pytest.mark.parametrize("platform", ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_without_a_swarm_it_installs_from_wheels_elsewhere(platform, python):
+    needed = try_image.Image(python, {}).resolve("inference,tutorial,notebooks", platform, only_wheels=True)
+    assert {"torch", "bitsandbytes", "taming-transformers-rom1504"} <= set(needed)
+    assert "hivemind" not in needed
+
+
+def test_an_image_that_the_kit_does_not_fit_into_is_told_so(colab):
+    with pytest.raises(try_image.DoesNotFit, match="pyarrow"):
+        colab.with_changes("3.13", pyarrow="==10.0.0").resolve()

@@ -1,0 +1,233 @@
+"""What the kit finds out about the machine it is on, and what it says when that is not enough."""
+
+import json
+import sys
+import time
+import types
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import torch
+from nbclient import NotebookClient
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dalle_lib import machine
+from dalle_lib.dashboard.panel import panel_html
+from dalle_lib.dashboard.watching import watch
+from dalle_lib.inference import TextToImage, choose_device
+from dalle_lib.machine import NotEnoughRoom, Platform, autocast_dtype, this_platform
+from dalle_lib.preflight import preflight
+from dalle_lib.report import LOG_LINES, problem_report, without_secrets
+from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
+
+SECRET = "hf_" + "Q" * 34
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "is_unattended"),
+    [
+        ({}, "your own machine", False),
+        ({"COLAB_RELEASE_TAG": "release-colab-external-images"}, "Colab", False),
+        ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, "Kaggle", False),
+        ({"KAGGLE_KERNEL_RUN_TYPE": "Batch"}, "Kaggle", True),
+        ({"KAGGLE_KERNEL_RUN_TYPE": "Batch", "COLAB_RELEASE_TAG": "its image is made from Colab's"}, "Kaggle", True),
+    ],
+)
+def test_platforms_are_known_by_what_they_set(environ, name, is_unattended):
+    platform = this_platform(environ)
+    assert (platform.name, platform.is_unattended) == (name, is_unattended)
+    assert (platform.minutes_left() is None) == (name == "your own machine")
+
+
+def test_training_ends_before_the_platform_ends_the_session(monkeypatch):
+    def started(hours_ago: float) -> None:
+        server = types.SimpleNamespace(create_time=lambda: time.time() - 3600 * hours_ago)
+        monkeypatch.setattr(psutil, "Process", lambda: types.SimpleNamespace(parent=lambda: server))
+
+    started(hours_ago=2)
+    left = Platform("Kaggle", session_hours=12).minutes_left()
+    assert left == pytest.approx(600 - machine.WIND_UP_MINUTES, abs=0.1)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    assert machine.training_minutes(30) == 30
+    assert machine.training_minutes(10_000) == pytest.approx(left, abs=0.1)
+    started(hours_ago=11.9)
+    assert machine.training_minutes(30) == 0
+
+
+def test_a_token_comes_from_the_platforms_secrets_and_nobody_is_asked(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert machine.hub_token() is None
+    secrets = types.ModuleType("kaggle_secrets")
+    kept = {"HF_TOKEN": SECRET}
+    secrets.UserSecretsClient = lambda: types.SimpleNamespace(get_secret=kept.__getitem__)
+    monkeypatch.setitem(sys.modules, "kaggle_secrets", secrets)
+    assert machine.hub_token() is None, "not on Kaggle"
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    assert machine.hub_token() == SECRET
+    kept.clear()
+    assert machine.hub_token() is None
+    monkeypatch.setenv("HF_TOKEN", "hf_own")
+    assert machine.hub_token() == "hf_own"
+
+
+def test_16_bits_are_those_that_the_gpu_computes_in(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
+    for capability, expected in {(7, 5): torch.float16, (7, 0): torch.float16, (8, 0): torch.bfloat16}.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert autocast_dtype("cuda:0") == expected
+    assert autocast_dtype("cpu") == torch.bfloat16
+
+
+class BrokenMatmul(TorchDispatchMode):
+    """A device whose 16-bit matrix products are wrong."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        is_product = func is torch.ops.aten.mm.default and result.dtype == torch.bfloat16
+        return result * 1.1 if is_product else result
+
+
+def test_a_gpu_has_to_compute_something_right(monkeypatch):
+    assert machine.compute_problem(torch.device("cpu")) is None
+    with BrokenMatmul():
+        assert machine.compute_problem(torch.device("cpu")) == "it multiplies matrices wrongly"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # a driver that counts a GPU that cannot be used
+    (gpu,) = machine.gpus()
+    assert gpu.problem
+    assert "\n" not in gpu.problem
+    checks = preflight()
+    assert f"not used: {gpu.problem}" in checks.loc["GPU cuda:0", "here"]
+    assert choose_device().type == "cpu"
+
+
+def test_room_is_checked_before_a_download(monkeypatch, tmp_path):
+    machine.require_room("it", download=10**6, load=10**6, folder=tmp_path)
+    with pytest.raises(NotEnoughRoom, match=r"needs 1000000000\.0 GB of disk, but .* Nothing was downloaded"):
+        machine.require_room("it", download=10**18, load=0, folder=tmp_path / "not" / "there" / "yet")
+    monkeypatch.setattr(machine, "free_memory", lambda: 10**9)
+    with pytest.raises(NotEnoughRoom, match=r"needs 2\.0 GB of RAM, but 1\.0 GB are free"):
+        machine.require_room("it", download=0, load=1_000_000_001, folder=tmp_path)
+
+
+def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypatch):
+    folder = mini.save(tmp_path / "run")
+    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    table = preflight("owner/run")
+    needed = sum((folder / file.name).stat().st_size for file in (mini.checkpoint, mini.tokenizer))
+    needed += sum(file.stat().st_size for file in (folder / mini.data.train).iterdir())
+    assert table.loc["download", "here"] == f"{needed / 1e9:.1f} GB"
+    monkeypatch.setattr(machine, "free_memory", lambda: 1000)
+    with pytest.raises(NotEnoughRoom, match="emoji-mini needs"):
+        TextToImage.from_run("owner/run")
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_preflight_says_what_is_missing(monkeypatch, hub):
+    table = preflight()
+    assert list(table.columns) == ["needed", "here", "ok"]
+    assert table["ok"].all()
+    monkeypatch.setattr("dalle_lib.preflight.free_memory", lambda: 10**9)
+    assert not preflight().loc["free memory", "ok"]
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    monkeypatch.setattr(Platform, "minutes_left", lambda _: 0.0)
+    assert not preflight().loc["time limit", "ok"]
+    with pytest.raises(ValueError, match="no run 'owner/nothing'"):
+        preflight("owner/nothing")
+
+
+ORDINARY = (
+    "loss 3.14 at 127.0.0.1:4242 of /ip4/127.0.0.1/tcp/1, 512 tokens a sample, key emoji-mini-0f, torch 2.14.1",
+    "Linux-5.15.167.4-microsoft-standard-WSL2-x86_64, cudnn 9.10.2.21, loss per token: 3.14159",
+    "in hf_hub_download, in hf_raise_for_status: monkey: banana123, sort(key=operator.itemgetter(1)), token=None",
+    "key: /usr/lib/python3.13/site-packages/x.py, expected SHA-256 0f0f0f0f0f0f0f0f0f0f0f0f",
+)
+SECRETS = {
+    "KAGGLE_API_TOKEN=kgat_0123456789abcdef": "0123456789abcdef",
+    "KGAT_0123456789abcdef": "0123456789abcdef",
+    "glpat-abc123def456": "abc123def456",
+    "Authorization: Basic dXNlcjpwYXNzd29yZA": "dXNlcjpwYXNzd29yZA",
+    "passwd=hunter2": "hunter2",
+    'password="two words, here"': "two words",
+    "https://cas.example/x?X-Amz-Signature=abcdef012&Policy=eyJxyz": "abcdef012",
+    "socks5://u:passwd1@proxy.example": "passwd1",
+    "peer [2001:db8::1]:4242": "2001:db8::1",
+    "peer 93.184.216.34:4242": "93.184.216.34",
+    "/dns4/ada.example/tcp/1": "ada.example",
+    "C:\\Users\\lovelace\\peer": "lovelace",
+    f"token = {SECRET}": SECRET,
+    f"Authorization: Bearer {SECRET[3:]}": SECRET[3:],
+    "password: correct-horse-battery": "correct-horse-battery",
+    '{"api_key": "0123456789abcdef"}': "0123456789abcdef",
+    "git clone https://ada:s3cretpass@host.example/x": "s3cretpass",
+    "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n-----END PRIVATE KEY-----": "MIIEvQIBADANBg",
+    "signed eyJhbGciOi.eyJzdWIiOi.SflKxwRJSM": "SflKxwRJSM",
+    "connected to /ip4/93.184.216.34/tcp/31337/p2p/Qm": "93.184.216.34",
+    "and /ip6/2001:db8::8a2e:370:7334/tcp/1": "2001:db8",
+    'File "/home/ada.lovelace/peer/x.py"': "ada.lovelace",
+}
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS.items())
+def test_secrets_stay_out_of_reports(text, secret):
+    assert secret not in without_secrets(f"before {text} after")
+    assert "before " in without_secrets(f"before {text}")
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_lines_stay_as_they_are(text):
+    assert without_secrets(text) == text
+
+
+def finished_peer(folder: Path, **end) -> Peer:
+    """A peer that has left its files behind."""
+    epoch = {"event": "epoch", "samples": 8, "seconds": 1.0, "peers": 3, "lr": 0.1}
+    epochs = [{**epoch, "time": 2.0 + i, "epoch": i, "loss": 3.0 - i} for i in (1, 2)]
+    PeerSettings(run="emoji-mini").save(folder / "settings.json")
+    joined = {"event": "joined", "time": 1.0, "epoch": 0, "peer_id": "id", "name": "ada"}
+    joined |= {"device": "cuda:0", "idle_gpus": ["cuda:1"]}
+    events = [{"event": "started", "time": 0.0, "pid": 1}, joined, *epochs, {"time": 9.0, **end}]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "peer.log").write_text("".join(f"line {i} {SECRET}\n" for i in range(50)))
+    return Peer(folder)
+
+
+def test_the_panel_says_why_a_gpu_idles(tmp_path):
+    page = panel_html(finished_peer(tmp_path, event="left", epoch=2, samples=16))
+    assert "Computing on cuda:0" in page
+    assert "cuda:1 idles" in page
+
+
+def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub):
+    peer = finished_peer(tmp_path, event="failed", error="RuntimeError: it broke")
+    with pytest.raises(PeerFailed, match="it broke"):
+        watch(peer)
+    block = capsys.readouterr().out
+    assert "/issues/new" in block
+    assert "torch " in block
+    assert "free memory" in block
+    assert [f"line {i} <token>" in block for i in range(50)] == [i >= 50 - LOG_LINES for i in range(50)]
+    assert SECRET not in block
+    assert "no checks: ValueError: no run 'owner/nothing'" in problem_report(run="owner/nothing")
+    PeerSettings(run="owner/other").save(tmp_path / "settings.json")
+    assert "no run 'owner/other'" in problem_report(peer), "the peer's own run is checked"
+
+
+def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_path):
+    finished_peer(tmp_path, event="left", epoch=2, samples=16)
+    sources = (
+        f"from dalle_lib.dashboard.watching import *; from pathlib import Path; peer = Peer(Path({str(tmp_path)!r}))",
+        "import os\nos.environ['KAGGLE_KERNEL_RUN_TYPE'] = 'Interactive'\nwatch(peer)",
+        "os.environ['KAGGLE_KERNEL_RUN_TYPE'] = 'Batch'\nwatch(peer)",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    _, interactive, batch = NotebookClient(notebook).execute().cells
+    for cell, as_text in (interactive, False), (batch, True):
+        text = "".join(output.get("text", "") for output in cell.outputs)
+        (page,) = (output["data"]["text/html"] for output in cell.outputs if "data" in output)
+        assert ("epoch   2" in text) == as_text
+        assert "cuda:1 idles" in page
+        assert "<svg" in page
