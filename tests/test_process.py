@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
 from conftest import living, processes_of
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join
+from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -81,6 +82,23 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
     subprocess.run([sys.executable, "-c", code, str(swarm_folder)], check=True, timeout=120)
     assert gone(swarm_folder)
+
+
+def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
+    settings = PeerSettings(run="emoji-mini", role="bootstrap", name="ada", host="127.0.0.1")
+    crew = join_run(settings, swarm_folder)
+    found = {name: PeerSettings.load(peer.folder / "settings.json") for name, peer in crew.peers.items()}
+    assert {name: (peer.name, peer.device) for name, peer in found.items()} == {
+        "ada": ("ada", "cuda:0"),
+        "ada-2": ("ada-2", "cuda:1"),
+    }
+    assert all(peer.is_running for peer in crew.peers.values())
+    crew.close()
+    assert gone(swarm_folder)
+    one = join_run(replace(settings, device="cuda:1"), swarm_folder)
+    assert list(one.peers) == ["ada"]
+    one.close()
 
 
 def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
