@@ -24,8 +24,8 @@ def preflight(run: str = EMBEDDED_RUNS[-1], folder: str | Path = ".", token: str
     """
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    size = RunCard.load(run, token).download_size()
-    memory, disk = NEEDED_MEMORY + LOADING * size, NEEDED_DISK + size
+    size, weights = RunCard.load(run, token).downloads()
+    memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
     here, free = this_platform(), min(free_disk(folder), free_disk(HF_HUB_CACHE))
     limit = "none" if (left := here.minutes_left()) is None else f"{left:.0f} minutes left for training"
     rows = [

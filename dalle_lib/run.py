@@ -198,14 +198,14 @@ class RunCard(_Part):
             raise ValueError(f"run card {self.name!r} was not loaded from a folder, so {source} cannot be found.")
         return str(self._folder / source)
 
-    def download_size(self) -> int:
-        """Return the bytes that a peer of this run still has to download before it starts.
+    def downloads(self) -> tuple[int, int]:
+        """Return the bytes that a peer of this run still has to download before it starts, and how many are weights.
 
         Data that the card names elsewhere on the Hub are not among them: they come as a stream. Raises ConnectionError
         if the Hub cannot be asked.
         """
         if self._repository is None:
-            return 0
+            return 0, 0
         from huggingface_hub import HfApi, try_to_load_from_cache
 
         from dalle_lib.hub_http import httpx
@@ -214,13 +214,14 @@ class RunCard(_Part):
             info = HfApi(token=self._token).model_info(self._repository, files_metadata=True)
         except (httpx.HTTPError, OSError) as error:
             raise ConnectionError(f"{self._repository} on the Hub cannot be reached: {error}") from error
-        needed = [file.name for file in (self.checkpoint, self.tokenizer) if file is not None]
-        return sum(
-            file.size or 0
+        weights = self.checkpoint and self.checkpoint.name
+        missing = {
+            file.rfilename: file.size or 0
             for file in info.siblings
-            if (file.rfilename in needed or file.rfilename.startswith(f"{self.data.train}/"))
+            if (file.rfilename in (weights, self.tokenizer.name) or file.rfilename.startswith(f"{self.data.train}/"))
             and not isinstance(try_to_load_from_cache(self._repository, file.rfilename), str)
-        )
+        }
+        return sum(missing.values()), missing.get(weights, 0)
 
     @property
     def fingerprint(self) -> str:

@@ -20,7 +20,10 @@ from dalle_lib.inference import TextToImage, choose_device
 from dalle_lib.machine import NotEnoughRoom, Platform, autocast_dtype, this_platform
 from dalle_lib.preflight import preflight
 from dalle_lib.report import LOG_LINES, problem_report, without_secrets
+from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
+from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.trainer import Trainer
 
 SECRET = "hf_" + "Q" * 34
 
@@ -123,6 +126,8 @@ def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypa
     monkeypatch.setattr(machine, "free_memory", lambda: 1000)
     with pytest.raises(NotEnoughRoom, match="emoji-mini needs"):
         TextToImage.from_run("owner/run")
+    with pytest.raises(NotEnoughRoom, match="run 'emoji-mini' needs"):
+        Trainer(RunCard.load("owner/run"), PeerSettings(run="owner/run"), tmp_path, EventLog(tmp_path))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

@@ -46,9 +46,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     """Join the run in the settings' role, and leave it when standard input ends."""
     import hivemind
     import torch
-    from huggingface_hub.constants import HF_HUB_CACHE
 
-    from dalle_lib.machine import require_room
     from dalle_lib.run import RunCard
     from dalle_lib.swarm import codec
     from dalle_lib.swarm.metrics import MetricsBoard
@@ -62,8 +60,6 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     torch.set_num_threads(settings.threads)
     codec.install()
     card = RunCard.load(settings.run, token)
-    if size := card.download_size():
-        require_room(f"run {card.name!r}", download=size, load=size, folder=HF_HUB_CACHE)
     trainer = Trainer(card, settings, folder, events) if settings.role == "trainer" else None
     board = MetricsBoard(card.key)
     dht = hivemind.DHT(
