@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import HfFileSystem
 
 from dalle_lib.streaming import TEXT, TEXT_MODEL, stream_text
 from dalle_lib.streaming.text import TextStream
@@ -53,6 +54,12 @@ def tokenizer():
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(TEXT_MODEL)
+
+
+def test_it_streams_beside_file_systems_of_the_hub(source):
+    for token in "hf_one", "hf_two":
+        HfFileSystem(token=token)
+    assert next(stream_text(source, LetterTokenizer(), length=2)).shape == (2,)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 50])

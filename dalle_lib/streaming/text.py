@@ -1,6 +1,7 @@
 """Text as blocks of tokens, for language models: C4 from the Hub, or a folder laid out as it is."""
 
 import copy
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -38,7 +39,7 @@ class TextStream:
 
     def records(self) -> Iterator[dict]:
         """Return the raw records from the first on, to look at; the stream stays where it is."""
-        return iter(copy.deepcopy(self._untouched))
+        return iter(_another(self._untouched))
 
     def batches(self, size: int) -> Iterator[Int64[Tensor, "batch length"]]:
         """Return `size` blocks at a time, at the end what is left."""
@@ -75,7 +76,7 @@ class TextStream:
         self._left, self.documents, self.skipped = list(state["left"]), state["documents"], state["skipped"]
 
     def _start_at(self, state: dict | None) -> None:
-        self._dataset, self._state, self._left = copy.deepcopy(self._untouched), state, []
+        self._dataset, self._state, self._left = _another(self._untouched), state, []
         if state is not None:
             self._dataset.load_state_dict(state)
         self._rows, self._is_started = iter(self._dataset), False
@@ -104,6 +105,12 @@ class TextStream:
             raise ValueError(
                 f'expected texts in the field "text", but found none: {self.skipped} records hold something else there.'
             )
+
+
+def _another(dataset):
+    """Return a copy of a data set that nobody has read from yet."""
+    # Not copy.deepcopy: the set refers to all of huggingface_hub's file systems, and copying one makes another of them.
+    return pickle.loads(pickle.dumps(dataset))
 
 
 def stream_text(
