@@ -56,9 +56,10 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(TEXT_MODEL)
 
 
-def test_it_streams_beside_file_systems_of_the_hub(source):
-    for token in "hf_one", "hf_two":
-        HfFileSystem(token=token)
+def test_it_streams_beside_file_systems_of_another_hub(source, monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        HfFileSystem(token="hf_other")
     assert next(stream_text(source, LetterTokenizer(), length=2)).shape == (2,)
 
 
