@@ -12,7 +12,7 @@ from hivemind.compression import Float16Compression, SizeAdaptiveCompression, se
 from hivemind.compression.base import CompressionBase, CompressionInfo
 from hivemind.proto import runtime_pb2
 
-from dalle_lib.compression import LEVELS, dequantize, quantize_uniform
+from dalle_lib.compression import LEVELS, dequantize, quantize
 
 _HEADER = 8
 _MAX_RELATIVE_ERROR = 0.05
@@ -27,7 +27,7 @@ class Uniform8Bit(CompressionBase):
         """Return the message for a floating-point tensor; `tensor` is never changed."""
         if not tensor.is_floating_point():
             raise ValueError(f"the 8-bit codec sends floating-point tensors only, but got {tensor.dtype}.")
-        levels, codebook = quantize_uniform(tensor.detach().reshape(-1))
+        levels, codebook = quantize(tensor.detach().reshape(-1))
         size = np.int64(LEVELS).tobytes()
         return runtime_pb2.Tensor(
             compression=self.compression_type,
