@@ -37,7 +37,7 @@ chaos: setup
 test-images: .venv-colab/complete
 	$(BIN)/python -m pytest -m images
 
-# make slug SLUG=owner/name REF=v1.0
+# make slug SLUG=owner/name REF=main
 slug: setup
 	$(BIN)/python scripts/publish.py $(if $(SLUG),--slug $(SLUG)) $(if $(REF),--ref $(REF))
 

@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.machine import require_room, working_gpus
+from dalle_lib.machine import require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, generate
 from dalle_lib.published import Download, PaperFiles, hub_file
 from dalle_lib.rerank import CLIPRanker
@@ -153,7 +153,7 @@ class TextToImage:
         card = RunCard.load(run)
         if card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
-        _require_room(card.name, lambda: downloads(run))
+        require_room_in_cache(card.name, lambda: _sizes(downloads(run)))
         return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device)
 
     @classmethod
@@ -164,7 +164,7 @@ class TextToImage:
         ConnectionError if one cannot be fetched.
         """
         files, device = files or PaperFiles(), choose_device(device)
-        _require_room(PAPER, files.downloads)
+        require_room_in_cache(PAPER, lambda: _sizes(files.downloads()))
         return cls(
             PAPER,
             files.load_model().to(device),
@@ -304,8 +304,8 @@ def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candida
 def downloads(run: str | Path) -> list[Download]:
     """Return what `from_run` would fetch from the Hub, and how large it is; nothing for what is in the kit.
 
-    What the Hub's cache holds already is listed too, and marked. Raises ValueError if there is no
-    such run, ConnectionError if the Hub cannot be asked.
+    What the Hub's cache holds already is listed too, and marked. Raises ValueError if there is no such run,
+    ConnectionError if the Hub cannot be asked.
     """
     if run == PAPER:
         return PaperFiles().downloads()
@@ -319,16 +319,9 @@ def downloads(run: str | Path) -> list[Download]:
     return found
 
 
-def _require_room(name: str, list_downloads: Callable[[], list[Download]]) -> None:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    try:
-        files = list_downloads()
-    except ConnectionError as error:  # offline, what is in the cache can still be loaded
-        logger.info("how much %s takes is not known: %s", name, error)
-        return
-    missing = sum(file.bytes or 0 for file in files if not file.is_here)
-    require_room(name, download=missing, load=sum(file.bytes or 0 for file in files), folder=HF_HUB_CACHE)
+def _sizes(files: list[Download]) -> tuple[int, int]:
+    """Return the bytes that are not here yet, and the bytes of all files."""
+    return sum(file.bytes or 0 for file in files if not file.is_here), sum(file.bytes or 0 for file in files)
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:

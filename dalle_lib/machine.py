@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,6 +172,21 @@ def require_room(what: str, *, download: int, load: int, folder: str | Path) -> 
                 f"{what} needs {needed / 1e9:.1f} GB of {place}, but {free / 1e9:.1f} GB are free: {remedy}. Nothing "
                 f"was downloaded."
             )
+
+
+def require_room_in_cache(what: str, sizes: Callable[[], tuple[int, int]]) -> None:
+    """Raise NotEnoughRoom if there is none for `sizes`: bytes to download to the Hub's cache, and bytes to load.
+
+    If the Hub cannot be asked, nothing is required: what the cache holds can still be loaded.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    try:
+        download, load = sizes()
+    except ConnectionError as error:
+        logger.info("how much %s takes is not known: %s", what, error)
+        return
+    require_room(what, download=download, load=load, folder=HF_HUB_CACHE)
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """Write the repository's address, the install cell and the badges wherever they belong.
 
 The address stands in pyproject.toml; everything else is made from it. `python scripts/publish.py` after a change to a
-notebook; `make slug SLUG=owner/name REF=v1.0` when the repository moves or a release is tagged, so that badges and
-install cells mean the same commit.
+notebook; `make slug SLUG=owner/name REF=v0.1.0` when the repository moves or a release is tagged, so that badges
+and install cells mean the same commit; a tag is v and the version.
 """
 
 import json

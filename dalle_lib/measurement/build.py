@@ -70,10 +70,9 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
 
 def checkpoint_layers(model: nn.Module) -> None:
     """Make a transformers model recompute its layers in the backward pass."""
-    new_name = getattr(
-        model, "activation_checkpointing_enable", None
-    )  # transformers 5.15, as in Colab, has the old one
-    (new_name or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    # transformers 5.15, which Colab has, knows the old name alone; version 6 will know the new one alone.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: float, model: nn.Module):

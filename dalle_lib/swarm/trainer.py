@@ -1,7 +1,6 @@
 """The trainer: computes gradients, shares them, and tells what it does."""
 
 import hashlib
-import logging
 import math
 import os
 import threading
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import hivemind
 import torch
-from huggingface_hub.constants import HF_HUB_CACHE
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.machine import require_room, working_gpus
+from dalle_lib.machine import require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, stream_codes
@@ -25,8 +23,6 @@ from dalle_lib.swarm.optimizer import CollaborativeOptimizer, build_optimizer, r
 from dalle_lib.swarm.settings import PeerSettings
 from dalle_lib.swarm.state import load_state, save_state
 from dalle_lib.swarm.status import PeerStatus, SwarmStatus
-
-logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
@@ -65,16 +61,6 @@ def batches_of(card: RunCard, settings: PeerSettings) -> Iterator[Batch]:
     )
 
 
-def _require_room(card: RunCard) -> None:
-    """Raise NotEnoughRoom if the run's files would not fit here, before any is downloaded."""
-    try:
-        size, weights = card.downloads()
-    except ConnectionError as error:  # what is in the cache can still be loaded
-        logger.info("how much the run takes is not known: %s", error)
-        return
-    require_room(f"run {card.name!r}", download=size, load=weights, folder=HF_HUB_CACHE)
-
-
 class Trainer:
     """One peer's part in a run, from joining to leaving."""
 
@@ -83,7 +69,7 @@ class Trainer:
         found = working_gpus() if settings.device == "auto" else []
         self.device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
         self.idle_gpus = found[1:]
-        _require_room(card)
+        require_room_in_cache(f"run {card.name!r}", card.downloads)
         self.model = initial_model(card).to(self.device)
         self.samples = self.samples_at_epoch_start = 0
         self.losses: list[float] = []
