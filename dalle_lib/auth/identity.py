@@ -1,0 +1,64 @@
+"""The key by which a peer is known: to libp2p, to the hash table, and to the run's authority."""
+
+import logging
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.protobuf.message import DecodeError
+from hivemind.proto import crypto_pb2
+from hivemind.utils.crypto import RSAPrivateKey
+
+from dalle_lib.auth.authority import others_can_read, write_private
+from dalle_lib.auth.tokens import Refused, check_key, key_bytes, peer_id_of
+
+logger = logging.getLogger(__name__)
+
+
+class Identity:
+    """A peer's RSA key, in a file from which `hivemind.DHT(identity_path=...)` takes its id."""
+
+    def __init__(self, private_key: RSAPrivateKey) -> None:
+        self.private_key = private_key
+        """Signs records and requests."""
+        self.public_key: bytes = key_bytes(_loaded(private_key.to_bytes()).public_key())
+        """DER, SubjectPublicKeyInfo, as tokens hold it."""
+        self.peer_id: str = peer_id_of(self.public_key)
+
+    def __repr__(self) -> str:
+        return f"Identity(peer_id={self.peer_id!r})"
+
+    @classmethod
+    def load_or_create(cls, file: str | Path) -> "Identity":
+        """Return the identity in a file, which is made if missing. Raises ValueError if it holds something else."""
+        file = Path(file)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            message = crypto_pb2.PrivateKey(key_type=crypto_pb2.RSA, data=RSAPrivateKey().to_bytes())
+            write_private(file, message.SerializeToString())
+        if others_can_read(file):
+            logger.warning("other users of this computer can read %s, and so pass for this peer: chmod 600 it", file)
+        try:
+            identity = cls(_LoadedKey(crypto_pb2.PrivateKey.FromString(file.read_bytes()).data))
+            check_key(identity.public_key)
+        except Refused as error:
+            raise ValueError(f"{file}: {error}") from error
+        except (DecodeError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ValueError(
+                f"expected {file} to hold a peer's identity: {error}. Move it away, and a new one is made; "
+                "the peer then needs a new token."
+            ) from error
+        return identity
+
+
+class _LoadedKey(RSAPrivateKey):
+    def __init__(self, data: bytes) -> None:  # hivemind's own can only make new keys
+        self._private_key = _loaded(data)
+
+
+def _loaded(data: bytes) -> rsa.RSAPrivateKey:
+    key = serialization.load_der_private_key(data, password=None)
+    if not isinstance(key, rsa.RSAPrivateKey):
+        raise ValueError(f"it is {type(key).__name__}, not RSA")
+    return key

@@ -1,0 +1,197 @@
+"""Calls of the hash table between members only."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import hivemind
+from cryptography.hazmat.primitives import serialization
+from hivemind.proto import auth_pb2, dht_pb2
+from hivemind.utils.auth import TokenAuthorizerBase
+from hivemind.utils.crypto import RSAPublicKey
+from hivemind.utils.timed_storage import get_dht_time
+
+from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.clocks import ClockWatch
+from dalle_lib.auth.identity import Identity
+from dalle_lib.auth.tokens import AccessToken, Refused
+
+logger = logging.getLogger(__name__)
+
+RENEW_BEFORE = timedelta(minutes=10)
+_RETRY_AFTER = timedelta(minutes=1)
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Members(TokenAuthorizerBase):
+    """Signs this peer's calls with its token, and answers and believes those of other members alone.
+
+    For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `renew` returns a new token for the
+    same identity; it is called, in a thread of the hash table's process, from RENEW_BEFORE the old one expires.
+    Raises Refused for a token that is not this peer's, or not valid now.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        token: AccessToken,
+        authority: str,
+        run: str,
+        renew: Callable[[], AccessToken] | None = None,
+    ) -> None:
+        super().__init__(identity.private_key)
+        self.clocks = ClockWatch()
+        self._peer_id, self._authority, self._run = identity.peer_id, authority_key(authority), run
+        self._ask, self._renewal = renew, None
+        self._carry(token)
+
+    def _carry(self, token: AccessToken) -> None:
+        token.check(self._authority, self._run, _now())
+        if token.peer_id != self._peer_id:
+            raise Refused(
+                f"the access token is for peer {token.peer_id}, but this is {self._peer_id}: ask for one for this "
+                "identity, or take the identity file that it was issued for."
+            )
+        self.token = token
+        self._act_at = token.expires - RENEW_BEFORE
+
+    async def get_token(self) -> auth_pb2.AccessToken:
+        """Return what hivemind sends with each call."""
+        return _message(self.token)
+
+    def does_token_need_refreshing(self, access_token: auth_pb2.AccessToken) -> bool:
+        """Return whether a newer one has come."""
+        return access_token.signature != self.token.to_bytes()
+
+    def is_token_valid(self, access_token: auth_pb2.AccessToken) -> bool:
+        """Return whether it is a member's."""
+        try:
+            self._issued(access_token).check_unexpired(_now())
+        except ValueError as error:
+            logger.debug("refused: %s", error)
+            return False
+        return True
+
+    def _issued(self, message: auth_pb2.AccessToken) -> AccessToken:
+        """Return the token in a message, expired or not. Raises ValueError if the authority did not issue it."""
+        token = AccessToken.from_bytes(message.signature)
+        token.check_issued(self._authority, self._run)
+        if message != _message(token):
+            raise Refused("hivemind's fields do not say what the authority signed")
+        return token
+
+    async def refresh_token_if_needed(self) -> None:
+        """Have the token renewed in good time, in the background: calls must not wait for a slow server."""
+        now = _now()
+        if now >= self._act_at:
+            if self._ask is None:
+                self._tell_of_the_end(now)
+            elif self._renewal is None or self._renewal.done():
+                self._act_at = now + _RETRY_AFTER
+                self._renewal = asyncio.create_task(self._renew())
+        await super().refresh_token_if_needed()
+
+    def _tell_of_the_end(self, now: datetime) -> None:
+        if now < self.token.expires:
+            minutes = (self.token.expires - now).total_seconds() / 60
+            logger.warning(
+                "This peer's access token expires in %.0f minutes and is not renewed: other members will then refuse "
+                "this peer. Ask for a new one, and start the peer again.",
+                minutes,
+            )
+            self._act_at = self.token.expires
+        else:
+            logger.error("This peer's access token has expired: get a new one, and start the peer again.")
+            self._act_at = _NEVER
+
+    async def _renew(self) -> None:
+        try:
+            self._carry(await asyncio.to_thread(self._ask))
+        except Exception as error:  # whatever the one who asks runs into: the old token may still do
+            logger.warning(
+                "This peer's access token, which expires at %s, could not be renewed (%s: %s); trying again in %.0f s.",
+                f"{self.token.expires:%Y-%m-%d %H:%M:%S} UTC",
+                type(error).__name__,
+                error,
+                _RETRY_AFTER.total_seconds(),
+            )
+        else:
+            logger.info("This peer's access token was renewed.")
+
+    async def validate_request(self, request) -> bool:
+        """Return whether a member made this call just now.
+
+        A ping may come at any time by its sender's clock: our answer tells our time, so that he can learn that his
+        clock is off. hivemind 1.1.12 does not answer him, and says nothing.
+        """
+        sender, ahead_s = request.auth.client_access_token, request.auth.time - get_dht_time()
+        if abs(ahead_s) <= self._MAX_CLIENT_SERVICER_TIME_DIFF.total_seconds():
+            is_valid = is_signed = await super().validate_request(request)
+        else:  # also what is not a number, which hivemind 1.1.12 takes for any time
+            is_signed = self._is_signed(request, sender)
+            is_valid = is_signed and isinstance(request, dht_pb2.PingRequest) and self.is_token_valid(sender)
+        if is_signed:
+            self.clocks.hear(sender.public_key, sender.username, ahead_s)
+        return is_valid
+
+    async def validate_response(self, response, request) -> bool:
+        """Return whether a member gave this answer to our call."""
+        is_answer = isinstance(response, dht_pb2.PingResponse) and response.auth.nonce == request.auth.nonce
+        sender = response.auth.service_access_token
+        # His token may have expired by our clock: if it is our clock that is wrong, this is how we learn it.
+        if is_answer and self._is_signed(response, sender):
+            # His clock was read between our sending and now; only what lies outside is its difference.
+            since_sent_s, since_now_s = response.dht_time - request.auth.time, response.dht_time - get_dht_time()
+            self.clocks.hear(sender.public_key, sender.username, min(since_sent_s, 0.0) + max(since_now_s, 0.0))
+        return await super().validate_response(response, request)
+
+    def _is_signed(self, message, sender: auth_pb2.AccessToken) -> bool:
+        """Return whether a message is signed by one to whom the authority has issued a token, expired or not."""
+        try:
+            self._issued(sender)
+        except ValueError as error:
+            logger.debug("refused: %s", error)
+            return False
+        signature, message.auth.signature = message.auth.signature, b""
+        is_signed = RSAPublicKey.from_bytes(sender.public_key).verify(message.SerializeToString(), signature)
+        message.auth.signature = signature
+        return is_signed
+
+
+def current_token(dht: hivemind.DHT) -> AccessToken:
+    """Return the token that a hash table with `Members` now carries, renewed or not."""
+    return dht.run_coroutine(partial(_ask_members, question=_token_of))
+
+
+def clock_offset_s(dht: hivemind.DHT) -> float | None:
+    """Return by how many seconds this computer's clock is ahead of other members', as heard by the hash table."""
+    return dht.run_coroutine(partial(_ask_members, question=_offset_of))
+
+
+async def _ask_members(_dht: hivemind.DHT, node, question: Callable[[Members], object]) -> object:
+    return question(node.protocol.authorizer)
+
+
+def _token_of(members: Members) -> AccessToken:
+    return members.token
+
+
+def _offset_of(members: Members) -> float | None:
+    return members.clocks.offset_s
+
+
+def _message(token: AccessToken) -> auth_pb2.AccessToken:
+    """Return a token as hivemind sends it: whole where hivemind has a signature, its fields again beside it."""
+    key = serialization.load_der_public_key(token.public_key)
+    return auth_pb2.AccessToken(
+        username=token.user,
+        public_key=key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH),
+        expiration_time=token.expires.isoformat(),
+        signature=token.to_bytes(),
+    )
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(get_dht_time(), UTC)

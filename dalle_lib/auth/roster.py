@@ -1,0 +1,196 @@
+"""Who is a member: each peer's token in the hash table, where all can look it up, and nobody can put a false one.
+
+hivemind shows a validator the hash of a key, so keys of unlimited number cannot be guarded: here they are 256, each a
+dictionary of the tokens of about one peer in 256, by peer id.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from datetime import UTC, datetime
+from functools import partial
+
+import hivemind
+from hivemind.dht import DHTID, DHTNode
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.utils.timed_storage import get_dht_time
+
+from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.tokens import AccessToken, Refused
+
+logger = logging.getLogger(__name__)
+
+MISS_S = 1.0
+"""For so long a peer that had no token is not looked up again."""
+_SHARDS = 256
+_HEADER_BYTES = len(DHTProtocol.serializer.dumps(bytes(1000))) - 1000
+"""Of msgpack, before 256 to 65535 bytes; a token is never shorter or longer."""
+
+
+def token_key(run_key: str, peer_id: str) -> str:
+    """Return the key of the dictionary in which a peer's token is, under its id."""
+    return _key(run_key, hashlib.sha256(peer_id.encode()).digest()[0])
+
+
+def publish_token(dht: hivemind.DHT, token: AccessToken, run_key: str) -> bool:
+    """Put a peer's token where others look it up, and return whether it can be found there.
+
+    Do so again from time to time: what the hash table holds goes with the peers that hold it.
+    """
+    key = token_key(run_key, token.peer_id)
+    # What a peer in client mode holds, nobody can ask for: let it hold none of the copies.
+    dht.store(
+        key,
+        token.to_bytes(),
+        expiration_time=token.expires.timestamp(),
+        subkey=token.peer_id,
+        exclude_self=dht.client_mode,
+    )
+    # Not what store() returns: to store again what is there already is a failure to hivemind.
+    return token.to_bytes() in dht.run_coroutine(_look(run_key, token.peer_id))
+
+
+async def find_token(dht: hivemind.DHT, run_key: str, peer_id: str, authority: str, run: str) -> AccessToken | None:
+    """Return the token that a peer has published and that is valid now, the latest to expire; None if there is none."""
+    copies = await dht.run_coroutine(_look(run_key, peer_id), return_future=True)
+    return _best(copies, peer_id, authority, run)
+
+
+def _look(run_key: str, peer_id: str) -> partial:
+    return partial(_copies, key=token_key(run_key, peer_id), peer_id=peer_id)
+
+
+def _best(copies: set[bytes], peer_id: str, authority: str, run: str) -> AccessToken | None:
+    found = []
+    for data in copies:
+        try:
+            token = AccessToken.from_bytes(data)
+            check_token_of(peer_id, token, authority_key(authority), run)
+            found.append(token)
+        except ValueError as error:
+            logger.debug("a token of %s does not count: %s", peer_id, error)
+    return max(found, key=lambda token: token.expires, default=None)
+
+
+async def _copies(_dht: hivemind.DHT, node: DHTNode, key: str, peer_id: str) -> set[bytes]:
+    """Return what the peers that should hold a dictionary have in it under an id.
+
+    DHT.get of hivemind 1.1.12 will not do: it ends at the first answer that claims never to expire, which may hold
+    nothing, and keeps that for ever; so one liar could hide a member.
+    """
+    key_id = DHTID.generate(source=key)
+    nearest = (await node.find_nearest_nodes([key_id], k_nearest=node.num_replicas, exclude_self=True))[key_id]
+    answers = await asyncio.gather(*(node.protocol.call_find(peer, [key_id]) for peer in nearest.values()))
+    copies = [node.protocol.storage.get(key_id)]
+    copies += [answer[key_id][0] for answer in answers if answer and key_id in answer]
+    entries = [copy.value.get(peer_id) for copy in copies if copy and isinstance(copy.value, DictionaryDHTValue)]
+    return {entry.value[_HEADER_BYTES:] for entry in entries if entry}
+
+
+def check_token_of(peer_id: str, token: AccessToken, authority: bytes, run: str) -> None:
+    """Return if a token lets that peer take part now. Raises Refused otherwise."""
+    if token.peer_id != peer_id:
+        raise Refused(f"the access token is for peer {token.peer_id}, not for {peer_id}")
+    token.check(authority, run, datetime.fromtimestamp(get_dht_time(), UTC))
+
+
+class TokenValidator(RecordValidatorBase):
+    """Lets tokens alone be stored where a run's tokens are, each under its peer's id and until it expires.
+
+    Whether a token has expired meanwhile is not looked at: peers' clocks differ, and hivemind drops a whole dictionary
+    for one entry that it finds invalid. Entries vanish with their tokens anyway.
+    """
+
+    def __init__(self, authority: str, run: str, run_key: str) -> None:
+        self._authority, self._run, self._run_key = authority_key(authority), run, run_key
+        self._keys = {_hashed(_key(run_key, shard)) for shard in range(_SHARDS)}
+
+    def validate(self, record: DHTRecord) -> bool:
+        """Return whether a record may be stored, or believed; records under other keys are not looked at."""
+        if record.key not in self._keys:
+            return True
+        try:
+            token = AccessToken.from_bytes(record.value[_HEADER_BYTES:])
+            token.check_issued(self._authority, self._run)
+        except ValueError as error:
+            logger.debug("a record among tokens is refused: %s", error)
+            return False
+        expected = DHTRecord(
+            _hashed(token_key(self._run_key, token.peer_id)),
+            DHTProtocol.serializer.dumps(token.peer_id),
+            DHTProtocol.serializer.dumps(token.to_bytes()),
+            token.expires.timestamp(),
+        )
+        return record == expected
+
+
+class Roster:
+    """The members that this process has met; made before a process forks, each side goes on by itself.
+
+    A member's role and user count as they were first seen, until that token expires or a newer one is learnt.
+    """
+
+    def __init__(self, authority: str, run: str, run_key: str, dht: hivemind.DHT) -> None:
+        self._authority, self._run, self._run_key, self._dht = authority, run, run_key, dht
+        self._tokens: dict[str, AccessToken] = {}
+        self._missed: dict[str, float] = {}
+        self._lookups: dict[str, asyncio.Task] = {}
+
+    def known(self, peer_id: str) -> AccessToken | None:
+        """Return the token of a peer that was met before, if it is still valid."""
+        token = self._tokens.get(peer_id)
+        return token if token is not None and get_dht_time() < token.expires.timestamp() else None
+
+    def learn(self, peer_id: str, token: AccessToken) -> None:
+        """Note a token that a peer has shown. Raises Refused if it does not let that peer take part now."""
+        known = self.known(peer_id)
+        if known == token:
+            return
+        check_token_of(peer_id, token, authority_key(self._authority), self._run)
+        if known is None or known.expires < token.expires:
+            self._tokens = {peer: valid for peer in self._tokens if (valid := self.known(peer)) is not None}
+            self._tokens[peer_id] = token
+
+    async def member(self, peer_id: str) -> AccessToken | None:
+        """Return a peer's valid token, looked up if it is not known; None if it has none."""
+        if (token := self.known(peer_id)) is not None or self._was_missed(peer_id):
+            return token
+        if peer_id not in self._lookups:
+            self._lookups[peer_id] = asyncio.create_task(self._look_up(peer_id))
+        return await asyncio.shield(self._lookups[peer_id])
+
+    def fetch(self, peer_id: str) -> AccessToken | None:
+        """Return what `member` does, for those who cannot await it: this blocks while it looks."""
+        if (token := self.known(peer_id)) is not None or self._was_missed(peer_id):
+            return token
+        copies = self._dht.run_coroutine(_look(self._run_key, peer_id))
+        return self._note(peer_id, _best(copies, peer_id, self._authority, self._run))
+
+    async def _look_up(self, peer_id: str) -> AccessToken | None:
+        try:
+            found = await find_token(self._dht, self._run_key, peer_id, self._authority, self._run)
+            return self._note(peer_id, found)
+        finally:
+            del self._lookups[peer_id]
+
+    def _was_missed(self, peer_id: str) -> bool:
+        return time.monotonic() - self._missed.get(peer_id, -MISS_S) < MISS_S
+
+    def _note(self, peer_id: str, found: AccessToken | None) -> AccessToken | None:
+        if found is not None:
+            self.learn(peer_id, found)
+            return found
+        self._missed = {peer: at for peer, at in self._missed.items() if self._was_missed(peer)}
+        self._missed[peer_id] = time.monotonic()
+        return None
+
+
+def _key(run_key: str, shard: int) -> str:
+    return f"{run_key}_members_{shard:02x}"
+
+
+def _hashed(key: str) -> bytes:
+    return DHTID.generate(source=key).to_bytes()

@@ -1,0 +1,178 @@
+"""The authority's word that a peer belongs to a user who may take part in a run."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_NAME = b"dalle-lib access token "
+_MAGIC = _NAME + b"1\n"
+"""The version is part of what is signed; another layout needs another number."""
+_LONGEST_BYTES = 4096
+_LONGEST_NAME = 200
+_FIELDS = 6
+_KEY_BITS = range(2048, 4097)
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_S = 253_402_300_799
+"""The end of the year 9999, the last that datetime knows."""
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+class Refused(ValueError):
+    """A token does not count here; its text says why, and what to do."""
+
+
+class Role(StrEnum):
+    """What the authority trusts a user with."""
+
+    MEMBER = "member"
+    VOUCHED = "vouched"
+    """A member whom the organisers know; a run may let these alone reduce."""
+
+
+@dataclass(frozen=True)
+class AccessToken:
+    """Names a user, what he may do in which run, and the peer of his that it is for."""
+
+    user: str
+    role: Role
+    run: str
+    public_key: bytes
+    """The peer's RSA key, from which its id follows: DER, SubjectPublicKeyInfo."""
+    expires: datetime
+    """In UTC, whole seconds."""
+    signature: bytes = b""
+
+    def __post_init__(self) -> None:
+        for name, text in ("user", self.user), ("run", self.run):
+            if not text or not text.isprintable() or len(text) > _LONGEST_NAME:
+                raise ValueError(f"expected the {name} to be 1 to {_LONGEST_NAME} printable characters, not {text!r}")
+        if self.expires.utcoffset() != timedelta(0) or self.expires.microsecond or self.expires < _START:
+            raise ValueError(f"expected a time in UTC since 1970, to the second, not {self.expires!r}")
+
+    @property
+    def peer_id(self) -> str:
+        """The libp2p id of the peer that holds the private half of `public_key`."""
+        return peer_id_of(self.public_key)
+
+    def signed_bytes(self) -> bytes:
+        """Return what the authority signs: no two tokens share these bytes."""
+        seconds = int((self.expires - _START).total_seconds()).to_bytes(8)
+        fields = self.user.encode(), self.role.value.encode(), self.run.encode(), self.public_key, seconds
+        return _MAGIC + b"".join(map(_with_length, fields))
+
+    def to_bytes(self) -> bytes:
+        """Return the token as it travels."""
+        return self.signed_bytes() + _with_length(self.signature)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "AccessToken":
+        """Return the token that travelled as `data`. Raises ValueError for anything else."""
+        if len(data) > _LONGEST_BYTES:
+            raise ValueError(f"expected an access token of at most {_LONGEST_BYTES} bytes, but {len(data)} came")
+        if not data.startswith(_MAGIC):
+            what = "one of another version of this program" if data.startswith(_NAME) else f"{data[:30]!r}"
+            raise ValueError(f"expected an access token, but it is {what}: ask the run's authority for a new one")
+        user, role, run, public_key, seconds, signature = _split(data[len(_MAGIC) :])
+        if len(seconds) != 8 or int.from_bytes(seconds) > _LAST_S:
+            raise ValueError(f"expected the time when an access token expires, but it holds {seconds[:30]!r}")
+        expires = _START + timedelta(seconds=int.from_bytes(seconds))
+        try:
+            return cls(user.decode(), Role(role.decode()), run.decode(), public_key, expires, signature)
+        except ValueError as error:
+            raise ValueError(f"an access token is malformed: {error}") from error
+
+    def signed(self, signature: bytes) -> "AccessToken":
+        """Return this token with that signature."""
+        return replace(self, signature=signature)
+
+    def check_issued(self, authority: bytes, run: str) -> None:
+        """Return if the authority issued this for a peer of that run, however long ago. Raises Refused otherwise."""
+        try:
+            Ed25519PublicKey.from_public_bytes(authority).verify(self.signature, self.signed_bytes())
+        except InvalidSignature:
+            raise Refused(
+                f"the access token of {self.user!r} is not signed by the authority of {run!r}: it comes from another, "
+                "or was altered. Ask for one where the run says."
+            ) from None
+        if self.run != run:
+            raise Refused(
+                f"the access token of {self.user!r} is for the run {self.run!r}, not for {run!r}: ask for one."
+            )
+        check_key(self.public_key)
+
+    def check(self, authority: bytes, run: str, now: datetime) -> None:
+        """Return if this lets its peer take part in the run now. Raises Refused otherwise."""
+        self.check_issued(authority, run)
+        self.check_unexpired(now)
+
+    def check_unexpired(self, now: datetime) -> None:
+        """Return if it is still valid, whoever issued it. Raises Refused otherwise."""
+        if now >= self.expires:
+            late = timedelta(seconds=int((now - self.expires).total_seconds()))
+            raise Refused(
+                f"the access token of {self.user!r} expired {late} (h:mm:ss) ago: ask for a new one. "
+                f"If it is new, this computer's clock is wrong: it says {now:%Y-%m-%d %H:%M:%S} UTC."
+            )
+
+
+def check_key(public_key: bytes) -> None:
+    """Return if these are the bytes of an RSA key that a peer may have. Raises Refused otherwise."""
+    try:
+        key = serialization.load_der_public_key(public_key)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Refused(
+            f"the peer's key cannot be read ({error}): expected the public key of its identity file"
+        ) from None
+    if not isinstance(key, rsa.RSAPublicKey) or key.key_size not in _KEY_BITS:
+        kind = f"RSA of {key.key_size} bits" if isinstance(key, rsa.RSAPublicKey) else type(key).__name__
+        raise Refused(
+            f"expected the peer's key to be RSA of {_KEY_BITS[0]} to {_KEY_BITS[-1]} bits, but it is {kind}: "
+            "move the identity file away, so that a new one is made, and ask for a new token."
+        )
+    if key_bytes(key) != public_key:
+        # One key in two spellings would be two peers.
+        raise Refused("the peer's key is not in canonical DER: expected the public key of its identity file")
+
+
+def key_bytes(key: rsa.RSAPublicKey) -> bytes:
+    """Return an RSA key as tokens hold it."""
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def peer_id_of(public_key: bytes) -> str:
+    """Return the id that libp2p gives to the owner of an RSA key.
+
+    Source: github.com/libp2p/specs, peer-ids: base58 of the SHA-256 multihash of a protobuf of key type (0) and key.
+    """
+    length = len(public_key)
+    varint = bytes([length]) if length < 128 else bytes([length % 128 | 128, length // 128])
+    digest = hashlib.sha256(b"\x08\x00\x12" + varint + public_key).digest()
+    number, text = int.from_bytes(b"\x12\x20" + digest), ""
+    while number:
+        number, index = divmod(number, 58)
+        text = _BASE58[index] + text
+    return text
+
+
+def _with_length(field: bytes) -> bytes:
+    return len(field).to_bytes(4) + field
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Return the fields of a token, each of which follows its length. Raises ValueError if they do not fill it."""
+    fields = []
+    for _ in range(_FIELDS):
+        size = int.from_bytes(data[:4])
+        if len(data) < 4 + size:
+            raise ValueError(f"an access token ends within its field {len(fields) + 1} of {_FIELDS}")
+        fields.append(data[4 : 4 + size])
+        data = data[4 + size :]
+    if data:
+        raise ValueError(f"an access token is followed by {len(data)} bytes that are none of it")
+    return fields

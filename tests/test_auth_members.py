@@ -1,0 +1,225 @@
+"""Peers that carry a token: which calls they believe, how the token is renewed, and what they say of clocks."""
+
+import asyncio
+import logging
+import re
+import time
+from datetime import timedelta
+
+import pytest
+from auth_peers import RUN, identity, issued, members
+from hivemind.proto import auth_pb2, dht_pb2
+
+from dalle_lib.auth import AccessToken, Members, Refused
+from dalle_lib.auth.clocks import ClockWatch
+
+
+def test_a_peer_carries_no_token_of_another():
+    stolen = issued(identity("ada"))
+    with pytest.raises(Refused, match=f"is for peer {identity('ada').peer_id}, but this is"):
+        members(identity("eve"), stolen)
+    with pytest.raises(Refused, match="expired"):
+        members(identity("ada"), issued(identity("ada"), valid_for=timedelta(seconds=-1)))
+    with pytest.raises(ValueError, match="in base64"):
+        Members(identity("ada"), stolen, "no key", RUN)
+
+
+def test_a_token_that_has_expired_is_not_believed(monkeypatch):
+    ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
+    shown = asyncio.run(ada.get_token())
+    for late_s, is_believed in (-1, True), (0, False):
+        now = ada.token.expires.timestamp() + late_s
+        monkeypatch.setattr("dalle_lib.auth.members.get_dht_time", lambda now=now: now)
+        assert bob.is_token_valid(shown) == is_believed
+
+
+def test_hiveminds_fields_must_say_what_the_authority_signed():
+    ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
+    shown = asyncio.run(ada.get_token())
+    theirs = asyncio.run(bob.get_token())
+    assert bob.is_token_valid(shown)
+    for field in "username", "public_key", "expiration_time", "signature":
+        changed = auth_pb2.AccessToken()
+        changed.CopyFrom(shown)
+        setattr(changed, field, type(getattr(shown, field))())
+        assert not bob.is_token_valid(changed), field
+        setattr(changed, field, getattr(theirs, field))
+        assert bob.is_token_valid(changed) == (field == "expiration_time" and shown == changed), field
+
+
+def ping(sender: Members, **auth) -> dht_pb2.PingRequest:
+    """Return a ping that `sender` has signed, as hivemind does, with these fields besides."""
+    request = dht_pb2.PingRequest()
+    return signed(request, sender, **auth)
+
+
+def signed(request, sender: Members, **auth):
+    asyncio.run(sender.sign_request(request, None))
+    request.auth.signature = b""
+    for field, value in auth.items():
+        setattr(request.auth, field, value)
+    request.auth.signature = sender._local_private_key.sign(request.SerializeToString())
+    return request
+
+
+def accepts(receiver: Members, request) -> bool:
+    copy = type(request)()
+    copy.CopyFrom(request)
+    return asyncio.run(receiver.validate_request(copy))
+
+
+def test_a_call_counts_once_and_for_a_minute():
+    ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
+    find = signed(dht_pb2.FindRequest(keys=[b"key"]), bob)
+    assert accepts(ada, find)
+    assert not accepts(ada, find), "replayed"
+    now = time.time()
+    for ahead_s, counts in [(50, True), (-50, True), (70, False), (-70, False), (float("nan"), False)]:
+        late = signed(dht_pb2.FindRequest(keys=[b"key"]), bob, time=now + ahead_s)
+        assert accepts(ada, late) == counts, ahead_s
+
+
+def test_a_ping_is_answered_whatever_its_senders_clock_if_he_is_a_member(monkeypatch):
+    ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
+    for ahead_s in 70, -70, -1e9:
+        assert accepts(ada, ping(bob, time=time.time() + ahead_s))
+    assert accepts(ada, ping(bob, time=float("nan")))
+    assert ada.clocks.offset_s == pytest.approx(1e9, abs=5), "the last that is a number"
+    forged = ping(bob, time=time.time() + 70)
+    forged.auth.signature = forged.auth.signature[:-8] + b"AAAAAAA="
+    assert not accepts(ada, forged)
+    unsigned = ping(bob, time=time.time() + 70)
+    unsigned.auth.client_access_token.Clear()
+    assert not accepts(ada, unsigned)
+    tomorrow = time.time() + 86400
+    monkeypatch.setattr("dalle_lib.auth.members.get_dht_time", lambda: tomorrow)
+    assert not accepts(ada, ping(bob, time=tomorrow + 70)), "his token has expired"
+
+
+def calls(*peers: Members, count: int = 1) -> None:
+    """Have each peer sign some calls, with time between them for what it does in the background."""
+
+    async def run() -> None:
+        for _ in range(count):
+            for peer in peers:
+                await peer.sign_request(dht_pb2.PingRequest(), None)
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+
+
+def test_a_token_is_renewed_before_it_expires_and_not_sooner():
+    ada = identity("ada")
+    old, new = issued(ada, valid_for=timedelta(minutes=9)), issued(ada, valid_for=timedelta(minutes=30))
+    asked = []
+
+    def renew() -> AccessToken:
+        asked.append(1)
+        return new
+
+    fresh = members(ada, issued(ada, valid_for=timedelta(minutes=11)), renew=renew)
+    calls(fresh, count=3)
+    assert not asked
+    peer = members(ada, old, renew=renew)
+    calls(peer, count=3)
+    assert peer.token == new
+    assert len(asked) == 1
+    request = dht_pb2.PingRequest()
+    asyncio.run(peer.sign_request(request, None))
+    assert AccessToken.from_bytes(request.auth.client_access_token.signature) == new
+
+
+def test_calls_do_not_wait_for_a_renewal():
+    def slow() -> AccessToken:
+        time.sleep(1.0)
+        return issued(identity("ada"))
+
+    async def first_call() -> float:
+        start = time.monotonic()
+        await peer.sign_request(dht_pb2.PingRequest(), None)
+        return time.monotonic() - start
+
+    peer = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=9)), renew=slow)
+    assert asyncio.run(first_call()) < 0.5
+
+
+@pytest.mark.parametrize("failure", ["raises", "another's token"])
+def test_a_failed_renewal_is_told_and_the_old_token_goes_on(caplog, failure):
+    asked = []
+
+    def renew() -> AccessToken:
+        asked.append(1)
+        if failure == "raises":
+            raise ConnectionError("the server sleeps")
+        return issued(identity("eve"))
+
+    old = issued(identity("ada"), valid_for=timedelta(minutes=9))
+    peer = members(identity("ada"), old, renew=renew)
+    calls(peer, count=3)
+    assert peer.token == old
+    assert len(asked) == 1, "it is not asked again at each call"
+    told = "the server sleeps" if failure == "raises" else f"is for peer {identity('eve').peer_id}"
+    assert re.search(f"could not be renewed .*{told}.* again in 60 s", caplog.text)
+
+
+def test_the_end_of_a_token_that_nobody_renews_is_told_twice(caplog, monkeypatch):
+    peer = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=11)))
+    now = time.time()
+    for minutes in 0, 2, 2, 5, 12, 12, 100:
+        monkeypatch.setattr("dalle_lib.auth.members.get_dht_time", lambda minutes=minutes: now + 60 * minutes)
+        calls(peer)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
+    assert "expires in 9 minutes and is not renewed" in caplog.text
+    assert "has expired: get a new one" in caplog.text
+
+
+def test_a_clock_that_is_off_is_told_once(caplog):
+    watch = ClockWatch()
+    assert watch.offset_s is None
+    for _ in range(3):
+        watch.hear(b"1", "ada", 45.0)
+    assert [record.getMessage().split(".")[0] for record in caplog.records] == [
+        "This computer's clock is 45 s behind that of 'ada'"
+    ]
+    assert watch.offset_s == -45
+
+
+def test_clocks_within_half_a_minute_are_not_worth_a_word(caplog):
+    watch = ClockWatch()
+    for peer, ahead_s in enumerate((29.9, -29.9, 0, float("nan"), float("inf"))):
+        watch.hear(bytes([peer]), "ada", ahead_s)
+    assert not caplog.records
+    assert watch.offset_s == 0
+
+
+def test_it_is_the_clock_of_the_one_who_differs_from_most(caplog):
+    ours, theirs = ClockWatch(), ClockWatch()
+    for peer in range(3):
+        theirs.hear(bytes([peer]), f"user {peer}", 0.5)
+    for _ in range(2):
+        theirs.hear(b"eve", "eve", -4000.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The clock of 'eve' is 4000 s behind ours and most members'."
+    ]
+    caplog.clear()
+    for peer in range(3):
+        ours.hear(bytes([peer]), f"user {peer}", 4000.0 + peer)
+    assert len(caplog.records) == 1
+    ours.hear(b"4", "same trouble", 0.0)
+    assert len(caplog.records) == 1
+    assert ours.offset_s == -4000.5
+
+
+def test_a_clock_that_goes_wrong_again_is_told_again(caplog):
+    watch = ClockWatch()
+    for ahead_s in 45.0, 0.0, -45.0:
+        watch.hear(b"1", "ada", ahead_s)
+    assert [re.search("ahead|behind", record.getMessage())[0] for record in caplog.records] == ["behind", "ahead"]
+
+
+def test_clocks_heard_long_ago_are_forgotten():
+    watch = ClockWatch()
+    for peer in range(1000):
+        watch.hear(peer.to_bytes(2), "ada", float(peer))
+    assert watch.offset_s == -(936 + 999) / 2
+    assert len(watch._told) <= 65
