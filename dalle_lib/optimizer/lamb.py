@@ -1,24 +1,36 @@
 """LAMB whose statistics take one byte a value."""
 
+import logging
 import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.optim import Optimizer
 
-from dalle_lib.optimizer.blockwise import dequantize, quantize
+from dalle_lib.optimizer.blockwise import BLOCK, dequantize, quantize
+
+logger = logging.getLogger(__name__)
 
 QUANTISED_FROM = 65536
 """Tensors with fewer elements keep 32-bit statistics."""
+_CHUNK = {"cpu": 64 * BLOCK, "cuda": 1024 * BLOCK}
+"""Values that are updated at a time: what is computed of them stays in a CPU's cache, or keeps a GPU busy."""
+_IS_SIGNED = {"first": True, "second": False}
+"""The statistics."""
 
 
 class LAMB8bit(Optimizer):
     """LAMB without bias correction; gradients are clipped together, statistics are stored block-wise in 8 bits.
 
-    `bits=32` stores them in float32: the reference. A step whose gradients are not all finite changes nothing and is
-    counted in `skipped_steps`. Statistics live on the device of their parameter, and exist from the start: hivemind
-    would otherwise create them by a step with zero gradients, in which weight decay alone shrinks every weight.
+    `bits=32` stores them in float32: the reference. 8 bits put the accumulated update off by 1 to 2%; by 5% where
+    gradients of a matrix's columns span two decades, as small values beside large ones keep few bits (see the tests).
+
+    A step whose gradients are not all finite changes nothing, is told in the log and counted in `skipped_steps`.
+    Gradients are left as they are. Parameters may be of any floating type; arithmetic is in float32. Statistics live on
+    the device of their parameter, and exist from the start: hivemind would otherwise create them by a step with zero
+    gradients, in which weight decay alone shrinks every weight. They are updated in place.
 
     Sources: arXiv:1904.00962 (LAMB), arXiv:2110.02861 (block-wise dynamic quantisation).
     """
@@ -45,64 +57,137 @@ class LAMB8bit(Optimizer):
         self.grad_norm = math.nan
         self.skipped_steps = 0
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-        for group in self.param_groups:
-            for p in group["params"]:
-                for name in "first", "second":
-                    self._write(self.state[p], name, torch.zeros_like(p, memory_format=torch.contiguous_format))
+        for p in self._parameters():
+            self.state[p] = self._zeros(p)
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update all parameters that have a gradient; gradients are scaled in place when they are clipped."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        params = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        self.grad_norm = float(torch.nn.utils.clip_grad_norm_(params, math.inf))
+        self.grad_norm = _norm_of([p.grad for p in self._parameters() if p.grad is not None])
         if not math.isfinite(self.grad_norm):
             self.skipped_steps += 1
+            logger.warning(
+                "step skipped: the norm of the gradients is %s; %d so far", self.grad_norm, self.skipped_steps
+            )
             return loss
-        if self.grad_norm > self.max_grad_norm:
-            torch._foreach_mul_([p.grad for p in params], self.max_grad_norm / (self.grad_norm + 1e-6))
+        clip = min(1.0, self.max_grad_norm / (self.grad_norm + 1e-6))
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._update(p, group)
+                    self._update(p, group, clip)
         return loss
 
-    def _update(self, p: Tensor, group: dict) -> None:
-        beta1, beta2 = group["betas"]
-        state = self.state[p]
-        first = self._read(state, "first", p).mul_(beta1).add_(p.grad, alpha=1 - beta1)
-        second = self._read(state, "second", p).mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-        update = (first / second.sqrt().add_(group["eps"])).add_(p, alpha=group["weight_decay"])
-        self._write(state, "first", first)
-        self._write(state, "second", second)
-        weight_norm, update_norm = float(p.norm()), float(update.norm())
-        ratio = min(weight_norm, self.max_weight_norm) / update_norm if weight_norm and update_norm else 1.0
-        p.add_(update, alpha=-group["lr"] * ratio)
+    def _update(self, p: Tensor, group: dict, clip: float) -> None:
+        """Take a parameter's step, chunk by chunk.
 
-    def _is_quantised(self, p: Tensor) -> bool:
-        return self.bits == 8 and p.numel() >= QUANTISED_FROM
+        How far depends on the norm of the whole update, so all but the last chunk are computed twice: this takes no
+        longer than to write the update down and to read it again, and needs no memory of the parameter's size.
+        """
+        weights, gradients, state = p.detach().contiguous().view(-1), p.grad.contiguous().view(-1), self.state[p]
+        size = _chunk_size(p)
+        chunks = [slice(start, min(start + size, p.numel())) for start in range(0, p.numel(), size)]
 
-    def _read(self, state: dict, name: str, p: Tensor) -> Tensor:
-        """Return a statistic in float32."""
-        if not self._is_quantised(p):
-            return state[name]
-        return dequantize(state[name], state[f"{name}_scales"], signed=name == "first")
+        def advanced(chunk: slice) -> tuple[Tensor, Tensor, Tensor]:
+            return _advance(state, chunk, weights[chunk].float(), gradients[chunk].float() * clip, group)
 
-    def _write(self, state: dict, name: str, value: Tensor) -> None:
-        if self._is_quantised(value):
-            state[name], state[f"{name}_scales"] = quantize(value, signed=name == "first")
-        else:
-            state[name] = value
+        norms = []
+        for chunk in chunks:
+            first, second, update = advanced(chunk)
+            norms.append(torch.stack((vector_norm(weights[chunk], dtype=torch.float32), vector_norm(update))))
+        weight_norm, update_norm = vector_norm(torch.stack(norms), dim=0)
+        ratio = weight_norm.clamp(max=self.max_weight_norm) / update_norm
+        step = -group["lr"] * ratio.where((weight_norm > 0) & (update_norm > 0), 1.0)
+        for chunk in reversed(chunks):
+            if chunk != chunks[-1]:
+                first, second, update = advanced(chunk)
+            weights[chunk].add_(update.mul_(step))
+            _write(state, "first", chunk, first)
+            _write(state, "second", chunk, second)
+        if not p.is_contiguous():
+            p.copy_(weights.view(p.shape))
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _zeros(self, p: Tensor) -> dict[str, Tensor]:
+        """Return the statistics to begin with."""
+        if self.bits == 32 or p.numel() < QUANTISED_FROM:
+            return {name: torch.zeros(p.shape, dtype=torch.float32, device=p.device) for name in _IS_SIGNED}
+        state = {}
+        for name, signed in _IS_SIGNED.items():
+            code, _scale = quantize(torch.zeros(1, device=p.device), signed)
+            state[name] = code.expand(p.shape).contiguous()
+            state[f"{name}_scales"] = torch.zeros(math.ceil(p.numel() / BLOCK), device=p.device)
+        return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load statistics as they were saved; torch alone would turn the 8-bit ones into float32."""
-        saved = {key: dict(value) for key, value in state_dict["state"].items()}
-        super().load_state_dict(state_dict)
-        params = [p for group in self.param_groups for p in group["params"]]
+        """Load statistics as they were saved; torch alone would turn the 8-bit ones into float32.
+
+        Raises ValueError if they are not of this optimizer's names, types and shapes; nothing is loaded then.
+        """
+        params = self._parameters()
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        if len(ids) != len(params):
+            raise ValueError(f"expected statistics of {len(params)} parameters, but got those of {len(ids)}.")
+        for number, (i, p) in enumerate(zip(ids, params, strict=True)):
+            expected, came = _outline(self.state[p]), _outline(state_dict["state"].get(i, {}))
+            if expected != came:
+                raise ValueError(
+                    f"expected the statistics {expected} of parameter {number}, but got {came}. "
+                    f"Load what the same model's LAMB8bit with bits={self.bits} has saved."
+                )
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for i, p in zip(ids, params, strict=True):
-            if i in saved:
-                self.state[p] = {name: value.to(p.device, copy=True) for name, value in saved[i].items()}
+            self.state[p] = {name: value.to(p.device, copy=True) for name, value in state_dict["state"][i].items()}
+
+
+def _advance(state: dict, chunk: slice, weight: Tensor, gradient: Tensor, group: dict) -> tuple[Tensor, Tensor, Tensor]:
+    """Return both statistics of a chunk after this step, and the update that follows from them."""
+    beta1, beta2 = group["betas"]
+    first = _read(state, "first", chunk, beta1).add_(gradient, alpha=1 - beta1)
+    second = _read(state, "second", chunk, beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    update = (weight * group["weight_decay"]).addcdiv_(first, second.sqrt().add_(group["eps"]))
+    return first, second, update
+
+
+def _read(state: dict, name: str, chunk: slice, factor: float) -> Tensor:
+    """Return a chunk of a statistic in float32, times `factor`."""
+    values = state[name].view(-1)[chunk]
+    if f"{name}_scales" not in state:
+        return values * factor
+    return dequantize(values, state[f"{name}_scales"][_blocks(chunk)] * factor, _IS_SIGNED[name])
+
+
+def _write(state: dict, name: str, chunk: slice, values: Tensor) -> None:
+    if f"{name}_scales" in state:
+        values, state[f"{name}_scales"][_blocks(chunk)] = quantize(values, _IS_SIGNED[name])
+    state[name].view(-1)[chunk] = values
+
+
+def _blocks(chunk: slice) -> slice:
+    return slice(chunk.start // BLOCK, math.ceil(chunk.stop / BLOCK))
+
+
+def _chunk_size(tensor: Tensor) -> int:
+    return _CHUNK.get(tensor.device.type, _CHUNK["cuda"])
+
+
+def _outline(state: dict) -> dict[str, tuple]:
+    return {name: (value.dtype, tuple(value.shape)) for name, value in state.items()}
+
+
+def _norm_of(tensors: list[Tensor]) -> float:
+    """Return the norm of all values together.
+
+    It is summed chunk by chunk: over tens of millions of values at once, a CPU's sum in float32 is off by 0.3%.
+    """
+    norms = [
+        vector_norm(part, dtype=torch.float32)
+        for tensor in tensors
+        for part in tensor.reshape(-1).split(_chunk_size(tensor))
+    ]
+    return float(vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))) if norms else 0.0
