@@ -74,15 +74,17 @@ GPU in eager attention is held against its own bookkeeping of CUDA tensors witho
 class Benchmark:
     """What to measure."""
 
-    first: int | None = None
-    """Only the first so many points; the tables are left alone then."""
+    word: str = ""
+    """Only points in which this occurs, as a model's or an optimizer's name; what is known of the others stays."""
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def main(benchmark: Benchmark) -> None:
     """Measure all points, write the tables, print the comparison."""
     points = []
-    for model, options in POINTS[: benchmark.first]:
+    for model, options in POINTS:
+        if benchmark.word not in json.dumps([model, options]):
+            continue
         result = measure(model, Training(**options), steps=1, device=benchmark.device)
         point = {"model": model, "training": options, "device": benchmark.device, "predicted": result.predicted}
         point |= {"measured": result.peak, "saved": result.saved, "statistics": result.statistics}
@@ -90,20 +92,25 @@ def main(benchmark: Benchmark) -> None:
         error = f"{result.prediction_error:+.2%}" if result.fits else result.error
         print(json.dumps(point), error, flush=True)
     machine = describe_machine(benchmark.device)
-    if benchmark.first is None:
-        write(points, benchmark.device, machine)
+    write(points, benchmark.device, machine)
     worst = max(abs(point["predicted"] / point["measured"] - 1) for point in points if point["measured"])
     print(json.dumps({"figure": worst, "reference": 0.05, "ratio": worst / 0.05, "machine": machine}, indent=1))
 
 
 def write(points: list[dict], device: str, machine: str) -> None:
-    """Put one device's points in place of its old ones."""
+    """Put new points in place of the old ones, in the order in which all are measured."""
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {"machines": {}, "points": []}
     table["machines"][device] = machine
-    table["points"] = [p for p in table["points"] if p["device"] != device] + [p for p in points if p["measured"]]
+    known = {_name(point): point for point in [*table["points"], *points] if point["measured"]}
+    order = [json.dumps(point) for point in POINTS]
+    table["points"] = sorted(known.values(), key=lambda point: (point["device"], order.index(_name(point)[1])))
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(page(table))
+
+
+def _name(point: dict) -> tuple[str, str]:
+    return point["device"], json.dumps([point["model"], point["training"]])
 
 
 def page(table: dict) -> str:

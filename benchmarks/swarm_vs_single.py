@@ -11,6 +11,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import tyro
@@ -37,7 +38,7 @@ class Benchmark:
     trainers: int = 2
 
 
-def card_of(benchmark: Benchmark, delayed: bool) -> RunCard:
+def card_of(benchmark: Benchmark, delayed: Literal[False, "averaging"]) -> RunCard:
     """Return the embedded run, ending after the benchmark's epochs."""
     card = RunCard.load("emoji-mini")
     return card.with_changes(
@@ -71,7 +72,7 @@ def single(benchmark: Benchmark, seed: int) -> float:
     return held_out_loss(card, model)
 
 
-def swarm(benchmark: Benchmark, seed: int, delayed: bool) -> float:
+def swarm(benchmark: Benchmark, seed: int, delayed: Literal[False, "averaging"]) -> float:
     """Return the held-out loss of a private swarm that has trained as many epochs."""
     card = card_of(benchmark, delayed)
     trainers = [
@@ -91,7 +92,7 @@ def main(benchmark: Benchmark) -> None:
         reference = list(pool.map(single, [benchmark] * len(seeds), seeds))
     losses = {
         mode: [swarm(benchmark, seed, delayed) for seed in tqdm(seeds, desc=f"{mode} swarms")]
-        for mode, delayed in (("synchronous", False), ("delayed", True))
+        for mode, delayed in (("synchronous", False), ("delayed", "averaging"))
     }
     single_mean = sum(reference) / len(reference)
     means = {mode: sum(values) / len(values) for mode, values in losses.items()}

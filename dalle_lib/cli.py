@@ -163,28 +163,41 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Check whether this machine can take part in a run, and print a block to copy when asking for help.
+    """Check whether this machine can take part in a run, and what to do where it cannot.
 
-    Tokens, keys, addresses of others and your name in paths are left out.
+    Give it the settings with which you want to join. It starts what a peer needs, connects to the run's first peers,
+    sends one of them up to 8 MB, and asks the Hub for the time. It prints a block to copy when asking for help, without
+    tokens, keys, addresses of others and your name in paths. Its exit code is 1 if this machine cannot take part.
     """
 
-    run_name: Annotated[str, tyro.conf.arg(name="run")] = "emoji-mini"
-    """The run that you want to take part in."""
+    peer: Annotated[PeerSettings, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: PeerSettings(run="emoji-mini")
+    )
     folder: Path | None = None
-    """The folder of a peer that failed, for the end of its log."""
+    """The folder of a peer that failed: its settings are checked instead, and the end of its log is shown."""
     json: bool = False
-    """Print the checks as JSON on standard output."""
+    """Print the checks as JSON on standard output, with addresses."""
 
     def run(self) -> None:
         """Run it."""
-        from dalle_lib.preflight import preflight
+        from dalle_lib.doctor import doctor
+        from dalle_lib.machine import hub_token
         from dalle_lib.report import problem_report
+        from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
+        from dalle_lib.swarm.process import SETTINGS
 
-        if self.json:
-            print(preflight(self.run_name).to_json(orient="index"))
-        else:
-            print(problem_report(self.folder and Peer(self.folder), self.run_name))
+        if self.folder and not (self.folder / SETTINGS).is_file():
+            raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")
+        settings = PeerSettings.load(self.folder / SETTINGS) if self.folder else self.peer
+        token = None if settings.run in EMBEDDED_RUNS else hub_token()
+        checks = doctor(settings, self.folder or ".", token)
+        report = problem_report(self.folder and Peer(self.folder), checks=checks)
+        print(checks.to_json(orient="index") if self.json else report)
+        if missing := list(checks.index[~checks["ok"]]):
+            raise RuntimeError(
+                f"this machine cannot take part in {settings.run} yet: {', '.join(missing)} (see above)."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,62 +1,151 @@
-"""Whether this machine can take part, before anything is started."""
+"""Whether this machine can take part, as far as can be said without starting anything."""
 
 import importlib.util
+import multiprocessing
 import os
 import platform
+import re
+import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
+import torch
 
-from dalle_lib.machine import LOADING, DeviceCheck, free_disk, free_memory, gpus, this_platform
+from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 
 NEEDED_MEMORY = 3e9
 """Free bytes for the demo: its four peers took 0.4 to 0.6 GB each (proportional set size), the rest is room."""
 NEEDED_DISK = 0.5e9
+_WSL = "on Windows use WSL2: https://learn.microsoft.com/windows/wsl/install"
+_TORCH = "install torch for this machine again: https://pytorch.org/get-started/locally"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a peer needs, and whether it is here."""
+
+    what: str
+    needed: str
+    here: str
+    ok: bool
+    """False keeps this machine from taking part."""
+    remedy: str = ""
+    """What to do. Where `ok` is true it is advice."""
+
+
+def require(what: str, needed: str, here: str, ok: bool, remedy: str) -> Check:
+    """Return a check whose remedy is told only where it fails."""
+    return Check(what, needed, here, ok, "" if ok else remedy)
 
 
 def preflight(run: str = EMBEDDED_RUNS[-1], folder: str | Path = ".", token: str | None = None) -> pd.DataFrame:
-    """Return what a peer of `run` needs, what is here, and whether that is enough.
+    """Return what a peer of `run` needs, what is here, whether that is enough, and what to do where it is not.
 
     Of a run on the Hub only its card is downloaded, with `token` if it is private. Nothing is started, but each GPU
-    computes something. Raises ValueError if there is no such run, ConnectionError if the Hub cannot be asked.
+    computes something.
     """
+    return table([*_software(), *_machine(), *_run(run, folder, token), *_gpus()])
+
+
+def table(checks: Iterable[Check]) -> pd.DataFrame:
+    """Return checks as a table, with a row for each by what it is about."""
+    return pd.DataFrame([asdict(check) for check in checks]).set_index("what")
+
+
+def in_words(checks: pd.DataFrame) -> str:
+    """Return a table of checks as text: each in a line, and its remedy in the next one."""
+    width = max(map(len, checks.index))
+    lines = []
+    for row in checks.reset_index().itertuples():
+        mark = "FAILED" if not row.ok else "note" if row.remedy else "ok"
+        needed = "" if row.ok else f"; needed: {row.needed}"
+        lines.append(f"{mark:6}  {row.what:{width}}  {row.here}{needed}")
+        if row.remedy:
+            lines.append(f"{'':{width + 8}}  → {row.remedy}")
+    return "\n".join(lines)
+
+
+def _software() -> list[Check]:
+    default, *others = multiprocessing.get_all_start_methods()
+    can_fork = "fork" in (default, *others)
+    method = f"fork, which a peer chooses itself; Python's own choice is {default}" if can_fork else default
+    wanted = metadata.metadata("dalle-lib")["Requires-Python"]
+    new_enough = sys.version_info >= tuple(map(int, re.search(r">=(\d+)\.(\d+)", wanted).groups()))
+    wrong = compute_problem(torch.device("cpu"))
+    hivemind = importlib.util.find_spec("hivemind") is not None
+    install = _WSL if sys.platform == "win32" else 'pip install "dalle-lib[swarm]"'
+    return [
+        require("system", "Linux or macOS", platform.system(), platform.system() in ("Linux", "Darwin"), _WSL),
+        require("Python", wanted, platform.python_version(), new_enough, f"make an environment of Python {wanted}"),
+        require("start method", "fork", method, can_fork, _WSL),
+        require("torch", "computes", f"{torch.__version__}, {wrong or 'computes'}", wrong is None, _TORCH),
+        require("hivemind", "installed", "installed" if hivemind else "missing", hivemind, install),
+    ]
+
+
+def _machine() -> list[Check]:
+    here, cores = this_platform(), os.cpu_count() or 0
+    left = here.minutes_left()
+    limit = "none" if left is None else f"{left:.0f} minutes left for training"
+    return [
+        Check("platform", "any", here.name, True),
+        require("time limit", "1 minute", limit, left is None or left >= 1, f"start a new session of {here.name}"),
+        require("processor cores", "2", str(cores), cores >= 2, "take a machine with two"),
+    ]
+
+
+def _run(run: str, folder: str | Path, token: str | None) -> list[Check]:
+    """Return whether the run is there, and whether it fits on this machine beside its peers."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    size, weights = RunCard.load(run, token).downloads()
+    try:
+        card = RunCard.load(run, token)
+        found, (size, weights, download) = Check("run", "can be read", card.name, True), _downloads(card)
+    except (ValueError, ConnectionError) as error:
+        found = Check("run", "can be read", f"{run} cannot be read", False, _in_one_line(error))
+        size, weights, download = 0, 0, "not known"
     memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
-    here, free = this_platform(), min(free_disk(folder), free_disk(HF_HUB_CACHE))
-    limit = "none" if (left := here.minutes_left()) is None else f"{left:.0f} minutes left for training"
-    rows = [
-        ("system", "Linux or macOS", platform.system(), platform.system() in ("Linux", "Darwin")),
-        ("platform", "any", here.name, True),
-        ("time limit", "1 minute", limit, left is None or left >= 1),
-        ("processor cores", "2", str(os.cpu_count()), (os.cpu_count() or 0) >= 2),
-        ("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory),
-        ("free disk", _gb(disk), _gb(free), free >= disk),
-        ("download", "any", _gb(size), True),
-        ("hivemind", "installed", *_installed("hivemind")),
-        *_gpu_rows(),
+    place = min(folder, HF_HUB_CACHE, key=free_disk)
+    more = "close other notebooks and programs, or take a machine with more"
+    return [
+        found,
+        Check("download", "any", download, True),
+        require("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory, more),
+        require("free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"make room in {place}"),
     ]
-    return pd.DataFrame(rows, columns=["what", "needed", "here", "ok"]).set_index("what")
 
 
-def _gpu_rows() -> list[tuple[str, str, str, bool]]:
-    found = gpus()
-    if not found:
-        return [("GPU", "not needed", "none", True)]
-    return [(f"GPU {gpu.device}", "not needed", f"{gpu.name}, {_gb(gpu.bytes)}, {_state(gpu)}", True) for gpu in found]
+def _downloads(card: RunCard) -> tuple[int, int, str]:
+    """Return what `card.downloads` says, and the first of it in words."""
+    try:
+        size, weights = card.downloads()
+    except ConnectionError as error:  # what was downloaded before may be enough
+        return 0, 0, f"not known: {_in_one_line(error)}"
+    return size, weights, _gb(size)
 
 
-def _state(gpu: DeviceCheck) -> str:
-    return "computes" if gpu.problem is None else f"not used: {gpu.problem}"
+def _gpus() -> list[Check]:
+    if found := gpus():
+        return [_gpu(gpu) for gpu in found]
+    if shutil.which("nvidia-smi") is None:
+        return [Check("GPU", "not needed", "none", True)]
+    return [Check("GPU", "not needed", "none that torch sees, though nvidia-smi is here", True, _TORCH)]
 
 
-def _installed(module: str) -> tuple[str, bool]:
-    found = importlib.util.find_spec(module) is not None
-    remedy = "not on Windows: use WSL2" if sys.platform == "win32" else 'missing: pip install "dalle-lib[swarm]"'
-    return ("installed" if found else remedy), found
+def _gpu(gpu: DeviceCheck) -> Check:
+    about = f"{gpu.name}, {_gb(gpu.bytes)}"
+    if gpu.problem is None:
+        return Check(f"GPU {gpu.device}", "not needed", f"{about}, computes", True)
+    return Check(f"GPU {gpu.device}", "not needed", f"{about}, not used: {gpu.problem}", True, _TORCH)
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def _gb(size: float) -> str:

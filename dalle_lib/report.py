@@ -8,7 +8,7 @@ from importlib import metadata
 import pandas as pd
 
 from dalle_lib.machine import hub_token
-from dalle_lib.preflight import preflight
+from dalle_lib.preflight import in_words, preflight
 from dalle_lib.run import EMBEDDED_RUNS
 from dalle_lib.swarm.process import SETTINGS, Peer
 from dalle_lib.swarm.settings import PeerSettings
@@ -47,14 +47,16 @@ def versions() -> pd.Series:
     )
 
 
-def problem_report(peer: Peer | None = None, run: str | None = None) -> str:
+def problem_report(peer: Peer | None = None, run: str | None = None, checks: pd.DataFrame | None = None) -> str:
     """Return what helps to understand a failure, without secrets: versions, checks for a run, the peer's last words.
 
-    The run is the peer's, unless named. It never raises because something is broken; it says so instead.
+    The run is the peer's, unless named; without `checks` they are those of `preflight`. It never raises because
+    something is broken; it says so instead.
     """
     log = "" if peer is None else f"\nThe last {LOG_LINES} lines of the peer's log:\n{peer.log_tail(LOG_LINES)}"
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
-    block = without_secrets(f"{platform.platform()}\n{found}\n\n{_checks(peer, run)}\n{log}".rstrip())
+    told = _checks(peer, run) if checks is None else in_words(checks)
+    block = without_secrets(f"{platform.platform()}\n{found}\n\n{told}\n{log}".rstrip())
     return f"Copy this block into a new issue at {issues_page()}\n```\n{block}\n```"
 
 
@@ -95,6 +97,6 @@ def _checks(peer: Peer | None, run: str | None) -> str:
     try:
         run = run or (PeerSettings.load(peer.folder / SETTINGS).run if peer else EMBEDDED_RUNS[-1])
         token = None if run in EMBEDDED_RUNS else hub_token()
-        return preflight(run, peer.folder if peer else ".", token).to_string()
+        return in_words(preflight(run, peer.folder if peer else ".", token))
     except Exception as error:  # whatever is broken, the rest of the report is needed all the more
         return f"no checks: {type(error).__name__}: {error}"

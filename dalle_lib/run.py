@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dalle_lib.checkpoint import sha256_of
 from dalle_lib.model import ModelConfig
@@ -75,10 +75,40 @@ class AveragingCard(_Part):
     """Seconds after which a round that hangs is given up."""
     state_every: Positive = 5
     """Epochs between averaging the parameters themselves."""
-    delayed: bool = True
-    """Compute on while gradients are averaged and applied; updates then come one epoch late."""
+    delayed: Literal[False, "step", "averaging"] = "step"
+    """What a peer does not wait for, but computes on: the optimizer's step (as in the paper), the averaging of
+    gradients too, or neither. Updates then come one epoch late. Choose "averaging" where it takes much of an epoch."""
+    strategy: Literal["gradients", "local"] = "gradients"
+    """What peers average in each epoch: their gradients, or how far each has come by steps of its own (DiLoCo,
+    arXiv:2311.08105). "local" sends as much an epoch, and allows epochs of many more samples."""
+    outer_lr: float = Field(default=0.7, gt=0)
+    """Of the common step, with "local": 1 goes to the average of the peers, with the momentum beyond."""
+    outer_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Nesterov's, of the common step, with "local"."""
     eight_bit_from: Positive = 2**16
     """Tensors with at least this many elements travel in 8 bits a value, smaller ones in 16."""
+    part_bytes: Positive = 2**19
+    """Of the messages that tensors are cut into. 2**19 is what plain hivemind's peers use; 2**17 is quicker where round
+    trips take 50 ms or more (`python benchmarks/averaging.py`)."""
+    rule: Literal["mean", "centered_clip", "coordinate_median", "trimmed_mean"] = "mean"
+    """How gradients and parameters of several peers become one. All but the mean withstand some liars, and give slow
+    peers, whose gradients are noisier, less of a say than their samples would; see docs/threats.md."""
+    reducers: Literal["all", "members", "vouched"] = "all"
+    """Who averages parts for the others, and gives newcomers the state; such a peer could lie about them. `vouched`
+    wants a few peers of the organiser's with much bandwidth."""
+    audits: float = Field(default=1.0, ge=0)
+    """How many parts of a round are averaged a second time by another peer, which compares."""
+
+
+class MembersCard(_Part):
+    """Who may take part: peers that show a token which the authority has signed."""
+
+    authority: str = Field(pattern=r"^[A-Za-z0-9+/]{43}=$")
+    """The authority's public key."""
+    max_peers: Positive = 4
+    """How many peers of one user take part at a time."""
+    max_share: float = Field(default=0.5, gt=0, le=1)
+    """How much of an average one user's gradients make at most, where there are others."""
 
 
 class RecipeCard(_Part):
@@ -110,9 +140,22 @@ class RunCard(_Part):
     """Seed of those random ones, equal on all peers."""
     optimizer: OptimizerCard
     averaging: AveragingCard
+    members: MembersCard | None = None
+    """None lets everybody in."""
     recipe: RecipeCard = RecipeCard()
     initial_peers: tuple[str, ...] = ()
     """Addresses where newcomers find the swarm."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RunCard":
+        if self.averaging.reducers != "all" and self.members is None:
+            raise ValueError(f"reducers={self.averaging.reducers!r} needs `members`: without tokens nobody is known.")
+        if self.averaging.strategy == "local" and self.averaging.delayed:
+            raise ValueError(
+                f'strategy="local" cannot be delayed={self.averaging.delayed!r}: the common step would undo the steps '
+                f"that a peer makes meanwhile. Write delayed=false."
+            )
+        return self
 
     _folder: Path | None = PrivateAttr(default=None)
     _repository: str | None = PrivateAttr(default=None)
@@ -226,7 +269,8 @@ class RunCard(_Part):
     @property
     def fingerprint(self) -> str:
         """Short hash of all that peers must agree on; addresses, names and weights are not part of it."""
-        shared = self.model_dump(mode="json", exclude={"name", "initial_peers", "checkpoint", "clip"})
+        others = {"name": True, "initial_peers": True, "checkpoint": True, "clip": True, "members": {"authority"}}
+        shared = self.model_dump(mode="json", exclude=others)
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -133,15 +133,16 @@ def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypa
 
 def test_preflight_says_what_is_missing(monkeypatch, hub):
     table = preflight()
-    assert list(table.columns) == ["needed", "here", "ok"]
+    assert list(table.columns) == ["needed", "here", "ok", "remedy"]
     assert table["ok"].all()
     monkeypatch.setattr("dalle_lib.preflight.free_memory", lambda: 10**9)
     assert not preflight().loc["free memory", "ok"]
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setattr(Platform, "minutes_left", lambda _: 0.0)
     assert not preflight().loc["time limit", "ok"]
-    with pytest.raises(ValueError, match="no run 'owner/nothing'"):
-        preflight("owner/nothing")
+    run = preflight("owner/nothing").loc["run"]
+    assert not run["ok"]
+    assert "no run 'owner/nothing'" in run["remedy"]
 
 
 ORDINARY = (
@@ -216,7 +217,7 @@ def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub):
     assert "free memory" in block
     assert [f"line {i} <token>" in block for i in range(50)] == [i >= 50 - LOG_LINES for i in range(50)]
     assert SECRET not in block
-    assert "no checks: ValueError: no run 'owner/nothing'" in problem_report(run="owner/nothing")
+    assert "no run 'owner/nothing'" in problem_report(run="owner/nothing")
     PeerSettings(run="owner/other").save(tmp_path / "settings.json")
     assert "no run 'owner/other'" in problem_report(peer), "the peer's own run is checked"
 

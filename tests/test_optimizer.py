@@ -1,4 +1,7 @@
 import json
+import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -6,7 +9,9 @@ from bitsandbytes import functional as bitsandbytes
 from conftest import DATA
 from safetensors.torch import load_file
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from dalle_lib.measurement.probe import cpu_peak
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.optimizer import LAMB8bit, blockwise, lamb, linear_warmup_schedule, parameter_groups
 
@@ -70,47 +75,221 @@ def test_quantisation_keeps_zeros_and_extremes():
     assert torch.equal(blockwise.dequantize(codes, scales, signed=True), values)
 
 
+def test_blocks_of_another_size_have_scales_of_their_own():
+    values = torch.tensor([1.0, -2.0, 3.0, 40.0, -50.0, 6.0, 70.0])
+    codes, scales = blockwise.quantize(values, signed=True, block=3)
+    assert scales.tolist() == [3.0, 50.0, 70.0]
+    assert torch.allclose(blockwise.dequantize(codes, scales, signed=True, block=3), values, rtol=0.05)
+
+
+def after_steps(start: torch.Tensor, gradients: torch.Tensor, bits: int = 8, **settings):
+    """Return the parameter that began as `start`, and its optimizer, after a step with each gradient."""
+    p = nn.Parameter(start.clone(memory_format=torch.preserve_format))
+    optimizer = LAMB8bit([p], bits=bits, **settings)
+    for gradient in gradients:
+        p.grad = gradient.clone()
+        optimizer.step()
+    return p, optimizer
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_chunks_give_what_the_whole_tensor_gives(bits, monkeypatch):
+    start, gradients = torch.randn(7, 10_007), 1e-3 * torch.randn(3, 7, 10_007)
+    results = []
+    for blocks in (100, 2):
+        monkeypatch.setitem(lamb._CHUNK, "cpu", blocks * blockwise.BLOCK)
+        results.append(after_steps(start, gradients, bits, lr=0.1))
+    (whole, one), (chunked, many) = results
+    assert (chunked - whole).norm() < 1e-6 * (whole - start).norm()
+    for name, value in one.state[whole].items():
+        assert torch.equal(many.state[chunked][name], value), name
+
+
+def test_a_step_takes_memory_for_a_chunk_alone(monkeypatch, tmp_path):
+    monkeypatch.setitem(lamb._CHUNK, "cpu", blockwise.BLOCK)
+    p = nn.Parameter(torch.randn(1 << 19))
+    p.grad = torch.randn_like(p)
+    assert cpu_peak(LAMB8bit([p]).step, tmp_path) < 40 * blockwise.BLOCK < p.nbytes / 10
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_step_on_a_gpu_waits_for_nothing_but_the_norm_of_the_gradients(bits, monkeypatch):
+    """PyTorch runs it with tensors that say they are on a GPU but hold no numbers: to read one raises an error."""
+    monkeypatch.setattr(lamb, "_norm_of", lambda gradients: 1.0)
+    monkeypatch.setitem(lamb._CHUNK, "cuda", 4 * blockwise.BLOCK)
+    monkeypatch.setattr(blockwise, "codebook", blockwise.codebook.__wrapped__)
+    monkeypatch.setattr(blockwise, "_nearest_by_half", blockwise._nearest_by_half.__wrapped__)
+    with FakeTensorMode():
+        p = nn.Parameter(torch.randn(300, 301, device="cuda"))
+        p.grad = torch.randn(300, 301, device="cuda")
+        optimizer = LAMB8bit([p], bits=bits)
+        optimizer.step()
+        assert {value.device.type for value in optimizer.state[p].values()} == {"cuda"}
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_parameter_that_is_not_contiguous_moves_as_its_copy_does(bits):
+    start, gradients = torch.randn(301, 300).t(), torch.randn(3, 301, 300).transpose(1, 2)
+    p, _ = after_steps(start, gradients, bits)
+    assert p.stride() == start.stride()
+    copy, _ = after_steps(start.contiguous(), gradients, bits)
+    assert torch.equal(p, copy)
+
+
+@pytest.mark.parametrize("bits", [8, 32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_parameter_in_16_bits_is_the_float32_one_rounded(bits, dtype):
+    start, gradients = torch.randn(300, 301).to(dtype), torch.randn(3, 300, 301).to(dtype)
+    p, optimizer = after_steps(start, gradients, bits, lr=0.1)
+    assert p.dtype == dtype
+    assert {value.dtype for value in optimizer.state[p].values()} <= {torch.uint8, torch.float32}
+    exact = nn.Parameter(start.float())
+    reference = LAMB8bit([exact], bits=bits, lr=0.1)
+    for gradient in gradients:
+        exact.grad = gradient.float()
+        reference.step()
+        with torch.no_grad():
+            exact.copy_(exact.to(dtype))
+    assert torch.equal(p, exact.to(dtype))
+
+
+def test_the_norm_of_gradients_beyond_16_bits_is_no_reason_to_skip():
+    _, optimizer = after_steps(torch.ones(300, 300).half(), torch.full((1, 300, 300), 1000.0).half())
+    assert optimizer.grad_norm == pytest.approx(300_000, rel=1e-4)
+    assert optimizer.skipped_steps == 0
+
+
+def test_the_norm_of_many_gradients_is_exact():
+    gradient = torch.randn(1 << 22)
+    p, optimizer = after_steps(torch.zeros(1 << 22), gradient[None])
+    assert optimizer.grad_norm == pytest.approx(float(gradient.double().norm()), rel=1e-5)
+    assert torch.equal(p.grad, gradient), "the caller's gradient was changed"
+
+
+@pytest.mark.parametrize(("decades", "bound"), [(0, 0.025), (2, 0.06)])
+def test_eight_bits_lose_most_where_columns_differ_by_decades(decades, bound):
+    """Of small entries beside large ones of their block, the second statistic keeps few bits."""
+    torch.manual_seed(0)
+    start, mean = 0.02 * torch.randn(64, 1024), 0.3 * torch.randn(64, 1024)
+    columns = torch.logspace(-decades, 0, 1024)[torch.randperm(1024)]
+    gradients = [(mean + torch.randn(64, 1024)) * columns * 1e-2 for _ in range(30)]
+    eight, exact = (after_steps(start, gradients, bits, lr=1e-2)[0] for bits in (8, 32))
+    lost = (eight - exact).norm() / (exact - start).norm()
+    assert bound / 3 < lost < bound
+
+
+@pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_changes_nothing(bad):
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_told(bits, bad, caplog):
     p = nn.Parameter(torch.ones(300, 300))
-    optimizer = LAMB8bit([p])
+    optimizer = LAMB8bit([p], bits=bits)
     p.grad = torch.ones_like(p)
     p.grad[5, 7] = bad
     before = {name: value.clone() for name, value in optimizer.state[p].items()}
-    optimizer.step()
-    assert optimizer.skipped_steps == 1
+    for skipped in (1, 2):
+        optimizer.step()
+        assert optimizer.skipped_steps == skipped
     assert torch.equal(p, torch.ones_like(p))
     assert all(torch.equal(before[name], value) for name, value in optimizer.state[p].items())
+    warnings = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert [f"gradients is {bad}" in message for message in warnings] == [True, True]
 
 
 def test_creating_the_optimizer_makes_its_state_without_a_step():
     p = nn.Parameter(torch.randn(300, 300))
     before = p.detach().clone()
     optimizer = LAMB8bit([p])
-    assert {name: value.dtype for name, value in optimizer.state[p].items()} == {
-        "first": torch.uint8,
-        "first_scales": torch.float32,
-        "second": torch.uint8,
-        "second_scales": torch.float32,
-    }
+    kinds = {"first": torch.uint8, "first_scales": torch.float32, "second": torch.uint8, "second_scales": torch.float32}
+    assert {name: value.dtype for name, value in optimizer.state[p].items()} == kinds
     assert torch.equal(p, before)
 
 
-def test_a_loaded_state_goes_on_exactly():
-    torch.manual_seed(0)
-    start = torch.randn(300, 300)
-    a, b = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    first, second = LAMB8bit([a]), LAMB8bit([b])
-    a.grad = torch.randn_like(a)
-    first.step()
-    with torch.no_grad():
-        b.copy_(a)
+@pytest.mark.parametrize("bits", [8, 32])
+def test_a_loaded_state_goes_on_exactly(bits):
+    start, gradients = torch.randn(300, 300), torch.randn(3, 300, 300)
+    a, first = after_steps(start, gradients[:2], bits)
+    b = nn.Parameter(a.detach().clone())
+    second = LAMB8bit([b], bits=bits)
     second.load_state_dict(first.state_dict())
-    gradient = torch.randn_like(a)
     for p, optimizer in (a, first), (b, second):
-        p.grad = gradient.clone()
+        p.grad = gradients[2].clone()
         optimizer.step()
     assert torch.equal(a, b)
+    for name, value in first.state[a].items():
+        assert second.state[b][name].dtype == value.dtype, name
+        assert torch.equal(second.state[b][name], value), name
+
+
+def test_statistics_of_another_kind_are_refused_and_change_nothing():
+    p = nn.Parameter(torch.randn(300, 300))
+    optimizer = LAMB8bit([p])
+    before = {name: value.clone() for name, value in optimizer.state[p].items()}
+    for shape, bits in ((300, 300), 32), ((90_000,), 8):
+        other = LAMB8bit([nn.Parameter(torch.randn(shape))], bits=bits)
+        with pytest.raises(ValueError, match=r"expected the statistics .* of parameter 0, but got"):
+            optimizer.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="expected statistics of 1 parameters, but got those of 2"):
+        optimizer.load_state_dict(LAMB8bit([p, nn.Parameter(torch.randn(3))]).state_dict())
+    assert all(torch.equal(before[name], value) for name, value in optimizer.state[p].items())
+
+
+TRAVEL = """
+import hivemind, torch
+from hivemind.optim.state_averager import TrainingStateAverager
+from dalle_lib.optimizer import LAMB8bit
+
+SHAPES = (300, 301), (50, 7)
+
+def peer(seed, initial_peers):
+    torch.manual_seed(seed)
+    dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=initial_peers)
+    averager = TrainingStateAverager(
+        dht=dht, prefix="travel", start=True, target_group_size=2, optimizer=LAMB8bit, offload_optimizer=True,
+        custom_gradients=True, params=[torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES],
+    )
+    return dht, averager
+
+def train(averager):
+    for i, p in enumerate(averager.optimizer.param_groups[0]["params"]):
+        p.grad.copy_(torch.randn(SHAPES[i], generator=torch.Generator().manual_seed(averager.local_epoch)))
+    averager.step(optimizer_step=True, increment_epoch=True)
+
+def check_equal(donor, joiner):
+    for a, b in zip(donor.main_parameters, joiner.main_parameters, strict=True):
+        assert torch.equal(a, b), "parameters differ"
+    ours, theirs = (averager.optimizer.state_dict()["state"] for averager in (donor, joiner))
+    scaled = {"first", "first_scales", "second", "second_scales"}
+    assert [set(state) for state in theirs.values()] == [scaled, {"first", "second"}], "other things came along"
+    for i, state in ours.items():
+        for name, value in state.items():
+            assert value.any(), name
+            assert theirs[i][name].dtype == value.dtype, (i, name, theirs[i][name].dtype)
+            assert torch.equal(theirs[i][name], value), (i, name)
+    assert ours[0]["first"].dtype == ours[0]["second"].dtype == torch.uint8
+
+peers = []
+try:
+    peers.append(peer(1, []))
+    peers.append(peer(2, peers[0][0].get_visible_maddrs()))
+    (_, donor), (_, joiner) = peers
+    for _ in range(3):
+        train(donor)
+    donor.state_sharing_priority = donor.local_epoch
+    joiner.load_state_from_peers(timeout=60)
+    assert joiner.local_epoch == 3, "nothing was loaded"
+    check_equal(donor, joiner)
+    train(donor), train(joiner)
+    check_equal(donor, joiner)
+finally:
+    for dht, averager in peers:
+        averager.shutdown()
+        dht.shutdown()
+"""
+
+
+def test_statistics_travel_to_a_peer_that_joins_bit_for_bit():
+    done = subprocess.run([sys.executable, "-c", TRAVEL], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_parameter_is_in_one_group_and_only_linear_weights_decay():

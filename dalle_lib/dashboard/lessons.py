@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 import pandas as pd
-import torch
 from IPython.display import HTML
 from torch import Tensor
 
@@ -102,14 +101,11 @@ def packing(blocks: Tensor, end: int) -> HTML:
 
 def quantisation(values: Tensor, block: int) -> HTML:
     """Return values, and how far 8 bits put each off: with one scale for all, and with one for each block."""
-    from dalle_lib.optimizer.blockwise import codebook
+    from dalle_lib.optimizer.blockwise import dequantize, quantize
 
     rows = []
-    book = codebook(True, torch.device("cpu"))
     for name, size in (("one scale for all", len(values)), (f"a scale for each block of {block}", block)):
-        scales = values.view(-1, size).abs().amax(1, keepdim=True)
-        nearest = torch.bucketize(values.view(-1, size) / scales, (book[1:] + book[:-1]) / 2)
-        off = (book[nearest] * scales - values.view(-1, size)).flatten().abs()
+        off = (dequantize(*quantize(values, signed=True, block=size), signed=True, block=size) - values).abs()
         rows += [{"value": i, "size": float(error), "what": f"error, {name}"} for i, error in enumerate(off)]
         print(f"{name}: mean error {float(off.mean() / values.abs().mean()):.2%} of the mean magnitude")
     rows += [{"value": i, "size": float(v.abs()), "what": "magnitude"} for i, v in enumerate(values)]

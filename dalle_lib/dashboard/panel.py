@@ -3,7 +3,7 @@
 from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
-from dalle_lib.swarm.history import epochs_of, samples_of
+from dalle_lib.swarm.history import epochs_of, last_round, samples_of
 from dalle_lib.swarm.process import Peer
 from dalle_lib.swarm.status import SwarmStatus
 
@@ -32,6 +32,7 @@ def panel_html(peer: Peer) -> str:
     if status is not None:
         you = joined and joined["peer_id"]
         parts += [_progress(status), _figures(status, epochs, samples_of(peer)), _table(status, you)]
+    parts += [f"<p>{escape(line)}</p>" for line in last_round(events)]
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
     return f'{_STYLE}<div class="dalle-panel">{"".join(parts)}</div>'

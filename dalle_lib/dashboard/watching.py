@@ -7,7 +7,7 @@ from io import TextIOBase
 
 from dalle_lib.machine import this_platform
 from dalle_lib.report import problem_report
-from dalle_lib.swarm.history import epochs_of
+from dalle_lib.swarm.history import epochs_of, last_round
 from dalle_lib.swarm.process import Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
@@ -62,15 +62,19 @@ def panel_display() -> Show:
 
 def lines_display(file: TextIOBase) -> Show:
     """Return a function that prints the epochs of a peer that it has not printed yet."""
-    printed = 0
+    printed, told = 0, []
 
     def show(peer: Peer) -> None:
-        nonlocal printed
+        nonlocal printed, told
         epochs = epochs_of(peer)
         for row in epochs.iloc[printed:].itertuples():
             line = f"epoch {row.epoch:3d}  {row.time:5.0f} s  loss {row.loss:.3f}  {row.peers} peers"
             print(line, file=file, flush=True)
         printed = len(epochs)
+        troubles = [line for line in last_round(peer.events())[1:] if line not in told]
+        for line in troubles:
+            print(f"           {line}", file=file, flush=True)
+        told += troubles
 
     return show
 

@@ -17,6 +17,7 @@ _CHOICES = {"precision": Precision, "optimizer": OptimizerName, "offload": Offlo
 _QUANTISED_FROM = {"adamw8bit": 4096, "lamb8bit": 65536}
 _PAGED_FROM = 100_000
 _BLOCK = {"adamw8bit": 256, "lamb8bit": 4096}
+_LAMB_CHUNK = {"cpu": 2**18, "cuda": 2**22}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +141,14 @@ def step_bytes(training: Training, parameters: Iterable[Parameter], device: Devi
     """Return what the optimizer needs for itself during its step: it grows with the largest tensor.
 
     Fused AdamW needs nothing, bitsandbytes nothing on a GPU; on a CPU, where it is written in torch's operations, 20
-    bytes an element in 8 bits and 12 in 32. Adafactor makes one update. This kit's LAMB makes an update and a root;
-    in 8 bits it makes both statistics and the update in 32 bits (12 bytes), and to store one again its blocks (4),
-    16-bit halves (2), 32-bit codes (4) and 8-bit ones (1).
+    bytes an element in 8 bits and 12 in 32. Adafactor makes one update. This kit's LAMB works on a chunk at a time: 32
+    bytes an element of it, 24 where it is the only one.
     """
     width = 4 if training.is_offloaded else training.weight_width
-    each = {"adamw": 0, "adamw8bit": 0, "adafactor": width, "lamb": 8, "lamb8bit": 23}[training.optimizer]
-    if training.optimizer == "adamw8bit" and (device == "cpu" or training.is_offloaded):
+    on_cpu = device == "cpu" or training.is_offloaded
+    if training.optimizer.startswith("lamb"):
+        chunk = _LAMB_CHUNK["cpu" if on_cpu else "cuda"]
+        return max(24 * p.count if p.count <= chunk else 32 * chunk for p in parameters)
+    if training.optimizer == "adamw8bit" and on_cpu:
         return max((20 if _is_quantised(training, p) else 12) * p.count for p in parameters)
-    return each * max(p.count for p in parameters)
+    return width * max(p.count for p in parameters) if training.optimizer == "adafactor" else 0

@@ -5,6 +5,7 @@ import pandas as pd
 from dalle_lib.swarm.process import Peer
 from dalle_lib.swarm.status import SwarmStatus
 
+RECENT_EVENTS = 12
 EPOCH_COLUMNS = ["epoch", "time", "loss", "samples", "seconds", "peers", "lr"]
 
 
@@ -39,3 +40,22 @@ def samples_of(peer: Peer) -> int:
     """Return how many samples a peer has computed since it joined."""
     left = [event["samples"] for event in peer.events() if event["event"] == "left"]
     return left[-1] if left else int(epochs_of(peer)["samples"].sum())
+
+
+def last_round(events: list[dict]) -> list[str]:
+    """Return whose gradients the last update holds, then what went wrong lately, a line each; nothing before it."""
+    rounds = [event for event in events if event["event"] == "averaged"]
+    if not rounds:
+        return []
+    last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
+    counted = f"The update of epoch {last['epoch']} holds the gradients of {last['peers']} peers"
+    lines = [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it."]
+    if last["error"]:
+        lines.append(f"Epoch {last['epoch']}: {last['error']}.")
+    for event in events[-RECENT_EVENTS:]:
+        if event["event"] == "left_out":
+            count = f"{event['samples']} samples of yours are" if event["samples"] else "You are"
+            lines.append(f"{count} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
+        if event["event"] == "problem":
+            lines.append(f"Peer {event['peer'][-6:]}: {event['problem']}.")
+    return lines

@@ -7,6 +7,7 @@ import hivemind
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.schema import BytesWithPublicKey, SchemaValidator
 from hivemind.utils import get_dht_time
+from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictFloat, StrictInt, confloat, conint, constr
 
 EXPIRES_S = 60.0
@@ -48,9 +49,9 @@ class PeerMetrics:
 class MetricsBoard:
     """The place in the hash table where the peers of one run post their metrics."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, private_key: RSAPrivateKey | None = None) -> None:
         self._key = f"{key}_{_KEY}"
-        signatures = RSASignatureValidator()
+        signatures = RSASignatureValidator(private_key)
         self._subkey = signatures.local_public_key
         self.validators = [SchemaValidator(_Schema, prefix=key), signatures]
         """Give these to the DHT; unsigned or ill-formed records are refused."""

@@ -2,6 +2,7 @@
 
 import logging
 import logging.handlers
+import multiprocessing
 import os
 import sys
 import threading
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 def main(folder: Path) -> None:
     """Play the role that the folder's settings name; never returns."""
+    # hivemind's averagers cannot be sent to a new process, only forked; Python's own default differs from system to
+    # system and, on Linux, from 3.14 on.
+    multiprocessing.set_start_method("fork", force=True)
     events = EventLog(folder)
     log_to(folder / LOG)
     code = 1
@@ -44,11 +48,12 @@ def log_to(file: Path) -> None:
 
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     """Join the run in the settings' role, and leave it when standard input ends."""
-    import hivemind
     import torch
 
     from dalle_lib.run import RunCard
     from dalle_lib.swarm import codec
+    from dalle_lib.swarm.greeter import greet
+    from dalle_lib.swarm.membership import Membership
     from dalle_lib.swarm.metrics import MetricsBoard
     from dalle_lib.swarm.trainer import Trainer
 
@@ -61,21 +66,16 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     codec.install()
     card = RunCard.load(settings.run, token)
     trainer = Trainer(card, settings, folder, events) if settings.role == "trainer" else None
-    board = MetricsBoard(card.key)
-    dht = hivemind.DHT(
-        start=True,
-        initial_peers=[*card.initial_peers, *settings.initial_peers],
-        host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
-        client_mode=settings.client_mode,
-        record_validators=board.validators,
-        startup_timeout=60,
-    )
+    membership = Membership(card, folder)
+    board = MetricsBoard(card.key, membership.identity.private_key)
+    dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
+        membership.publish(dht)
         if trainer is None:
-            stop.wait()
+            greet(dht, stop)
             return
-        trainer.join(dht, board)
+        trainer.join(dht, board, membership)
         try:
             trainer.run(stop)
         finally:
@@ -83,6 +83,29 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
             trainer.leave()
     finally:
         dht.shutdown()
+
+
+def connect(card, settings: PeerSettings, membership, validators: list):
+    """Return this peer's part of the run's hash table. Raises RuntimeError if the run's first peers refuse it."""
+    import hivemind
+    from hivemind.dht.protocol import ValidationError
+
+    try:
+        return hivemind.DHT(
+            start=True,
+            initial_peers=[*card.initial_peers, *settings.initial_peers],
+            host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
+            client_mode=settings.client_mode,
+            record_validators=validators,
+            identity_path=membership.identity_file,
+            authorizer=membership.authorizer,
+            startup_timeout=60,
+        )
+    except ValidationError as error:
+        raise RuntimeError(
+            f"the run's first peers refuse this one: {error}. If it is about time, set this computer's clock; if it is "
+            "about access, join with --client-mode. `dalle-lib doctor` tells more."
+        ) from error
 
 
 def _read_token() -> str | None:

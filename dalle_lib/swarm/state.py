@@ -8,7 +8,8 @@ import torch
 from dalle_lib.checkpoint import load_tensors, save_model, save_tensors
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.optimizer import CollaborativeOptimizer, Snapshot, take_snapshot
+from dalle_lib.swarm.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.snapshot import Snapshot, take_snapshot
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"

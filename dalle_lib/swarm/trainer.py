@@ -17,16 +17,21 @@ from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, stream_codes
 from dalle_lib.streaming.batches import Batch, training_batches
+from dalle_lib.swarm.build import build_optimizer
 from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.membership import Membership
 from dalle_lib.swarm.metrics import MetricsBoard, PeerMetrics
-from dalle_lib.swarm.optimizer import CollaborativeOptimizer, build_optimizer, restore_snapshot, take_snapshot
+from dalle_lib.swarm.optimizer import CollaborativeOptimizer, LeftOut
 from dalle_lib.swarm.settings import PeerSettings
+from dalle_lib.swarm.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.state import load_state, save_state
 from dalle_lib.swarm.status import PeerStatus, SwarmStatus
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
 STATUS_EVERY_S = 3.0
+PUBLISH_EVERY_S = 60.0
+"""Between putting this peer's token into the hash table anew, and looking at the clock."""
 COMPUTE_NICENESS = 10
 
 
@@ -76,10 +81,12 @@ class Trainer:
         self.last_loss: float | None = None
         self.epoch_started = time.monotonic()
 
-    def join(self, dht: hivemind.DHT, board: MetricsBoard) -> None:
+    def join(self, dht: hivemind.DHT, board: MetricsBoard, membership: Membership) -> None:
         """Connect to the run's peers and take over their state, or go on from this folder's own."""
-        self.dht, self.board = dht, board
-        self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht)
+        self.dht, self.board, self.membership = dht, board, membership
+        self.optimizer: CollaborativeOptimizer = build_optimizer(
+            self.card, self.model, dht, membership.trust(dht), membership.identity.private_key
+        )
         if (saved := load_state(self.folder, self.card)) is not None:
             restore_snapshot(self.optimizer, saved)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
@@ -153,7 +160,7 @@ class Trainer:
             samples=samples,
             seconds=seconds,
             peers=self.optimizer.tracker.global_progress.num_peers,
-            lr=self.optimizer.opt.param_groups[0]["lr"],
+            lr=self.optimizer.learning_rate,
         )
         self.losses, self.samples_at_epoch_start, self.epoch_started = [], self.samples, time.monotonic()
         self._post()
@@ -168,10 +175,13 @@ class Trainer:
 
     def _tell_rounds(self) -> None:
         while not self.optimizer.rounds.empty():
-            done = self.optimizer.rounds.get()
-            self.events.write(
-                "averaged", epoch=done.epoch, counted=done.counted, seconds=done.seconds, error=done.error
-            )
+            match self.optimizer.rounds.get():
+                case LeftOut(epoch=epoch, samples=samples, reason=reason):
+                    self.events.write("left_out", epoch=epoch, samples=samples, reason=reason)
+                case done:
+                    self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
+        for peer, problem in self.optimizer.problems():
+            self.events.write("problem", peer=peer, problem=problem)
 
     def _post(self, is_leaving: bool = False) -> None:
         metrics = PeerMetrics(
@@ -187,8 +197,14 @@ class Trainer:
 
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves."""
+        published = time.monotonic()
         while not stop.wait(STATUS_EVERY_S):
             self._write_status()
+            if time.monotonic() - published > PUBLISH_EVERY_S:
+                published = time.monotonic()
+                self.membership.publish(self.dht)
+                if (problem := self.membership.clock_problem(self.dht)) is not None:
+                    self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
 
     def _write_status(self) -> None:
         progress = self.optimizer.tracker.global_progress

@@ -1,0 +1,256 @@
+"""How close does averaging come to what the links allow?
+
+Peers in networks of their own average the same gradients again and again: with hivemind's averager and codec, with the
+kit's, and, to tell what TCP itself takes, as plain sockets that exchange as many bytes at once. Prints JSON: the kit's
+seconds (figure), those that the fullest link needs for a byte per parameter (reference), their ratio, and for each way
+its seconds, ratio, and of each round the seconds and the share of this machine's processors that was at work. A round
+lasts from the moment the first peer knows its group until the last one has the average; seconds are medians of rounds.
+
+Needs Linux, root, iproute2 (apt-get install iproute2), and numpy below 2.4, where hivemind's codec still works. On a
+machine that is busy otherwise, figures are too high: an averaging peer needs up to 0.3 seconds of a core each round.
+"""
+
+import functools
+import json
+import os
+import platform
+import socket
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import SynchronizedArray
+from typing import Any, NamedTuple
+
+import hivemind
+import psutil
+import torch
+import tyro
+from hivemind.compression import Float16Compression, SizeAdaptiveCompression, Uniform8BitQuantization
+from hivemind.optim.grad_averager import GradientAverager
+from shaped_network import ShapedNetwork, isolate
+
+from dalle_lib.swarm import codec
+from dalle_lib.swarm.averaging import RunGradientAverager
+from dalle_lib.swarm.trust import Trust
+
+TENSOR_SIZE, EIGHT_BIT_FROM = 2**20, 2**16
+MOST_LOST = 0.05
+PATIENCE_S = 300
+fork = get_context("fork")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What to average, who averages, and over what."""
+
+    reducers: int = 4
+    """Peers that can be reached by all, and so reduce."""
+    clients: int = 0
+    """Peers that only connect out, and send everything to the reducers."""
+    parameters: int = 12_500_000
+    megabits: float = 100.0
+    """What each peer's link carries in a second, each way."""
+    round_trip_ms: float = 0.0
+    rounds: int = 5
+    """Rounds that count. One more goes before them, in which peers connect to each other."""
+    congestion_control: str | None = None
+    """How TCP finds its rate: "cubic" or "bbr", where the kernel allows; without it, as this machine does."""
+    ways: tuple[str, ...] = ("plain TCP", "hivemind", "kit")
+
+    @property
+    def peers(self) -> int:
+        """Everybody."""
+        return self.reducers + self.clients
+
+    @property
+    def ideal_s(self) -> float:
+        """Seconds that a reducer's link is full, each way: of its own parts for others, and of answers to others."""
+        return sum(self.exchanged(0, other) for other in range(self.peers)) * 8 / (self.megabits * 1e6)
+
+    def exchanged(self, peer: int, other: int) -> float:
+        """Return the bytes that two peers send each other, each way: as senders of parts and as reducers."""
+        ends = (peer < self.reducers) + (other < self.reducers) if peer != other else 0
+        return ends * self.parameters / self.reducers
+
+
+class Seen(NamedTuple):
+    """What one peer saw of a round."""
+
+    start: float
+    busy_before: float
+    end: float
+    busy_after: float
+    lost: float = 0.0
+    """The norm of the average's error over the norm of the average."""
+
+
+class Meeting(NamedTuple):
+    """What a benchmark and its peers tell each other by."""
+
+    arrived: Any
+    """A queue of where each peer can be met."""
+    together: Any
+    """A barrier that begins each round, and ends the last."""
+    seen: Any
+    """A queue of what each peer saw."""
+
+
+def busy() -> float:
+    """Return the seconds that this machine's processors have worked."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+
+
+def hivemind_averager() -> tuple[type[GradientAverager], dict]:
+    """Return what hivemind offers, and what it is made with."""
+    small, large = Float16Compression(), Uniform8BitQuantization()
+    compression = SizeAdaptiveCompression(threshold=EIGHT_BIT_FROM, less=small, greater_equal=large)
+    return GradientAverager, {"compression": compression}
+
+
+def kit_averager() -> tuple[type[GradientAverager], dict]:
+    """Return what the kit's peers use, and what it is made with."""
+    codec.install()
+    return RunGradientAverager, {"compression": codec.compression(EIGHT_BIT_FROM), "trust": Trust()}
+
+
+def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[GradientAverager]:
+    """Return the averager, which notes when it has found its group and when it has the average."""
+
+    class Timed(kind):
+        async def _aggregate_with_group(self, *args, **kwargs):
+            times[:2] = time.monotonic(), busy()
+            result = await super()._aggregate_with_group(*args, **kwargs)
+            times[2:] = time.monotonic(), busy()
+            return result
+
+    return Timed
+
+
+def average(
+    averager: Callable[[], tuple[type[GradientAverager], dict]],
+    address: str,
+    benchmark: Benchmark,
+    number: int,
+    known: list[str],
+    meeting: Meeting,
+) -> None:
+    """Be a peer that averages its gradients with the others; they are normal, and `number` + 1 times as large."""
+    warnings.simplefilter("ignore")  # hivemind's codec uses what torch gives up
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    is_client = number >= benchmark.reducers
+    hosts = [f"/ip4/{address}/tcp/0"]
+    dht = hivemind.DHT(start=True, initial_peers=known, host_maddrs=hosts, client_mode=is_client, startup_timeout=60)
+    meeting.arrived.put(None if is_client else str(dht.get_visible_maddrs()[0]))
+    gradient = torch.randn(benchmark.parameters)
+    parameters = [torch.nn.Parameter(part) for part in torch.zeros_like(gradient).split(TENSOR_SIZE)]
+    for parameter, part in zip(parameters, gradient.split(TENSOR_SIZE), strict=True):
+        parameter.grad = part * (number + 1)
+    expected = gradient * ((benchmark.peers + 1) / 2)
+    kind, options = averager()
+    group = {"target_group_size": benchmark.peers, "min_group_size": benchmark.peers}
+    times = fork.Array("d", 4)
+    peer = timed(kind, times)(
+        parameters, dht=dht, prefix="benchmark", start=True, client_mode=is_client, min_matchmaking_time=5.0,
+        request_timeout=2.0, next_chunk_timeout=60.0, reuse_grad_buffers=True, warn=False, **group, **options,
+    )  # fmt: skip
+    peer.accumulate_grads_(batch_size=1)
+    for _ in range(1 + benchmark.rounds):
+        meeting.together.wait()
+        peer.step(weight=1.0, reset_accumulators=False, timeout=PATIENCE_S)
+        with peer.get_tensors() as tensors:
+            lost = (torch.cat(tensors) - expected).norm() / expected.norm()
+        meeting.seen.put(Seen(*times, float(lost)))
+    meeting.together.wait()
+    peer.shutdown()
+    dht.shutdown()
+
+
+def exchange(address: str, benchmark: Benchmark, number: int, known: list[str], meeting: Meeting) -> None:
+    """Be a peer that exchanges bytes with the others, as many as in averaging, over a plain connection to each."""
+    sizes = [int(benchmark.exchanged(number, other)) for other in range(benchmark.peers)]
+    server = socket.create_server((address, 5000), backlog=benchmark.peers)
+    meeting.arrived.put(address)
+    links = [(socket.create_connection((host, 5000)), size) for host, size in zip(known, sizes, strict=False) if size]
+    links += [(server.accept()[0], size) for size in sizes[number + 1 :] if size]
+
+    def receive(link: socket.socket, size: int) -> None:
+        while size:
+            size -= len(link.recv(min(size, 2**18)))
+
+    with ThreadPoolExecutor(2 * len(links)) as pool:
+        for _ in range(1 + benchmark.rounds):
+            meeting.together.wait()
+            start = time.monotonic(), busy()
+            moves = [pool.submit(receive, link, size) for link, size in links]
+            moves += [pool.submit(link.sendall, bytes(size)) for link, size in links]
+            for move in moves:
+                move.result()
+            meeting.seen.put(Seen(*start, time.monotonic(), busy()))
+    meeting.together.wait()
+
+
+WAYS = {
+    "plain TCP": exchange,
+    "hivemind": functools.partial(average, hivemind_averager),
+    "kit": functools.partial(average, kit_averager),
+}
+
+
+def rounds(network: ShapedNetwork, benchmark: Benchmark, way: str) -> list[list[Seen]]:
+    """Return what each peer saw of each round that counts."""
+    together = fork.Barrier(benchmark.peers + 1, timeout=PATIENCE_S)
+    meeting = Meeting(fork.Queue(), together, fork.Queue())
+    known, processes, result = [], [], []
+    for number in range(benchmark.peers):
+        processes.append(network.start(WAYS[way], benchmark, number, list(known), meeting))
+        where = meeting.arrived.get(timeout=PATIENCE_S)
+        known += [where] if where else []
+    for number in range(1 + benchmark.rounds):
+        together.wait()
+        result.append([meeting.seen.get(timeout=PATIENCE_S) for _ in processes])
+        print(f"{way}: round {number}", file=sys.stderr)
+    together.wait()
+    for process in processes:
+        process.join()
+    return result[1:]
+
+
+def report(network: ShapedNetwork, benchmark: Benchmark, way: str) -> dict:
+    """Return a way's figures. Raises RuntimeError if it did not average."""
+    seconds, shares, lost = [], [], []
+    for peers in rounds(network, benchmark, way):
+        first, last = min(peers), max(peers, key=lambda peer: peer.end)
+        seconds.append(last.end - first.start)
+        shares.append((last.busy_after - first.busy_before) / seconds[-1] / os.cpu_count())
+        lost.append(max(peer.lost for peer in peers))
+    if max(lost) > MOST_LOST:
+        raise RuntimeError(f"{way} did not average: after a round, a peer's error was {max(lost):.0%} of the average.")
+    median = statistics.median(seconds)
+    ratio = median / benchmark.ideal_s
+    return {"seconds": median, "ratio": ratio, "rounds": seconds, "at work": shares, "lost": max(lost)}
+
+
+def main(benchmark: Benchmark) -> None:
+    """Measure, and print the comparison."""
+    isolate()
+    network = ShapedNetwork(
+        megabits=benchmark.megabits,
+        round_trip_ms=benchmark.round_trip_ms,
+        congestion_control=benchmark.congestion_control,
+    )
+    reports = {way: report(network, benchmark, way) for way in benchmark.ways}
+    figure = reports[benchmark.ways[-1]]["seconds"]
+    result = {"figure": figure, "reference": benchmark.ideal_s, "ratio": figure / benchmark.ideal_s, **reports}
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    print(json.dumps(result | {"settings": asdict(benchmark), "machine": machine}, indent=1))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Benchmark))

@@ -1,0 +1,156 @@
+"""A peer that learns to read digits together with others, or works against them.
+
+Started by tests/attack_swarm.py as `python attack_peer.py FOLDER`, with its settings in FOLDER/settings.json. It takes
+part in one scenario after another, each a run of its own, as standard input says: a line with the scenario, "go", and
+"stop". It tells what happens as events in FOLDER/<number of the scenario>.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import hivemind
+import torch
+from attacks import MOMENTUM, REDUCER, STEP_SAMPLES, Digits, LyingRunner, Scenario, averager_type
+from hivemind.compression import Float16Compression, serialization
+
+from dalle_lib.auth import publish_token
+from dalle_lib.run import RunCard
+from dalle_lib.swarm import averaging, codec
+from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.membership import IDENTITY, TOKEN, Membership
+from dalle_lib.swarm.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.reducing import Runner
+from dalle_lib.swarm.roles import log_to
+from dalle_lib.swarm.trust import Trust
+
+LEARNING_RATE = 2.0
+STOCK_CODECS = dict(serialization._BASE_COMPRESSION_TYPES)
+STEP_S = 0.15
+HASTE = {"request_timeout": 1.0, "part_size_bytes": 192}
+"""Parts so small that each reducer has one of these few parameters."""
+
+
+class QuickRounds:
+    """Put before an optimizer: a group that holds all begins at once."""
+
+    group: int
+
+    def _make_gradient_averager(self, factory, **kwargs):
+        return super()._make_gradient_averager(factory, **(kwargs | HASTE), target_group_size=self.group)
+
+    def _make_state_averager(self, **kwargs):
+        return super()._make_state_averager(**(kwargs | HASTE), target_group_size=self.group)
+
+
+class NeverBehind:
+    """Put before an optimizer: whatever its lies do to itself, it does not ask the others for their parameters."""
+
+    is_behind = property(lambda self: False, lambda self, value: None)
+
+
+def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool):
+    """Return the optimizer with which this peer takes part."""
+    card = RunCard.load(scenario.card)
+    trust, membership = Trust.of(card), None
+    if card.members is not None and (folder / TOKEN).exists():  # a stranger without one trusts everybody
+        membership = Membership(card, folder)
+        dht.add_validators(membership.validators())
+        assert publish_token(dht, membership.authorizer.token, card.key)
+        trust = membership.trust(dht)
+    options = shared_options(card, dht, trust)
+    options["tracker_opts"] |= {"min_refresh_period": 0.4, "max_refresh_period": 0.6}
+    options["params"] = list(task.model.parameters())
+    group = scenario.honest if scenario.are_strangers else scenario.peers
+    momentum = {} if scenario.worker_momentum else {"momentum": MOMENTUM, "dampening": MOMENTUM}
+    options["optimizer"] = lambda groups: torch.optim.SGD(groups, lr=LEARNING_RATE, **momentum)
+    averager = averager_type(scenario, task, is_honest)
+    if scenario.is_stock:
+        serialization._BASE_COMPRESSION_TYPES.update(STOCK_CODECS)
+        del options["trust"], options["total_epochs"], options["part_bytes"]
+        options |= {"grad_compression": Float16Compression(), "state_averaging_compression": Float16Compression()}
+        stock = type("Stock", (QuickRounds, hivemind.Optimizer), {"group": group})
+        return stock(**options, client_mode=dht.client_mode, grad_averager_factory=averager)
+    codec.install()
+    averaging.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
+    bases = (QuickRounds, CollaborativeOptimizer) if is_honest else (NeverBehind, QuickRounds, CollaborativeOptimizer)
+    ours = type("Ours", bases, {"group": group, "averager_type": averager})
+    return ours(**options, private_key=membership and membership.identity.private_key)
+
+
+def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool) -> None:
+    """Learn until the next line on standard input."""
+    task.forget()
+    optimizer, epoch = optimizer_of(scenario, task, folder, dht, is_honest), 0
+    (folder / str(scenario.number)).mkdir()
+    events = EventLog(folder / str(scenario.number))
+    events.write("ready", loss=task.loss())
+    assert read_line() == "go"
+    while not select.select([0], [], [], STEP_S)[0]:
+        for parameter, gradient in zip(task.model.parameters(), task.gradients(STEP_SAMPLES), strict=True):
+            parameter.grad = gradient
+        optimizer.step(batch_size=STEP_SAMPLES)
+        if optimizer.local_epoch != epoch:
+            epoch = optimizer.local_epoch
+            events.write("epoch", epoch=epoch, loss=task.loss())
+        if not scenario.is_stock:
+            tell(optimizer, events)
+    assert read_line() == "stop"
+    for planned in optimizer.scheduled_grads, optimizer.scheduled_state:
+        if planned is not None and not planned.done():
+            planned.cancel()
+    # An averager that ends while its question to the hash table is on the way takes that process of hivemind's with it.
+    time.sleep(1.0)
+    optimizer.shutdown()
+    events.write("left", epoch=epoch)
+
+
+def tell(optimizer: CollaborativeOptimizer, events: EventLog) -> None:
+    """Write what the optimizer tells of its rounds and of other peers."""
+    while not optimizer.rounds.empty():
+        done = optimizer.rounds.get()
+        events.write(type(done).__name__, **vars(done))
+    for peer, problem in optimizer.problems():
+        events.write("problem", peer=peer, problem=problem)
+
+
+def read_line() -> str:
+    """Return the next line on standard input and take no byte more, or "" at its end."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
+
+
+def main(folder: Path) -> None:
+    """Take part in what standard input asks for, until it ends."""
+    settings = json.loads((folder / "settings.json").read_text())
+    log_to(folder / "peer.log")
+    torch.set_num_threads(1)
+    dht = hivemind.DHT(
+        start=True,
+        initial_peers=settings["initial_peers"],
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        identity_path=str(folder / IDENTITY),
+        client_mode=settings["is_client"],
+        num_replicas=2,
+        startup_timeout=60,
+    )
+    addresses = [str(address) for address in dht.get_visible_maddrs()]
+    EventLog(folder).write("joined", peer_id=str(dht.peer_id), addresses=addresses)
+    task = Digits(settings["seed"])
+    while line := read_line():
+        take_part(Scenario(**json.loads(line)), task, folder, dht, settings["is_honest"])
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)  # hivemind leaves threads behind that would keep the process

@@ -1,0 +1,237 @@
+"""Swarms of tests/attack_peer.py: honest peers, and attackers, that take part in one run after another.
+
+`python tests/attack_swarm.py --attacks "sign flip" reversed --rules centered_clip mean` prints what comes of them.
+"""
+
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import tyro
+from attacks import STEP_SAMPLES, STEPS_PER_EPOCH, Scenario
+
+from dalle_lib.auth import Authority, Identity, Role
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.events import read_events
+from dalle_lib.swarm.membership import IDENTITY, TOKEN
+
+SCRIPT = Path(__file__).parent / "attack_peer.py"
+NAME = "digits"
+BROKEN = 2.0
+"""A run whose loss is so many times what it was at first is broken."""
+
+
+@dataclass
+class Outcome:
+    """What came of one run, as its honest peers saw it."""
+
+    losses: list[list[float]]
+    """Of each peer, from the beginning to the last epoch."""
+    problems: list[tuple[str, dict]]
+    """What each told of others, with its id."""
+    seconds: float
+
+    @property
+    def loss(self) -> float:
+        """The loss of the median peer when all had made all epochs."""
+        return statistics.median(losses[-1] for losses in self.losses)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether most peers have forgotten more than there is to learn."""
+        broken = [not losses[-1] <= BROKEN * losses[0] for losses in self.losses]
+        return sum(broken) > len(broken) / 2
+
+    def told(self, what: str) -> list[tuple[str, str]]:
+        """Return who told that of whom, by their ids."""
+        return [(teller, problem["peer"]) for teller, problem in self.problems if what in problem["problem"]]
+
+
+@dataclass
+class AttackSwarm:
+    """Honest peers, the last of which is behind a firewall, and attackers. Leaving the block kills all."""
+
+    card: RunCard
+    folder: Path
+    honest: int
+    attackers: int
+    processes: list[subprocess.Popen] = field(default_factory=list)
+    runs: int = 0
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where each peer keeps its files, honest ones first."""
+        return [self.folder / f"peer{index}" for index in range(self.honest + self.attackers)]
+
+    @property
+    def peer_ids(self) -> list[str]:
+        """What the others call each peer."""
+        return [read_events(folder)[0]["peer_id"] for folder in self.folders]
+
+    def __enter__(self) -> "AttackSwarm":
+        for index, folder in enumerate(self.folders):
+            folder.mkdir(parents=True)
+            settings = {
+                "seed": index,
+                "is_honest": index < self.honest,
+                "is_client": index == self.honest - 1,
+                "initial_peers": read_events(self.folders[0])[0]["addresses"] if index else [],
+            }
+            (folder / "settings.json").write_text(json.dumps(settings))
+            self.processes.append(_start(folder))
+            if index == 0:
+                self._wait(lambda: read_events(self.folders[0]), 120)
+        self._wait(lambda: all(map(read_events, self.folders)), 120)
+        return self
+
+    def __exit__(self, *_error) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            process.stdin.close()
+
+    def invite(self, roles: Sequence[Role | None]) -> dict:
+        """Give each peer a token for runs named digits, or none, and return the members' part of their cards."""
+        authority = Authority.generate()
+        for folder, role in zip(self.folders, roles, strict=True):
+            (folder / TOKEN).unlink(missing_ok=True)
+            if role is not None:
+                key = Identity.load_or_create(folder / IDENTITY).public_key
+                token = authority.issue(folder.name, role, NAME, key, timedelta(hours=1))
+                (folder / TOKEN).write_bytes(token.to_bytes())
+        return {"authority": authority.public_key}
+
+    def run(
+        self,
+        epochs: int = 30,
+        until_broken: bool = False,
+        rule: str = "centered_clip",
+        reducers: str = "all",
+        members: dict | None = None,
+        **scenario,
+    ) -> Outcome:
+        """Return what comes of a run of so many epochs, which ends as soon as it is broken, if that is wanted."""
+        self.runs += 1
+        card = self._card(epochs, rule=rule, reducers=reducers).with_changes(members=members)
+        places = {"number": self.runs, "card": str(card.save(self.folder / f"run{self.runs}"))}
+        whole = Scenario(**places, honest=self.honest, attackers=self.attackers, **scenario)
+        self._say(json.dumps(asdict(whole)))
+        self._wait(lambda: self._all_have("ready"), 120)
+        began = time.monotonic()
+        self._say("go")
+        self._wait(lambda: self._have_learnt(epochs) or (until_broken and self._outcome(epochs).is_broken), 10 * epochs)
+        seconds = time.monotonic() - began
+        self._say("stop")
+        self._wait(lambda: self._all_have("left"), 120)
+        return replace(self._outcome(epochs), seconds=seconds)
+
+    def _card(self, epochs: int, **averaging) -> RunCard:
+        quick = {
+            "target_batch_size": STEP_SAMPLES * STEPS_PER_EPOCH * (self.honest + self.attackers),
+            "matchmaking_s": 2.5,
+            "timeout_s": 8.0,
+            "delayed": False,
+        }
+        return self.card.with_changes(
+            name=NAME,
+            seed=self.runs,
+            optimizer={**self.card.optimizer.model_dump(), "total_epochs": 10 * epochs},
+            averaging={**self.card.averaging.model_dump(), **quick, **averaging},
+        )
+
+    def _outcome(self, epochs: int) -> Outcome:
+        honest = range(self.honest)
+        losses = [[e["loss"] for kind in ("ready", "epoch") for e in self._told(i, kind)] for i in honest]
+        problems = [
+            (peer, event) for i, peer in zip(honest, self.peer_ids, strict=False) for event in self._told(i, "problem")
+        ]
+        return Outcome([values[: epochs + 1] for values in losses], problems, 0.0)
+
+    def _have_learnt(self, epochs: int) -> bool:
+        return all(any(e["epoch"] >= epochs for e in self._told(index, "epoch")) for index in range(self.honest))
+
+    def _all_have(self, kind: str) -> bool:
+        return all(self._told(index, kind) for index in range(len(self.folders)))
+
+    def _told(self, index: int, kind: str) -> list[dict]:
+        return [event for event in read_events(self.folders[index] / str(self.runs)) if event["event"] == kind]
+
+    def _say(self, line: str) -> None:
+        for process in self.processes:
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+
+    def _wait(self, condition: Callable[[], object], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            ended = [process.args[-1].name for process in self.processes if process.poll() is not None]
+            assert not ended, f"{ended} ended:\n{self._logs()}"
+            assert time.monotonic() < deadline, f"timed out in run {self.runs}:\n{self._logs()}"
+            time.sleep(0.1)
+
+    def _logs(self) -> str:
+        files = [folder / name for folder in self.folders for name in ("output.txt", "peer.log")]
+        return "\n".join(f"{file}:\n{_tail(file)}" for file in files if file.exists())
+
+
+def _start(folder: Path) -> subprocess.Popen:
+    with open(folder / "output.txt", "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, SCRIPT, folder],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+
+def _tail(file: Path, lines: int = 12) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass(kw_only=True)
+class Figures:
+    """Print what runs of 30 epochs come to, with 5 honest peers and 2 attackers."""
+
+    attacks: list[str]
+    """What the attackers do, one run each: none, reversed, sign flip, noise, NaN, weight, a little, or reducer."""
+    rules: list[str] = field(default_factory=lambda: ["centered_clip"])
+    """By which the runs average: those of a run card, or hivemind."""
+    worker_momentum: bool = False
+    """Peers send the momentum of their gradients."""
+    runs: int = 1
+    """Of each attack and rule."""
+
+    def print(self) -> None:
+        """Print a line for each run."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            AttackSwarm(RunCard.load("emoji-mini"), Path(folder), 5, 2) as swarm,
+        ):
+            for attack, rule, _ in itertools.product(self.attacks, self.rules, range(self.runs)):
+                outcome = swarm.run(
+                    until_broken=True,
+                    attack=None if attack == "none" else attack,
+                    worker_momentum=self.worker_momentum,
+                    **{"is_stock": True} if rule == "hivemind" else {"rule": rule},
+                )
+                last = (
+                    f"broken after {len(outcome.losses[0]) - 1} epochs" if outcome.is_broken else f"{outcome.loss:.4f}"
+                )
+                print(f"{attack:10} {rule:18} loss {last}, {outcome.seconds:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    tyro.cli(Figures).print()

@@ -1,0 +1,191 @@
+"""Swarms of one-hot peers (tests/one_hot_peer.py): each update shows what every peer's gradient counted for."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dalle_lib.auth import AccessToken, Authority, Identity, Role
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.events import read_events
+from dalle_lib.swarm.membership import IDENTITY, TOKEN
+
+SCRIPT = Path(__file__).parent / "one_hot_peer.py"
+GO = "go"
+"""The file whose appearance lets peers begin; it holds how many they are."""
+EPOCH_SAMPLES = 256
+
+
+def one_hot_card(card: RunCard, total_epochs: int = 1000, **averaging) -> RunCard:
+    """Return a card for quick epochs of one-hot peers; each averages its gradients before it goes on."""
+    quick = {"target_batch_size": EPOCH_SAMPLES, "matchmaking_s": 1.5, "timeout_s": 8.0, "delayed": False}
+    return card.with_changes(
+        optimizer={**card.optimizer.model_dump(), "total_epochs": total_epochs},
+        averaging={**card.averaging.model_dump(), **quick, **averaging},
+    )
+
+
+@dataclass
+class OneHotPeer:
+    """One peer's process, and what it has told."""
+
+    folder: Path
+    index: int
+    process: subprocess.Popen
+
+    def events(self, kind: str) -> list[dict]:
+        """Return what it has told of that kind since it started."""
+        return [event for event in read_events(self.folder) if event["event"] == kind]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def peer_id(self) -> str:
+        """What the others call it."""
+        return self.events("joined")[0]["peer_id"]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it has reached."""
+        return max((event["epoch"] for event in self.events("update")), default=0)
+
+    def states(self) -> list[tuple[int, Tensor]]:
+        """Return each state of its parameters: the epoch, and what updates add up to, for each tensor and peer."""
+        return [(event["epoch"], torch.tensor(event["values"])) for event in self.events("update")]
+
+    def after(self, updates: int) -> Tensor:
+        """Return the last state of its parameters that so many updates add up to, for each tensor and peer."""
+        return [values for _, values in self.states() if round(float(values.sum(1).mean())) == updates][-1]
+
+    def weights(self, update: int) -> Tensor:
+        """Return what each peer's gradient counted for in its n-th update, for each tensor and peer."""
+        return self.after(update) - (self.after(update - 1) if update > 1 else 0.0)
+
+    def rounds(self) -> dict[int, dict]:
+        """Return how each epoch's gradients were averaged, as it saw it."""
+        return {event["epoch"]: event for event in self.events("Round")}
+
+    def shares(self, epoch: int, peers: "list[OneHotPeer]") -> Tensor:
+        """Return what share of an epoch's samples it says that each of those peers computed."""
+        counted = self.rounds()[epoch]["counted"]
+        return torch.tensor([counted.get(peer.peer_id, 0.0) for peer in peers]) / sum(counted.values())
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it and to all that it has started."""
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it without a word to the others."""
+        self.send(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Make it leave, and return when it has."""
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@dataclass
+class OneHotSwarm:
+    """Peers of one run on this machine; the first is where the others find it. Leaving the block kills all."""
+
+    card: RunCard
+    folder: Path
+    peers: list[OneHotPeer] = field(default_factory=list)
+    authority: Authority | None = None
+    """Gives every peer a token, in a run with members."""
+
+    def __enter__(self) -> "OneHotSwarm":
+        self.card.save(self.folder / "run")
+        return self
+
+    def __exit__(self, *_error) -> None:
+        for peer in self.peers:
+            if peer.is_running:
+                peer.kill()
+            peer.process.stdin.close()
+
+    def add(self, found_by: int = 0, **settings) -> OneHotPeer:
+        """Start the next peer, which finds the others by peer number `found_by`; settings are those of its script."""
+        index = len(self.peers)
+        initial = self.peers[found_by].events("joined")[0]["addresses"] if self.peers else []
+        folder = self.folder / f"peer{index}"
+        folder.mkdir()
+        if self.authority is not None:
+            give_token(self.authority, self.card, folder, f"user{index}")
+        places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
+        (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
+        with open(folder / "output.txt", "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, SCRIPT, folder],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        self.peers.append(OneHotPeer(folder, index, process))
+        if index == 0:
+            self.wait(lambda: self.peers[0].events("joined"))
+        return self.peers[-1]
+
+    def go(self) -> None:
+        """Let the peers begin, who have waited for each other."""
+        self.wait(lambda: all(peer.events("joined") for peer in self.peers))
+        (self.folder / "ready").write_text(str(len(self.peers)))
+        (self.folder / "ready").rename(self.folder / GO)
+
+    def together(self, peers: list[OneHotPeer], after: int) -> list[int]:
+        """Return the epochs after that one in whose rounds those peers say that all their gradients count."""
+        if not all(peer.events("joined") for peer in peers):
+            return []
+        ids, rounds = {peer.peer_id for peer in peers}, [peer.rounds() for peer in peers]
+        return [
+            epoch
+            for epoch in sorted(set.intersection(*map(set, rounds)))
+            if epoch > after and all(ids <= {id for id, n in own[epoch]["counted"].items() if n > 0} for own in rounds)
+        ]
+
+    def wait_for_epoch(self, epoch: int, peers: list[OneHotPeer] | None = None) -> None:
+        """Return when those peers, or all, have reached an epoch."""
+        self.wait(lambda: all(peer.epoch >= epoch for peer in peers or self.peers))
+
+    def wait(self, condition: Callable[[], object], timeout_s: float = 240.0) -> None:
+        """Return when `condition` holds. Fails with what all peers have written if it does not."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for peer in self.peers:
+                ended = peer.process.poll()
+                assert ended is None or ended <= 0, f"{peer.folder.name} failed:\n{self.told()}"
+            assert time.monotonic() < deadline, f"timed out:\n{self.told()}"
+            time.sleep(0.1)
+
+    def told(self) -> str:
+        """Return the last lines of every peer's log and events."""
+        files = [peer.folder / name for peer in self.peers for name in ("output.txt", "peer.log", "events.jsonl")]
+        return "\n".join(f"{file}:\n{_tail(file)}" for file in files if file.exists())
+
+
+def give_token(authority: Authority, card: RunCard, folder: Path, user: str, **changes) -> AccessToken:
+    """Put a token for the identity of that folder, which is made, where a peer looks for it."""
+    identity = Identity.load_or_create(folder / IDENTITY)
+    options = {"role": Role.MEMBER, "run": card.name, "valid_for": timedelta(hours=1), **changes}
+    token = authority.issue(user, public_key=identity.public_key, **options)
+    (folder / TOKEN).write_bytes(token.to_bytes())
+    return token
+
+
+def _tail(file: Path, lines: int = 25) -> str:
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])

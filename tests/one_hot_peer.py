@@ -1,0 +1,162 @@
+"""A peer whose gradient is one coordinate: what it does to the parameters shows what each peer's gradient counted for.
+
+Peer i adds 1 to coordinate i of each tensor; with plain gradient descent and a rate of 1 each update is the weights of
+the average. There are as many tensors as peers in most tests, so that each peer reduces one.
+Started by tests/one_hot.py as `python one_hot_peer.py FOLDER`, with its settings in FOLDER/settings.json.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import hivemind
+import torch
+from hivemind.averaging.control import StepControl
+
+from dalle_lib.run import RunCard
+from dalle_lib.swarm import codec
+from dalle_lib.swarm.averaging import RunGradientAverager
+from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.matchmaking import introductions
+from dalle_lib.swarm.membership import Membership
+from dalle_lib.swarm.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.roles import log_to
+
+TENSORS = 3
+SHOWN = 8
+"""The first coordinates of each tensor, which belong to one peer each."""
+DEFAULTS = {
+    "step_s": 0.1,
+    "batch_size": 4,
+    "size": 1000,
+    "fails_in": [],
+    "dies_in": None,
+    "sends_before": 0,
+    "dies_after": None,
+}
+"""How fast it is and how large its tensors; the epochs whose rounds fail, the one in whose round it dies, once it has
+sent so many parts to each reducer, and the epoch that is its last."""
+
+
+async def find_nobody(_step: StepControl) -> None:
+    raise TimeoutError("this round is to fail")
+
+
+class FaultyAverager(RunGradientAverager):
+    """Averages gradients, but for the epochs in which it is to fail."""
+
+    settings: dict
+    _last_run = None
+
+    async def _step(self, *, step: StepControl, **kwargs) -> None:
+        (told,) = introductions([step.data_for_gather])
+        vars(self._matchmaking).pop("look_for_group", None)
+        if told.epoch in self.settings["fails_in"]:
+            self._matchmaking.look_for_group = find_nobody
+        await super()._step(step=step, **kwargs)
+
+    async def _aggregate_with_group(self, group_info, *args, **kwargs):
+        if self.settings["dies_in"] in {told.epoch for told in introductions(group_info.gathered)}:
+            asyncio.create_task(self._die_in(group_info.group_id))  # noqa: RUF006  (it ends with its process)
+        return await super()._aggregate_with_group(group_info, *args, **kwargs)
+
+    async def _die_in(self, round_id: bytes) -> None:
+        """Kill this peer and all that it has started, once it has sent so many parts to each reducer."""
+        while self._last_run is None or self._last_run.group_id != round_id:
+            await asyncio.sleep(0)
+        sent = self._last_run.tensor_part_container.sent
+        while sum(len(parts) >= self.settings["sends_before"] for parts in sent) < len(sent) - 1:
+            await asyncio.sleep(0)
+        os.killpg(0, signal.SIGKILL)
+
+
+class FaultyOptimizer(CollaborativeOptimizer):
+    """The optimizer under test, with an averager of gradients that fails when it is to."""
+
+    averager_type = FaultyAverager
+
+
+def main(folder: Path) -> None:
+    """Take part until standard input ends or the run is complete; write every update as an event."""
+    settings = FaultyAverager.settings = DEFAULTS | json.loads((folder / "settings.json").read_text())
+    events, stop = EventLog(folder), threading.Event()
+    threading.Thread(target=lambda: (os.read(0, 1), stop.set()), daemon=True).start()
+    log_to(folder / "peer.log")
+    torch.set_num_threads(1)
+    codec.install()
+    card = RunCard.load(settings["run"])
+    membership = Membership(card, folder)
+    dht = hivemind.DHT(
+        start=True,
+        initial_peers=settings["initial_peers"],
+        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+        record_validators=membership.validators(),
+        identity_path=membership.identity_file,
+        authorizer=membership.authorizer,
+        startup_timeout=60,
+    )
+    membership.publish(dht)
+    parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
+    options = shared_options(card, dht, membership.trust(dht)) | {"private_key": membership.identity.private_key}
+    optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
+    if optimizer.tracker.global_epoch > optimizer.local_epoch:
+        optimizer.load_state_from_peers()
+    addresses = [str(address) for address in dht.get_visible_maddrs()]
+    events.write("joined", peer_id=str(dht.peer_id), addresses=addresses, epoch=optimizer.local_epoch)
+    train(optimizer, parameters, settings, events, stop, card.optimizer.total_epochs)
+    optimizer.shutdown()
+    dht.shutdown()
+    events.write("left", epoch=optimizer.local_epoch)
+    os._exit(0)
+
+
+def train(
+    optimizer: CollaborativeOptimizer,
+    parameters: list[torch.nn.Parameter],
+    settings: dict,
+    events: EventLog,
+    stop: threading.Event,
+    total_epochs: int,
+) -> None:
+    """Hand in the same gradient time and again, and write what it does to the parameters."""
+    go = Path(settings["go"])
+    is_early = not go.exists()
+    while not go.exists() and not stop.is_set():
+        time.sleep(0.02)
+    before, epoch, samples = shown(parameters), optimizer.local_epoch, 0
+    while not stop.is_set() and optimizer.local_epoch < total_epochs:
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad[settings["index"]] = 1.0
+        samples += settings["batch_size"]
+        optimizer.step(batch_size=settings["batch_size"])
+        while not optimizer.rounds.empty():
+            done = optimizer.rounds.get()
+            events.write(type(done).__name__, computed=samples, **vars(done))
+        for peer, problem in optimizer.problems():
+            events.write("problem", peer=peer, problem=problem)
+        after = shown(parameters)
+        if optimizer.local_epoch != epoch or not torch.equal(before, after):
+            epoch = optimizer.local_epoch
+            events.write("update", epoch=epoch, delta=(before - after).tolist(), values=(-after).tolist())
+            before = after
+        if epoch == settings["dies_after"]:
+            os.killpg(0, signal.SIGKILL)
+        stop.wait(settings["step_s"])
+        while is_early and not stop.is_set() and optimizer.tracker.global_progress.num_peers < int(go.read_text()):
+            time.sleep(0.02)
+        is_early = False
+
+
+def shown(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    """Return the coordinates that belong to peers, a row a tensor."""
+    return torch.stack([parameter.detach()[:SHOWN] for parameter in parameters])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

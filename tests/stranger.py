@@ -1,0 +1,103 @@
+"""What somebody tries who knows a run's address, as a process: `python stranger.py FOLDER`, settings in settings.json.
+
+For each of the `attempts`, an identity and a token if any, it calls the averagers of a peer as hivemind's own
+peers do, and prints as JSON what each call was answered. With `lies`, it is a member that writes a record into the
+hash table, until standard input ends.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import hivemind
+from hivemind.averaging.allreduce import AveragingMode
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.optim.progress_tracker import LocalTrainingProgress
+from hivemind.optim.state_averager import TrainingStateAverager
+from hivemind.p2p import P2P, PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import MSGPackSerializer, get_dht_time
+
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging import RunGradientAverager
+from dalle_lib.swarm.membership import Membership
+
+
+async def tries(identity: str, token: str | None, settings: dict, key: str) -> dict[str, list[str]]:
+    """Return the answers to each call, by what was called."""
+    p2p = await P2P.create(initial_peers=settings["initial_peers"], identity_path=identity)
+    victim = PeerID.from_base58(settings["victim"])
+    state = TrainingStateAverager.get_stub(p2p, victim, namespace=f"{key}_state_averager")
+    gradients = RunGradientAverager.get_stub(p2p, victim, namespace=f"{key}_grad_averager")
+    shown = Path(token).read_bytes() if token else b""
+    introduction = MSGPackSerializer.dumps([0, False, shown])
+    join = averaging_pb2.JoinRequest(
+        schema_hash=b"unknown",
+        expiration=get_dht_time() + 10,
+        gather=MSGPackSerializer.dumps([None, AveragingMode.NODE.value, introduction]),
+        group_key=f"{key}_grad_averager.0b",
+    )
+    part = averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, group_id=b"none", weight=1.0)
+
+    async def parts():
+        yield part
+
+    async def codes(stream) -> list[str]:
+        try:
+            return [averaging_pb2.MessageCode.Name(message.code) async for message in await stream]
+        except ConnectionError:
+            return ["closed"]
+
+    answers = {
+        "join a group": await codes(gradients.rpc_join_group(join)),
+        "send a part": await codes(gradients.rpc_aggregate_part(parts())),
+        "ask what was sent": [
+            averaging_pb2.MessageCode.Name((await gradients.rpc_part_sent(averaging_pb2.AveragingData())).code)
+        ],
+        "download the state": [
+            "a message" async for _ in await state.rpc_download_state(averaging_pb2.DownloadRequest())
+        ],
+    }
+    await p2p.shutdown()
+    return answers
+
+
+def lies(folder: Path, settings: dict, card: RunCard) -> None:
+    """Say that this peer is at another epoch, and has that many samples, until standard input ends."""
+    membership = Membership(card, folder)
+    signatures = RSASignatureValidator(membership.identity.private_key)
+    dht = hivemind.DHT(
+        start=True,
+        initial_peers=settings["initial_peers"],
+        record_validators=[*membership.validators(), signatures],
+        identity_path=membership.identity_file,
+        authorizer=membership.authorizer,
+    )
+    membership.publish(dht)
+    record = LocalTrainingProgress(
+        peer_id=dht.peer_id.to_bytes(),
+        time=get_dht_time(),
+        client_mode=False,
+        **settings["lies"],
+    )
+    owner = signatures.local_public_key
+    is_stored = dht.store(f"{card.key}_progress", record.dict(), get_dht_time() + 60, subkey=owner)
+    print(json.dumps({"peer_id": str(dht.peer_id), "stored": is_stored}), flush=True)
+    os.read(0, 1)
+    os._exit(0)
+
+
+def main(folder: Path) -> None:
+    """Do what the settings say."""
+    settings = json.loads((folder / "settings.json").read_text())
+    card = RunCard.load(settings["run"])
+    if "lies" in settings:
+        lies(folder, settings, card)
+    for name, (identity, token) in settings["attempts"].items():
+        print(json.dumps([name, asyncio.run(tries(identity, token, settings, card.key))]), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

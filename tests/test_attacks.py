@@ -1,0 +1,156 @@
+"""Peers that lie, among honest ones: what a rule that outvotes makes of it, and what hivemind does.
+
+Real peers learn to read digits (tests/attack_peer.py): 5 honest ones, of which one is behind a firewall, 2 attackers.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from attack_swarm import AttackSwarm
+from attacks import A_LITTLE, REDUCER
+
+from dalle_lib.aggregation import FAR, RULES, capped, without_far
+from dalle_lib.auth import Role
+from dalle_lib.swarm.reducing import MOST_WEIGHT, combine
+from dalle_lib.swarm.trust import Trust
+
+RUNS = 3
+TOLERANCE = 1.05
+"""Of the loss of the worst run without attackers."""
+GROSS = ("sign flip", "noise", "NaN", "weight")
+MISMATCH = "is not what"
+MEMBER, VOUCHED = Role.MEMBER, Role.VOUCHED
+
+Say = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def say(request) -> Say:
+    """Prints a line at once, whatever pytest captures."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def print_line(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{line}", end="", flush=True)
+
+    return print_line
+
+
+@pytest.fixture(scope="module")
+def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
+    with AttackSwarm(mini, tmp_path_factory.mktemp("attacks"), honest=5, attackers=2) as started:
+        yield started
+
+
+def runs(swarm: AttackSwarm, say: Say, what: str, **scenario) -> float:
+    """Return the median loss of so many runs, and print all."""
+    outcomes = [swarm.run(**scenario) for _ in range(RUNS)]
+    losses = sorted(outcome.loss for outcome in outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    say(f"{what}: losses {', '.join(f'{loss:.4f}' for loss in losses)} after 30 epochs, {seconds:.0f} s")
+    assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
+    return statistics.median(losses)
+
+
+@pytest.fixture(scope="module")
+def bound(swarm, say) -> float:
+    """The loss up to which an attack has done no harm."""
+    losses = [swarm.run().loss for _ in range(RUNS)]
+    say(f"no attack: losses from {min(losses):.4f} to {max(losses):.4f}")
+    assert max(losses) < 0.2 * torch.tensor(10.0).log()  # of a model that has learnt nothing
+    return TOLERANCE * max(losses)
+
+
+@pytest.mark.attacks
+@pytest.mark.parametrize("attack", GROSS)
+def test_gross_lies_change_nothing(swarm, bound, say, attack):
+    assert runs(swarm, say, attack, attack=attack) <= bound
+
+
+@pytest.mark.attacks
+@pytest.mark.parametrize("attack", GROSS)
+def test_gross_lies_break_hivemind(swarm, say, attack):
+    outcome = swarm.run(attack=attack, is_stock=True, until_broken=True)
+    say(f"{attack}, hivemind itself: loss {outcome.loss:.4g} after {len(outcome.losses[0]) - 1} epochs")
+    assert outcome.is_broken
+
+
+@pytest.mark.attacks
+def test_lies_within_the_spread_of_honest_peers_are_outvoted_where_peers_send_momentum(swarm, bound, say):
+    assert runs(swarm, say, A_LITTLE, attack=A_LITTLE, worker_momentum=True) <= bound
+
+
+@pytest.mark.attacks
+def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say):
+    outcome = swarm.run(attack=REDUCER, until_broken=True)
+    found = outcome.told(MISMATCH)
+    say(f"lying reducers, all reduce: loss {outcome.loss:.4g}, found {len(found)} times")
+    honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]
+    assert found
+    assert {teller for teller, _ in found} <= set(honest)
+    assert {accused for _, accused in found} <= set(liars)
+    for teller, problem in outcome.problems:
+        assert MISMATCH not in problem["problem"] or teller in problem["problem"]
+
+
+@pytest.mark.attacks
+def test_strangers_cannot_reduce_where_members_do(swarm, bound, say):
+    members = swarm.invite([MEMBER] * 5 + [None] * 2)
+    loss = runs(swarm, say, "lying strangers", attack=REDUCER, reducers="members", members=members, are_strangers=True)
+    assert loss <= bound
+
+
+@pytest.mark.attacks
+def test_members_cannot_reduce_where_vouched_peers_do(swarm, bound, say):
+    members = swarm.invite([VOUCHED] * 3 + [MEMBER] * 4)
+    assert runs(swarm, say, "lying members", attack=REDUCER, reducers="vouched", members=members) <= bound
+
+
+def test_a_liar_among_four_peers_changes_nothing(mini, tmp_path):
+    with AttackSwarm(mini, tmp_path, honest=3, attackers=1) as swarm:
+        honest, attacked = (swarm.run(epochs=10, attack=attack) for attack in (None, "sign flip"))
+        stock = swarm.run(epochs=10, attack="sign flip", is_stock=True, until_broken=True)
+    assert attacked.loss <= TOLERANCE * honest.loss
+    liar = swarm.peer_ids[-1]
+    assert {accused for _, accused in attacked.told("did not count")} == {liar}
+    assert stock.is_broken
+
+
+def test_a_part_far_longer_than_others_does_not_count():
+    torch.manual_seed(0)
+    parts = torch.randn(5, 101)
+    parts[3] *= 1.1 * FAR
+    parts[4] *= 0.9 * FAR
+    assert without_far(parts, torch.ones(5)).tolist() == [1.0, 1.0, 1.0, 0.0, 1.0]
+    assert without_far(parts[2:4], torch.ones(2)).tolist() == [1.0, 1.0]  # two cannot outvote each other
+    sparse = torch.zeros(5, 101)
+    sparse[0, 0] = 1.0
+    assert without_far(sparse, torch.ones(5)).tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize("rule", sorted(RULES.keys() - {"mean"}))
+def test_two_of_seven_cannot_claim_the_majority(rule):
+    torch.manual_seed(0)
+    parts = [torch.ones(101) + 0.1 * torch.randn(101) for _ in range(5)] + [-torch.ones(101)] * 2
+    claimed = torch.tensor([48.0] * 5 + [1e12] * 2)
+    average, weights = combine(parts, claimed, list("abcdefg"), Trust(rule=rule))
+    assert average.mean() > 0.4
+    assert weights.tolist() == [48.0] * 7
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_slow_peers_count_for_less_than_their_samples_with_rules_that_outvote(rule):
+    """Prints what docs/threats.md says: what share of a merged gradient is of a peer with a quarter of the samples."""
+    torch.manual_seed(0)
+    samples = torch.tensor([48.0] * 5 + [12.0] * 2)
+    shares = []
+    for _ in range(30):
+        noise = torch.randn(7, 4096) / samples.sqrt()[:, None]
+        merged = RULES[rule](noise, samples if rule == "mean" else capped(samples, MOST_WEIGHT))
+        shares.append((noise @ merged) / noise.square().sum(1))
+    fast, slow = (float(share.mean()) for share in torch.stack(shares).mean(0).split([5, 2]))
+    fair = 12 / float(samples.sum())
+    print(f"{rule}: {slow:.1%} of a slow peer ({fair:.1%} by samples), {fast:.1%} of another ({4 * fair:.1%})")
+    assert slow == pytest.approx(fair, rel=0.1) if rule == "mean" else slow < 0.6 * fair

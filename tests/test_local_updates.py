@@ -1,0 +1,80 @@
+"""Local updates: a peer steps alone, and the common step goes as far as the peers have come."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from one_hot import one_hot_card
+
+from dalle_lib.optimizer import linear_warmup_schedule
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.local_updates import LocalUpdateOptimizer
+from dalle_lib.swarm.optimizer import shared_options
+from dalle_lib.swarm.trust import Trust
+
+STEPS, BATCH = 4, 64
+
+
+@pytest.fixture
+def card(mini) -> RunCard:
+    return one_hot_card(mini, target_batch_size=STEPS * BATCH, strategy="local")
+
+
+def ends_of_epochs(card: RunCard, epochs: int, **outer) -> list[float]:
+    """Return where a peer alone is after each epoch, whose own steps each go down by 1."""
+    import hivemind
+
+    place = torch.nn.Parameter(torch.zeros(3))
+    inner = torch.optim.SGD([place], lr=1.0)
+    dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    optimizer = LocalUpdateOptimizer(
+        params=[{"params": [place]}],
+        inner=inner,
+        inner_schedule=linear_warmup_schedule(inner, 0, 10**9),
+        **outer,
+        **shared_options(card, dht, Trust.of(card)),
+    )
+    places = []
+    while len(places) < epochs:
+        place.grad = torch.ones_like(place)
+        epoch = optimizer.local_epoch
+        optimizer.step(batch_size=BATCH)
+        if optimizer.local_epoch > epoch:
+            places.append(float(place.detach()[0]))
+    optimizer.shutdown()
+    dht.shutdown()
+    return places
+
+
+# Nesterov, in the last: the first step goes lr (1 + m) as far as the peer came, the second lr (1 + m + m^2).
+OUTER = [
+    {"outer_lr": 1.0, "outer_momentum": 0.0},
+    {"outer_lr": 0.5, "outer_momentum": 0.0},
+    {"outer_lr": 0.5, "outer_momentum": 0.5},
+]
+EXPECTED = [[-4.0, -8.0], [-2.0, -4.0], [-3.0, -6.5]]
+
+
+def test_the_common_step_is_that_of_the_outer_optimizer(card, swarm_folder):
+    card.save(swarm_folder)
+    command = [sys.executable, "-W", "ignore", __file__, str(swarm_folder)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+    for ends, expected in zip(json.loads(told), EXPECTED, strict=True):
+        assert ends == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_card_refuses_what_does_not_fit(card):
+    with pytest.raises(ValueError, match="cannot be delayed"):
+        card.with_changes(averaging={**card.averaging.model_dump(), "delayed": "step"})
+    with pytest.raises(ValueError, match="needs `members`"):
+        card.with_changes(averaging={**card.averaging.model_dump(), "reducers": "vouched"})
+
+
+if __name__ == "__main__":
+    run = RunCard.load(Path(sys.argv[1]))
+    print(json.dumps([ends_of_epochs(run, 2, **outer) for outer in OUTER]), flush=True)
+    os._exit(0)

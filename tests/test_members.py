@@ -1,0 +1,106 @@
+"""A run with members: who has no valid token is refused on each path, and members' false records steer nobody."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from one_hot import OneHotSwarm, give_token, one_hot_card
+
+from dalle_lib.auth import Authority, Identity
+from dalle_lib.run import RunCard
+from dalle_lib.swarm import PeerFailed, PeerSettings, join
+from dalle_lib.swarm.membership import IDENTITY, TOKEN
+
+SCRIPT = Path(__file__).parent / "stranger.py"
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority.generate()
+
+
+@pytest.fixture
+def card(mini, authority) -> RunCard:
+    members = {"authority": authority.public_key, "max_share": 0.7}
+    return one_hot_card(mini.with_changes(members=members), state_every=1000, reducers="members")
+
+
+def start(swarm: OneHotSwarm, folder: Path, **settings) -> subprocess.Popen:
+    """Start tests/stranger.py in that folder, by the address of the swarm's first peer."""
+    first = swarm.peers[0].events("joined")[0]
+    folder.mkdir(exist_ok=True)
+    known = {"run": str(swarm.folder / "run"), "initial_peers": first["addresses"], "victim": first["peer_id"]}
+    (folder / "settings.json").write_text(json.dumps(known | settings))
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+
+
+def test_no_token_no_averaging(card, authority, swarm_folder):
+    with OneHotSwarm(card, swarm_folder, authority=authority) as swarm:
+        ada, _bob = swarm.add(), swarm.add()
+        swarm.go()
+        swarm.wait_for_epoch(2)
+        folders = {name: swarm_folder / name for name in ("nobody", "expired", "other", "thief", "member")}
+        for folder in folders.values():
+            Identity.load_or_create(folder / IDENTITY)
+        give_token(authority, card, folders["expired"], "eve", valid_for=timedelta(seconds=-60))
+        give_token(Authority.generate(), card, folders["other"], "eve")
+        give_token(authority, card, folders["member"], "eve")
+        shown = {name: str(folder / TOKEN) for name, folder in folders.items()}
+        shown |= {"nobody": None, "thief": str(ada.folder / TOKEN)}
+        attempts = {name: (str(folder / IDENTITY), shown[name]) for name, folder in folders.items()}
+        told, _ = start(swarm, swarm_folder / "stranger", attempts=attempts).communicate(timeout=240)
+        answers = dict(json.loads(line) for line in told.splitlines())
+        member = answers.pop("member")
+        for name, answer in answers.items():
+            assert answer["join a group"] == ["PROTOCOL_VIOLATION"], name
+            assert answer["send a part"] in (["PROTOCOL_VIOLATION"], ["closed"]), name
+            assert answer["ask what was sent"] == ["BAD_GROUP_ID"], name
+            assert answer["download the state"] == [], name
+        assert member["join a group"] != ["PROTOCOL_VIOLATION"]
+        assert member["send a part"] == ["BAD_GROUP_ID"]
+        assert len(answers) == 4
+        told = [event["problem"] for event in ada.events("problem")]
+        for reason in "no valid token", "expired", "not signed by the authority", "the access token is for peer":
+            assert any(reason in problem for problem in told), (reason, told)
+        epoch = ada.epoch
+        swarm.wait(lambda: swarm.together(swarm.peers, after=epoch))
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ({"epoch": 10**9, "samples_accumulated": 0, "samples_per_second": 1.0}, "it claims epoch 1000000000"),
+        ({"samples_accumulated": 10**12, "samples_per_second": 1e12}, "1,000,000,000,000 samples"),
+    ],
+)
+@pytest.mark.chaos
+def test_a_members_false_record_steers_nobody(card, authority, swarm_folder, claims, told):
+    with OneHotSwarm(card, swarm_folder, authority=authority) as swarm:
+        peers = [swarm.add(), swarm.add(), swarm.add()]
+        swarm.go()
+        swarm.wait_for_epoch(1)
+        (swarm_folder / "liar").mkdir()
+        give_token(authority, card, swarm_folder / "liar", "eve")
+        liar = start(swarm, swarm_folder / "liar", lies={"epoch": peers[0].epoch + 1} | claims)
+        assert json.loads(liar.stdout.readline())["stored"]
+        swarm.wait(lambda: any(told in event["problem"] for event in peers[0].events("problem")))
+        lied_at = peers[0].epoch
+        swarm.wait(lambda: len(swarm.together(peers, after=lied_at)) >= 3)
+        for peer in peers:
+            epochs = [event["epoch"] for event in peer.events("update")]
+            assert max(epochs) < 10**6, swarm.told()
+        liar.communicate("", timeout=60)
+
+
+def test_a_peer_without_a_token_is_told_what_to_ask_for(card, swarm_folder):
+    card.save(swarm_folder / "run")
+    peer = join(PeerSettings(run=str(swarm_folder / "run"), name="ada"), swarm_folder / "ada")
+    with pytest.raises(PeerFailed, match="is for members: expected an access token") as refused:
+        peer.wait(timeout_s=120)
+    assert Identity.load_or_create(swarm_folder / "ada" / IDENTITY).peer_id in str(refused.value)

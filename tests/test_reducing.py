@@ -1,0 +1,115 @@
+"""One reducer, in this process: what it takes, what it refuses, and that the others go on without who is refused."""
+
+import asyncio
+
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.partition import BannedException, TensorPartContainer
+
+from dalle_lib.swarm.reducing import RESULT_BOUND, Parts, Reducer
+from dalle_lib.swarm.trust import Trust
+
+SHAPES = (torch.Size([5]), torch.Size([3]))
+TRUST = Trust(max_weight=100.0)
+
+
+def reduced(sent: dict[int, list], trust: Trust = TRUST, senders: int = 3) -> tuple[list, Reducer]:
+    """Return what each sender is answered to its last part, and the reducer. `sent`: (values, weight) by sender."""
+
+    async def answer(reducer: Reducer, sender: int):
+        result = None
+        try:
+            for part, (values, weight) in enumerate(sent[sender]):
+                result = await reducer.accumulate_part(sender, part, values, weight)
+        except (AllreduceException, BannedException) as error:
+            reducer.on_sender_failed(sender)
+            return error
+        return result
+
+    async def run():
+        reducer = Reducer(SHAPES, [f"peer{i}" for i in range(senders)], 0, trust)
+        return await asyncio.gather(*(answer(reducer, sender) for sender in sent)), reducer
+
+    return asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def honest(value: float, weight: float = 1.0) -> list:
+    return [(torch.full(shape, value), weight) for shape in SHAPES]
+
+
+def test_each_part_is_the_mean_by_weight():
+    answers, reducer = reduced({0: honest(1.0, 1.0), 1: honest(2.0, 2.0), 2: honest(6.0, 5.0)})
+    assert all(torch.allclose(answer, torch.full((3,), 35 / 8)) for answer in answers)
+    assert reducer.weights.tolist() == [[1.0, 2.0, 5.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ([(torch.full((5,), float("nan")), 1.0)], "NaN"),
+        ([(torch.ones(1), 1.0)], "(1,)"),
+        ([(torch.ones(5), -0.999)], "-0.999"),
+        ([(torch.ones(5), float("nan"))], "nan"),
+        ([*honest(1.0), (torch.ones(5), 1.0)], "part 2"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_the_others_go_on(bad, reason):
+    answers, _ = reduced({0: honest(1.0), 1: bad, 2: honest(3.0)})
+    assert isinstance(answers[1], AllreduceException)
+    assert reason in str(answers[1])
+    if len(bad) == 1:
+        assert all(torch.allclose(answers[i], torch.full((3,), 2.0)) for i in (0, 2))
+
+
+def test_weights_are_limited_and_none_at_all_count_alike():
+    answers, _ = reduced({0: honest(0.0, 100.0), 1: honest(1.0, 1e12), 2: honest(0.0, 0.0)})
+    assert torch.allclose(answers[0], torch.full((3,), 0.5))
+    answers, _ = reduced({0: honest(1.0, 0.0), 1: honest(2.0, 0.0), 2: honest(6.0, 0.0)})
+    assert torch.allclose(answers[0], torch.full((3,), 3.0))
+
+
+def test_one_user_has_no_more_than_his_share_over_all_his_peers(monkeypatch):
+    monkeypatch.setattr(Trust, "user_of", lambda self, peer: {"peer0": "ada"}.get(peer, "eve"))
+    trust = Trust(max_weight=100.0, max_share_per_user=0.5)
+    answers, _ = reduced({0: honest(0.0), 1: honest(1.0), 2: honest(1.0)}, trust)
+    assert torch.allclose(answers[0], torch.full((3,), 0.5))
+
+
+def test_the_cards_rule_is_what_combines():
+    answers, _ = reduced({0: honest(1.0), 1: honest(2.0), 2: honest(4.0)}, Trust(rule="coordinate_median"))
+    assert torch.allclose(answers[0], torch.full((3,), 2.0))
+
+
+def test_a_sender_that_fails_counts_for_what_it_sent():
+    answers, reducer = reduced(
+        {0: honest(1.0), 1: [honest(3.0)[0], (torch.full((3,), float("inf")), 1.0)], 2: honest(5.0)}
+    )
+    assert torch.allclose(answers[0], torch.full((3,), 3.0))
+    assert reducer.weights[0].tolist() == [1.0, 1.0, 1.0]
+    assert reducer.weights[1].tolist() == [1.0, 0.0, 1.0]
+
+
+@pytest.fixture
+def parts():
+    """What a peer puts into a round: sixteen values, half of them for a reducer that is not itself."""
+
+    async def made():
+        container = TensorPartContainer([torch.ones(8), torch.ones(8)], (8, 8), return_deltas=True)
+        Parts.take_over(container, keeps_sent=True)
+        return container
+
+    container = asyncio.run(made())
+    yield container
+    container.failed_size = 0
+
+
+@pytest.mark.parametrize("delta", [torch.full((8,), float("inf")), torch.ones(1), torch.full((8,), RESULT_BOUND)])
+def test_a_result_that_cannot_be_right_is_refused(parts, delta):
+    with pytest.raises(AllreduceException):
+        parts.register_processed_part(1, 0, delta)
+
+
+def test_a_result_within_bounds_is_taken(parts):
+    parts.register_processed_part(1, 0, torch.full((8,), 0.9 * (RESULT_BOUND - 1)))
+    assert len(parts._output_parts_by_peer[1]) == 1
