@@ -86,6 +86,7 @@ def lies(folder: Path, settings: dict, card: RunCard) -> None:
     is_stored = dht.store(f"{card.key}_progress", record.dict(), get_dht_time() + 60, subkey=owner)
     print(json.dumps({"peer_id": str(dht.peer_id), "stored": is_stored}), flush=True)
     os.read(0, 1)
+    dht.shutdown()
     os._exit(0)
 
 

@@ -109,20 +109,22 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
 ROLLBACK = """
 import sys
 from pathlib import Path
-import hivemind, torch
+import torch
 from dalle_lib.run import RunCard
-from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.membership import Membership
 from dalle_lib.swarm.metrics import MetricsBoard
+from dalle_lib.swarm.roles import connect
 from dalle_lib.swarm.trainer import Trainer, batches_of
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
 settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
-board = MetricsBoard(card.key)
-dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], record_validators=board.validators)
+membership = Membership(card, folder)
+board = MetricsBoard(card.key, membership.identity.private_key)
+dht = connect(card, settings, membership, board.validators)
 trainer = Trainer(card, settings, folder, EventLog(folder))
-trainer.join(dht, board)
+trainer.join(dht, board, membership)
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))

@@ -26,11 +26,14 @@ class PlausibleProgress(ProgressTracker):
         self.trust, self.total_epochs, self.shortest_epoch_s = trust, total_epochs, shortest_epoch_s
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was not taken as it was, by peer id."""
+        self._doubts: dict[str, str] = {}
+        """The same, while records are looked at: `doubted` is read by another thread, and so must be complete."""
         super().__init__(*args, **kwargs)
 
     def _parse_swarm_progress_data(self, metadata: Records | None) -> GlobalTrainingProgress:
-        self.doubted = {}  # a new one: the last may be in use
+        self._doubts = {}
         believed = self._plausible(self._of_members(metadata if isinstance(metadata, dict) else {}))
+        self.doubted = self._doubts
         now = get_dht_time()
         records = {str(i): ValueWithExpiration(record.dict(), now) for i, record in enumerate(believed)}
         return super()._parse_swarm_progress_data(records)
@@ -44,15 +47,15 @@ class PlausibleProgress(ProgressTracker):
                 record = LocalTrainingProgress.parse_obj(entry.value)
                 peer_id = str(PeerID(record.peer_id))
             except (ValidationError, ValueError) as error:
-                self.doubted[str(key)] = f"its record cannot be read: {error}"
+                self._doubts[str(key)] = f"its record cannot be read: {error}"
                 continue
             if (problem := self.trust.record_refusal(peer_id, key)) is not None:
-                self.doubted[peer_id] = problem
+                self._doubts[peer_id] = problem
                 continue
             user, limit = self.trust.user_of(peer_id), self.trust.max_peers_per_user
             peers_of[user] += 1
             if limit is not None and peers_of[user] > limit:
-                self.doubted[peer_id] = f"{user!r} has more than {limit} peers"
+                self._doubts[peer_id] = f"{user!r} has more than {limit} peers"
                 continue
             records.append(record)
         return records
@@ -66,7 +69,7 @@ class PlausibleProgress(ProgressTracker):
         believed = [self.local_progress]
         for record in others:
             if record.epoch > latest:
-                self.doubted[str(PeerID(record.peer_id))] = f"it claims epoch {record.epoch}, far beyond the others'"
+                self._doubts[str(PeerID(record.peer_id))] = f"it claims epoch {record.epoch}, far beyond the others'"
             else:
                 believed.append(self._cut(record, self.trust.max_share_per_user))
         return believed
@@ -75,7 +78,7 @@ class PlausibleProgress(ProgressTracker):
         """Return a record with no more samples and speed than a peer with such a share of the run may have."""
         most, now = int(share * self.target_batch_size), get_dht_time()
         if record.samples_accumulated > self.target_batch_size:
-            self.doubted[str(PeerID(record.peer_id))] = f"it claims {record.samples_accumulated:,} samples of an epoch"
+            self._doubts[str(PeerID(record.peer_id))] = f"it claims {record.samples_accumulated:,} samples of an epoch"
         return record.copy(
             update={
                 "samples_accumulated": min(record.samples_accumulated, most),
