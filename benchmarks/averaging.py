@@ -56,6 +56,8 @@ class Benchmark:
     megabits: float = 100.0
     """What each peer's link carries in a second, each way."""
     round_trip_ms: float = 0.0
+    part_bytes: int = 2**19
+    """How large the kit's messages are; hivemind's are of 2**19."""
     rounds: int = 5
     """Rounds that count. One more goes before them, in which peers connect to each other."""
     congestion_control: str | None = None
@@ -106,17 +108,18 @@ def busy() -> float:
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
 
-def hivemind_averager() -> tuple[type[GradientAverager], dict]:
+def hivemind_averager(_benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
     """Return what hivemind offers, and what it is made with."""
     small, large = Float16Compression(), Uniform8BitQuantization()
     compression = SizeAdaptiveCompression(threshold=EIGHT_BIT_FROM, less=small, greater_equal=large)
     return GradientAverager, {"compression": compression}
 
 
-def kit_averager() -> tuple[type[GradientAverager], dict]:
+def kit_averager(benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
     """Return what the kit's peers use, and what it is made with."""
     codec.install()
-    return RunGradientAverager, {"compression": codec.compression(EIGHT_BIT_FROM), "trust": Trust()}
+    parts = {"compression": codec.compression(EIGHT_BIT_FROM), "part_size_bytes": benchmark.part_bytes}
+    return RunGradientAverager, {"trust": Trust(), **parts}
 
 
 def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[GradientAverager]:
@@ -133,7 +136,7 @@ def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[Gradie
 
 
 def average(
-    averager: Callable[[], tuple[type[GradientAverager], dict]],
+    averager: Callable[[Benchmark], tuple[type[GradientAverager], dict]],
     address: str,
     benchmark: Benchmark,
     number: int,
@@ -153,7 +156,7 @@ def average(
     for parameter, part in zip(parameters, gradient.split(TENSOR_SIZE), strict=True):
         parameter.grad = part * (number + 1)
     expected = gradient * ((benchmark.peers + 1) / 2)
-    kind, options = averager()
+    kind, options = averager(benchmark)
     group = {"target_group_size": benchmark.peers, "min_group_size": benchmark.peers}
     times = fork.Array("d", 4)
     peer = timed(kind, times)(

@@ -5,7 +5,7 @@ weight (`trimmed_mean`: no more than what it cuts off). Two peers cannot outvote
 mean of two, and a single part as it is. Peers of weight zero are absent. No rule stops liars who stay within the
 spread of honest gradients: they move it little in a round, but always the same way (arXiv:1902.06156).
 
-Parts have passed `is_usable`, weights `is_usable_weight`. Rules compute from float32 values, and return them.
+Parts have passed `part_problem`, weights `weight_problem`. Rules compute from float32 values, and return them.
 """
 
 import math
@@ -147,7 +147,7 @@ def _fair_limit(totals: Float[Tensor, " users"], share: float) -> float:
     return float(descending[-1])
 
 
-def is_usable(part: Tensor, shape: tuple[int, ...]) -> str | None:
+def part_problem(part: Tensor, shape: tuple[int, ...]) -> str | None:
     """Return why `part` cannot be averaged with parts of `shape`, or None if it can."""
     if part.shape != torch.Size(shape):
         return f"its shape is {tuple(part.shape)}, but {tuple(shape)} was expected"
@@ -158,7 +158,7 @@ def is_usable(part: Tensor, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def is_usable_weight(weight: float) -> str | None:
+def weight_problem(weight: float) -> str | None:
     """Return why a part cannot count with `weight`, or None if it can."""
     if math.isfinite(weight) and weight >= 0:
         return None
@@ -169,7 +169,7 @@ def _require_weights(weights: Float[Tensor, " peers"]) -> None:
     if not (bool((weights >= 0).all()) and 0 < float(weights.double().sum()) < math.inf):
         raise ValueError(
             f"expected finite weights of at least 0, one of them positive, but got {weights.tolist()}: leave out peers "
-            f"for which is_usable_weight gives a reason, and do not average what nobody computed."
+            f"for which weight_problem gives a reason, and do not average what nobody computed."
         )
 
 

@@ -103,6 +103,7 @@ def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT,
     for planned in optimizer.scheduled_grads, optimizer.scheduled_state:
         if planned is not None and not planned.done():
             planned.cancel()
+    optimizer.scheduled_grads = optimizer.scheduled_state = None  # or hivemind would cancel them again, and fail
     # An averager that ends while its question to the hash table is on the way takes that process of hivemind's with it.
     time.sleep(1.0)
     optimizer.shutdown()

@@ -123,7 +123,7 @@ class AttackSwarm:
     ) -> Outcome:
         """Return what comes of a run of so many epochs, which ends as soon as it is broken, if that is wanted."""
         self.runs += 1
-        card = self._card(epochs, rule=rule, reducers=reducers).with_changes(members=members)
+        card = self._card(epochs, members, rule=rule, reducers=reducers)
         places = {"number": self.runs, "card": str(card.save(self.folder / f"run{self.runs}"))}
         whole = Scenario(**places, honest=self.honest, attackers=self.attackers, **scenario)
         self._say(json.dumps(asdict(whole)))
@@ -136,7 +136,7 @@ class AttackSwarm:
         self._wait(lambda: self._all_have("left"), 120)
         return replace(self._outcome(epochs), seconds=seconds)
 
-    def _card(self, epochs: int, **averaging) -> RunCard:
+    def _card(self, epochs: int, members: dict | None, **averaging) -> RunCard:
         quick = {
             "target_batch_size": STEP_SAMPLES * STEPS_PER_EPOCH * (self.honest + self.attackers),
             "matchmaking_s": 2.5,
@@ -146,6 +146,7 @@ class AttackSwarm:
         return self.card.with_changes(
             name=NAME,
             seed=self.runs,
+            members=members,
             optimizer={**self.card.optimizer.model_dump(), "total_epochs": 10 * epochs},
             averaging={**self.card.averaging.model_dump(), **quick, **averaging},
         )

@@ -38,9 +38,35 @@ DEFAULTS = {
     "dies_in": None,
     "sends_before": 0,
     "dies_after": None,
+    "spoils": None,
 }
 """How fast it is and how large its tensors; the epochs whose rounds fail, the one in whose round it dies, once it has
-sent so many parts to each reducer, and the epoch that is its last."""
+sent so many parts to each reducer, and the epoch that is its last; what is wrong with the state that it offers as the
+newest of all: one of `SPOILT`."""
+
+
+def with_nan(metadata, tensors, infos):
+    tensors[0][1] = float("nan")
+    return metadata, tensors, infos
+
+
+def too_short(metadata, tensors, infos):
+    return metadata, [tensors[0][1:], *tensors[1:]], infos
+
+
+def too_long(metadata, tensors, infos):
+    return metadata, [tensors[0].repeat(1000), *tensors[1:]], infos
+
+
+def of_the_future(metadata, tensors, infos):
+    return {**metadata, "epoch": 10**9}, tensors, infos
+
+
+def silent(metadata, tensors, infos):
+    time.sleep(600)
+
+
+SPOILT = {made.__name__: made for made in (with_nan, too_short, too_long, of_the_future, silent)}
 
 
 async def find_nobody(_step: StepControl) -> None:
@@ -104,6 +130,9 @@ def main(folder: Path) -> None:
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht)) | {"private_key": membership.identity.private_key}
     optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
+    if settings["spoils"] is not None:
+        give = optimizer.state_averager.get_current_state
+        optimizer.state_averager.get_current_state = lambda: SPOILT[settings["spoils"]](*give())
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()
     addresses = [str(address) for address in dht.get_visible_maddrs()]
@@ -134,6 +163,8 @@ def train(
             parameter.grad = torch.zeros_like(parameter)
             parameter.grad[settings["index"]] = 1.0
         samples += settings["batch_size"]
+        if settings["spoils"] is not None:
+            optimizer.state_averager.state_sharing_priority = total_epochs
         optimizer.step(batch_size=settings["batch_size"])
         while not optimizer.rounds.empty():
             done = optimizer.rounds.get()

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import hivemind
@@ -83,8 +84,9 @@ def lies(folder: Path, settings: dict, card: RunCard) -> None:
         **settings["lies"],
     )
     owner = signatures.local_public_key
-    is_stored = dht.store(f"{card.key}_progress", record.dict(), get_dht_time() + 60, subkey=owner)
-    print(json.dumps({"peer_id": str(dht.peer_id), "stored": is_stored}), flush=True)
+    while not dht.store(f"{card.key}_progress", record.dict(), get_dht_time() + 60, subkey=owner):
+        time.sleep(1)
+    print("stored", flush=True)
     os.read(0, 1)
     dht.shutdown()
     os._exit(0)

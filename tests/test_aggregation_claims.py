@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from dalle_lib.aggregation import capped, capped_by_user, is_usable, is_usable_weight
+from dalle_lib.aggregation import capped, capped_by_user, part_problem, weight_problem
 
 
 def test_weights_are_capped_at_a_multiple_of_the_median_of_the_positive_ones():
@@ -59,15 +59,15 @@ def test_a_share_of_one_leaves_all_as_they_are():
     ],
 )
 def test_a_part_that_cannot_be_averaged_is_told_why(part, reason):
-    assert reason in is_usable(part, (2, 3))
+    assert reason in part_problem(part, (2, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_finite_part_of_the_right_shape_is_usable(dtype):
-    assert is_usable(torch.full((2, 3), 6e4, dtype=dtype), torch.Size([2, 3])) is None
+    assert part_problem(torch.full((2, 3), 6e4, dtype=dtype), torch.Size([2, 3])) is None
 
 
 def test_a_weight_is_usable_if_it_is_finite_and_not_negative():
-    assert [is_usable_weight(weight) for weight in (0.0, 1e-9, 48, 1e30)] == [None] * 4
+    assert [weight_problem(weight) for weight in (0.0, 1e-9, 48, 1e30)] == [None] * 4
     for weight in (-1e-9, math.nan, math.inf, -math.inf):
-        assert str(weight) in is_usable_weight(weight)
+        assert str(weight) in weight_problem(weight)

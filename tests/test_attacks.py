@@ -3,12 +3,11 @@
 Real peers learn to read digits (tests/attack_peer.py): 5 honest ones, of which one is behind a firewall, 2 attackers.
 """
 
-import statistics
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from attack_swarm import AttackSwarm
+from attack_swarm import AttackSwarm, Outcome
 from attacks import A_LITTLE, REDUCER
 
 from dalle_lib.aggregation import FAR, RULES, capped, without_far
@@ -44,14 +43,18 @@ def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
         yield started
 
 
-def runs(swarm: AttackSwarm, say: Say, what: str, **scenario) -> float:
-    """Return the median loss of so many runs, and print all."""
-    outcomes = [swarm.run(**scenario) for _ in range(RUNS)]
-    losses = sorted(outcome.loss for outcome in outcomes)
-    seconds = sum(outcome.seconds for outcome in outcomes)
-    say(f"{what}: losses {', '.join(f'{loss:.4f}' for loss in losses)} after 30 epochs, {seconds:.0f} s")
+def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **scenario) -> None:
+    """Fail unless the median loss of so many runs is within the bound; those that cannot change that are not made."""
+    outcomes: list[Outcome] = []
+    harmless = harmful = 0
+    while max(harmless, harmful) <= RUNS // 2:
+        outcomes.append(swarm.run(**scenario))
+        harmless += outcomes[-1].loss <= bound
+        harmful += not outcomes[-1].loss <= bound
+    losses = ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes)
+    say(f"{what}: losses {losses} after 30 epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
     assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
-    return statistics.median(losses)
+    assert harmless > harmful
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,7 @@ def bound(swarm, say) -> float:
 @pytest.mark.attacks
 @pytest.mark.parametrize("attack", GROSS)
 def test_gross_lies_change_nothing(swarm, bound, say, attack):
-    assert runs(swarm, say, attack, attack=attack) <= bound
+    require_no_harm(swarm, bound, say, attack, attack=attack)
 
 
 @pytest.mark.attacks
@@ -79,7 +82,7 @@ def test_gross_lies_break_hivemind(swarm, say, attack):
 
 @pytest.mark.attacks
 def test_lies_within_the_spread_of_honest_peers_are_outvoted_where_peers_send_momentum(swarm, bound, say):
-    assert runs(swarm, say, A_LITTLE, attack=A_LITTLE, worker_momentum=True) <= bound
+    require_no_harm(swarm, bound, say, A_LITTLE, attack=A_LITTLE, worker_momentum=True)
 
 
 @pytest.mark.attacks
@@ -98,14 +101,14 @@ def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say
 @pytest.mark.attacks
 def test_strangers_cannot_reduce_where_members_do(swarm, bound, say):
     members = swarm.invite([MEMBER] * 5 + [None] * 2)
-    loss = runs(swarm, say, "lying strangers", attack=REDUCER, reducers="members", members=members, are_strangers=True)
-    assert loss <= bound
+    limits = {"reducers": "members", "members": members}
+    require_no_harm(swarm, bound, say, "lying strangers", attack=REDUCER, are_strangers=True, **limits)
 
 
 @pytest.mark.attacks
 def test_members_cannot_reduce_where_vouched_peers_do(swarm, bound, say):
     members = swarm.invite([VOUCHED] * 3 + [MEMBER] * 4)
-    assert runs(swarm, say, "lying members", attack=REDUCER, reducers="vouched", members=members) <= bound
+    require_no_harm(swarm, bound, say, "lying members", attack=REDUCER, reducers="vouched", members=members)
 
 
 def test_a_liar_among_four_peers_changes_nothing(mini, tmp_path):

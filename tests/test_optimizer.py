@@ -1,7 +1,5 @@
 import json
 import logging
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -231,65 +229,6 @@ def test_statistics_of_another_kind_are_refused_and_change_nothing():
     with pytest.raises(ValueError, match="expected statistics of 1 parameters, but got those of 2"):
         optimizer.load_state_dict(LAMB8bit([p, nn.Parameter(torch.randn(3))]).state_dict())
     assert all(torch.equal(before[name], value) for name, value in optimizer.state[p].items())
-
-
-TRAVEL = """
-import hivemind, torch
-from hivemind.optim.state_averager import TrainingStateAverager
-from dalle_lib.optimizer import LAMB8bit
-
-SHAPES = (300, 301), (50, 7)
-
-def peer(seed, initial_peers):
-    torch.manual_seed(seed)
-    dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=initial_peers)
-    averager = TrainingStateAverager(
-        dht=dht, prefix="travel", start=True, target_group_size=2, optimizer=LAMB8bit, offload_optimizer=True,
-        custom_gradients=True, params=[torch.nn.Parameter(torch.randn(shape)) for shape in SHAPES],
-    )
-    return dht, averager
-
-def train(averager):
-    for i, p in enumerate(averager.optimizer.param_groups[0]["params"]):
-        p.grad.copy_(torch.randn(SHAPES[i], generator=torch.Generator().manual_seed(averager.local_epoch)))
-    averager.step(optimizer_step=True, increment_epoch=True)
-
-def check_equal(donor, joiner):
-    for a, b in zip(donor.main_parameters, joiner.main_parameters, strict=True):
-        assert torch.equal(a, b), "parameters differ"
-    ours, theirs = (averager.optimizer.state_dict()["state"] for averager in (donor, joiner))
-    scaled = {"first", "first_scales", "second", "second_scales"}
-    assert [set(state) for state in theirs.values()] == [scaled, {"first", "second"}], "other things came along"
-    for i, state in ours.items():
-        for name, value in state.items():
-            assert value.any(), name
-            assert theirs[i][name].dtype == value.dtype, (i, name, theirs[i][name].dtype)
-            assert torch.equal(theirs[i][name], value), (i, name)
-    assert ours[0]["first"].dtype == ours[0]["second"].dtype == torch.uint8
-
-peers = []
-try:
-    peers.append(peer(1, []))
-    peers.append(peer(2, peers[0][0].get_visible_maddrs()))
-    (_, donor), (_, joiner) = peers
-    for _ in range(3):
-        train(donor)
-    donor.state_sharing_priority = donor.local_epoch
-    joiner.load_state_from_peers(timeout=60)
-    assert joiner.local_epoch == 3, "nothing was loaded"
-    check_equal(donor, joiner)
-    train(donor), train(joiner)
-    check_equal(donor, joiner)
-finally:
-    for dht, averager in peers:
-        averager.shutdown()
-        dht.shutdown()
-"""
-
-
-def test_statistics_travel_to_a_peer_that_joins_bit_for_bit():
-    done = subprocess.run([sys.executable, "-c", TRAVEL], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_parameter_is_in_one_group_and_only_linear_weights_decay():

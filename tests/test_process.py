@@ -2,6 +2,7 @@
 
 import os
 import pty
+import secrets
 import signal
 import subprocess
 import sys
@@ -86,12 +87,13 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
 
 def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
     monkeypatch.setattr("dalle_lib.swarm.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
-    settings = PeerSettings(run="emoji-mini", role="bootstrap", name="ada", host="127.0.0.1")
+    port = 10 * secrets.randbelow(1000) + 20_000
+    settings = PeerSettings(run="emoji-mini", role="bootstrap", name="ada", host="127.0.0.1", port=port)
     crew = join_run(settings, swarm_folder)
     found = {name: PeerSettings.load(peer.folder / "settings.json") for name, peer in crew.peers.items()}
-    assert {name: (peer.name, peer.device) for name, peer in found.items()} == {
-        "ada": ("ada", "cuda:0"),
-        "ada-2": ("ada-2", "cuda:1"),
+    assert {name: (peer.name, peer.device, peer.port) for name, peer in found.items()} == {
+        "ada": ("ada", "cuda:0", port),
+        "ada-2": ("ada-2", "cuda:1", port + 1),
     }
     assert all(peer.is_running for peer in crew.peers.values())
     crew.close()

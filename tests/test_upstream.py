@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import InvalidStateError
 from types import SimpleNamespace
 
 import hivemind
 import pytest
 import torch
 from hivemind.averaging.averager import DecentralizedAverager
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.averaging.matchmaking import Matchmaking, PotentialLeaders
 from hivemind.averaging.partition import TensorPartContainer, TensorPartReducer
 from hivemind.optim.grad_averager import GradientAverager
@@ -21,9 +23,11 @@ from hivemind.optim.progress_tracker import LocalTrainingProgress, ProgressTrack
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils import MPFuture, MSGPackSerializer, get_dht_time
 from hivemind.utils.asyncio import as_aiter
 from hivemind.utils.timed_storage import ValueWithExpiration
+
+from dalle_lib.swarm.optimizer import CollaborativeOptimizer
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +82,32 @@ def test_a_failed_round_still_applies_a_zero_gradient():
             "hivemind keeps the gradient of a failed round: in CollaborativeOptimizer, "
             "_average_gradients_and_load_into_optimizer need no longer say what is applied then"
         )
+
+
+def cancelled_round() -> StepControl:
+    """Return the handle of a round that was given up before anybody was found."""
+    control = StepControl(0.0, 0.0, allow_retries=False, weight=1.0, data_for_gather=b"")
+    control.attach(MPFuture(), MPFuture())
+    control.stage = AveragingStage.LOOKING_FOR_GROUP
+    control.cancel()
+    return control
+
+
+def leave(cls: type[hivemind.Optimizer], control: StepControl) -> None:
+    """Shut an optimizer down that has nothing but that round."""
+    part = SimpleNamespace(shutdown=lambda *_: None, step=lambda **_: None)
+    parts = {"tracker": part, "state_averager": part, "grad_averager": part, "use_gradient_averaging": True}
+    settings = {"status_loglevel": 10, "shutdown_timeout": 1.0, "scheduled_grads": control, "scheduled_state": None}
+    bare(cls, **parts, **settings).shutdown()
+
+
+def test_who_leaves_after_a_round_that_was_given_up_still_fails():
+    leave(CollaborativeOptimizer, cancelled_round())
+    try:
+        leave(hivemind.Optimizer, cancelled_round())
+    except InvalidStateError:
+        return
+    pytest.fail("hivemind cancels no round twice: CollaborativeOptimizer.shutdown can go")
 
 
 def test_client_mode_still_stays_none():
@@ -163,6 +193,7 @@ import asyncio, gc, threading, time, weakref
 from types import SimpleNamespace
 import torch
 from hivemind.averaging.averager import DecentralizedAverager
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.p2p import PeerID
 
 held, peer = {}, PeerID(b"nobody")

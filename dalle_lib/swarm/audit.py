@@ -17,7 +17,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from torch import Tensor
 
-from dalle_lib.aggregation import is_usable, is_usable_weight
+from dalle_lib.aggregation import part_problem, weight_problem
 from dalle_lib.swarm.reducing import Runner, Tell, combine
 from dalle_lib.swarm.trust import Trust
 
@@ -91,7 +91,7 @@ class Auditor:
         usable = {
             sender: (tensor, weight)
             for sender, (tensor, weight) in received.items()
-            if not (is_usable(tensor, parts.seen.shape) or is_usable_weight(weight))
+            if not (part_problem(tensor, parts.seen.shape) or weight_problem(weight))
         }
         users = [self.trust.user_of(str(sender)) for sender in usable]
         claimed = torch.tensor([weight for _, weight in usable.values()])

@@ -33,13 +33,14 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
     """Join a run of others with a peer on each GPU that computes, or on the processor where there is none.
 
     Settings that name a device make one peer, on that. The first peer has the settings' name, the others the same with
-    -2 and so on; each keeps its progress in a folder of its own, and goes on from there next time. `token` is for
-    private runs.
+    -2 and so on, and the ports after it; each keeps its progress in a folder of its own, and goes on from there next
+    time. `token` is for private runs.
     """
     folder = Path(folder).resolve()
     devices = [settings.device] if settings.device != "auto" else working_gpus() or ["cpu"]
     crew = Crew(folder, settings.run)
     for number, device in enumerate(devices, start=1):
         name = settings.name if number == 1 else f"{settings.name}-{number}"
-        crew.peers[name] = join(replace(settings, name=name, device=device), folder / name, token)
+        port = settings.port and settings.port + number - 1
+        crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
     return crew

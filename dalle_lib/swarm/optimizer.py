@@ -249,6 +249,12 @@ class CollaborativeOptimizer(hivemind.Optimizer):
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason))
 
+    def shutdown(self) -> None:
+        """Leave the round that has not begun, and end the averagers."""
+        if self.scheduled_grads is not None and self.scheduled_grads.done():
+            self.scheduled_grads = None  # hivemind 1.1.12 would cancel it, which raises if that was done before
+        super().shutdown()
+
     @property
     def learning_rate(self) -> float:
         """The rate of the next step."""

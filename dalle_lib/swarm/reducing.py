@@ -17,7 +17,7 @@ from hivemind.p2p import PeerID, StubBase
 from hivemind.proto import averaging_pb2, runtime_pb2
 from torch import Tensor
 
-from dalle_lib.aggregation import RULES, capped, capped_by_user, is_usable, is_usable_weight, without_far
+from dalle_lib.aggregation import RULES, capped, capped_by_user, part_problem, weight_problem, without_far
 from dalle_lib.swarm.rounds import Counted
 from dalle_lib.swarm.trust import Trust
 
@@ -60,7 +60,7 @@ class Reducer:
             raise AllreduceException(f"it sent part {part_index}, but there are {self.num_parts}")
         if sender_index in self._failed or self.finished.is_set():
             raise BannedException(f"{self.senders[sender_index]} is no longer part of this round")
-        problem = is_usable(tensor_part, self.part_shapes[part_index]) or is_usable_weight(weight)
+        problem = part_problem(tensor_part, self.part_shapes[part_index]) or weight_problem(weight)
         if problem is not None and sender_index != self.own:
             raise AllreduceException(problem)
         self.weights[part_index, sender_index] = 0.0 if problem else weight
@@ -164,7 +164,7 @@ class Parts(TensorPartContainer):
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
         """Take over a result. Raises AllreduceException for one that cannot be right."""
         own = self._input_parts_by_peer[peer_index][part_index][0]
-        if (problem := is_usable(part, own.shape)) is not None:
+        if (problem := part_problem(part, own.shape)) is not None:
             raise AllreduceException(problem)
         longest = RESULT_BOUND * max(float(own.norm()), self.typical * math.sqrt(own.numel()))
         average = own + part

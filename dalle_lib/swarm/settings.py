@@ -21,7 +21,7 @@ class PeerSettings:
     host: str = "0.0.0.0"
     """Address to listen on; 127.0.0.1 keeps everything on this machine."""
     port: int = 0
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on, of the first GPU's peer; the others take those after it. 0 takes free ones."""
     client_mode: bool = False
     """Connect out only, for peers behind a firewall."""
     batch_size: int = 16
