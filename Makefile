@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: demo test chaos attacks test-images slug setup lint bench lab clean
+.PHONY: demo test chaos test-images slug setup lint bench lab clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/complete
@@ -23,13 +23,10 @@ demo: setup
 	$(BIN)/python -m dalle_lib demo --notebook notebooks/01_join_training.ipynb
 
 test: setup
-	$(BIN)/python -m pytest -m "not attacks and not chaos and not images"
+	$(BIN)/python -m pytest -m "not chaos and not images"
 
 chaos: setup
 	$(BIN)/python -m pytest -m chaos
-
-attacks: setup
-	$(BIN)/python -m pytest -m attacks
 
 # What Colab has installed, as far as the notebooks touch it.
 .venv-colab/complete: .venv/complete tests/data/images/colab-2026-08-19.txt scripts/try_image.py

@@ -17,8 +17,9 @@ import hivemind
 import torch
 from attacks import MOMENTUM, REDUCER, STEP_SAMPLES, Digits, LyingRunner, Scenario, averager_type
 from hivemind.compression import Float16Compression, serialization
+from hivemind.utils.crypto import RSAPrivateKey
 
-from dalle_lib.auth import publish_token
+from dalle_lib.auth import Identity, publish_token
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import averaging, codec
 from dalle_lib.swarm.events import EventLog
@@ -56,7 +57,7 @@ class NeverBehind:
 def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool):
     """Return the optimizer with which this peer takes part."""
     card = RunCard.load(scenario.card)
-    trust, membership = Trust.of(card), None
+    trust = Trust.of(card)
     if card.members is not None and (folder / TOKEN).exists():  # a stranger without one trusts everybody
         membership = Membership(card, folder)
         dht.add_validators(membership.validators())
@@ -79,7 +80,7 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
     averaging.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
     bases = (QuickRounds, CollaborativeOptimizer) if is_honest else (NeverBehind, QuickRounds, CollaborativeOptimizer)
     ours = type("Ours", bases, {"group": group, "averager_type": averager})
-    return ours(**options, private_key=membership and membership.identity.private_key)
+    return ours(**options)
 
 
 def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool) -> None:
@@ -130,6 +131,8 @@ def read_line() -> str:
 def main(folder: Path) -> None:
     """Take part in what standard input asks for, until it ends."""
     settings = json.loads((folder / "settings.json").read_text())
+    # The hash table keeps the key that it first signs with, through all runs, hivemind's own among them.
+    RSAPrivateKey._process_wide_key = Identity.load_or_create(folder / IDENTITY).private_key
     log_to(folder / "peer.log")
     torch.set_num_threads(1)
     dht = hivemind.DHT(

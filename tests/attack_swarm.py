@@ -26,7 +26,6 @@ from dalle_lib.swarm.events import read_events
 from dalle_lib.swarm.membership import IDENTITY, TOKEN
 
 SCRIPT = Path(__file__).parent / "attack_peer.py"
-NAME = "digits"
 BROKEN = 2.0
 """A run whose loss is so many times what it was at first is broken."""
 
@@ -39,6 +38,8 @@ class Outcome:
     """Of each peer, from the beginning to the last epoch."""
     problems: list[tuple[str, dict]]
     """What each told of others, with its id."""
+    counted: list[int]
+    """How many peers' gradients were in each update that one of them made; hivemind's own do not tell."""
     seconds: float
 
     @property
@@ -67,6 +68,7 @@ class AttackSwarm:
     attackers: int
     processes: list[subprocess.Popen] = field(default_factory=list)
     runs: int = 0
+    invitations: int = 0
 
     @property
     def folders(self) -> list[Path]:
@@ -102,15 +104,21 @@ class AttackSwarm:
             process.stdin.close()
 
     def invite(self, roles: Sequence[Role | None]) -> dict:
-        """Give each peer a token for runs named digits, or none, and return the members' part of their cards."""
+        """Give each peer a token for the runs from here on, or none, and return the members' part of their cards."""
         authority = Authority.generate()
+        self.invitations += 1  # runs of another name: the hash table holds the tokens of those before
         for folder, role in zip(self.folders, roles, strict=True):
             (folder / TOKEN).unlink(missing_ok=True)
             if role is not None:
                 key = Identity.load_or_create(folder / IDENTITY).public_key
-                token = authority.issue(folder.name, role, NAME, key, timedelta(hours=1))
+                token = authority.issue(folder.name, role, self.name, key, timedelta(hours=1))
                 (folder / TOKEN).write_bytes(token.to_bytes())
         return {"authority": authority.public_key}
+
+    @property
+    def name(self) -> str:
+        """What the runs since the last invitation are called."""
+        return f"digits-{self.invitations}"
 
     def run(
         self,
@@ -144,7 +152,7 @@ class AttackSwarm:
             "delayed": False,
         }
         return self.card.with_changes(
-            name=NAME,
+            name=self.name,
             seed=self.runs,
             members=members,
             optimizer={**self.card.optimizer.model_dump(), "total_epochs": 10 * epochs},
@@ -157,7 +165,8 @@ class AttackSwarm:
         problems = [
             (peer, event) for i, peer in zip(honest, self.peer_ids, strict=False) for event in self._told(i, "problem")
         ]
-        return Outcome([values[: epochs + 1] for values in losses], problems, 0.0)
+        counted = [len(e["counted"]) for i in honest for e in self._told(i, "Round")]
+        return Outcome([values[: epochs + 1] for values in losses], problems, counted, 0.0)
 
     def _have_learnt(self, epochs: int) -> bool:
         return all(any(e["epoch"] >= epochs for e in self._told(index, "epoch")) for index in range(self.honest))

@@ -3,6 +3,7 @@
 Real peers learn to read digits (tests/attack_peer.py): 5 honest ones, of which one is behind a firewall, 2 attackers.
 """
 
+import statistics
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -54,6 +55,8 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
     losses = ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes)
     say(f"{what}: losses {losses} after 30 epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
     assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
+    for outcome in outcomes:
+        assert statistics.median(outcome.counted) >= swarm.honest, "the honest peers did not average together"
     assert harmless > harmful
 
 
@@ -66,13 +69,13 @@ def bound(swarm, say) -> float:
     return TOLERANCE * max(losses)
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 @pytest.mark.parametrize("attack", GROSS)
 def test_gross_lies_change_nothing(swarm, bound, say, attack):
     require_no_harm(swarm, bound, say, attack, attack=attack)
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 @pytest.mark.parametrize("attack", GROSS)
 def test_gross_lies_break_hivemind(swarm, say, attack):
     outcome = swarm.run(attack=attack, is_stock=True, until_broken=True)
@@ -80,14 +83,14 @@ def test_gross_lies_break_hivemind(swarm, say, attack):
     assert outcome.is_broken
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 def test_lies_within_the_spread_of_honest_peers_are_outvoted_where_peers_send_momentum(swarm, bound, say):
     require_no_harm(swarm, bound, say, A_LITTLE, attack=A_LITTLE, worker_momentum=True)
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say):
-    outcome = swarm.run(attack=REDUCER, until_broken=True)
+    outcome = swarm.run(attack=REDUCER)
     found = outcome.told(MISMATCH)
     say(f"lying reducers, all reduce: loss {outcome.loss:.4g}, found {len(found)} times")
     honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]
@@ -98,14 +101,14 @@ def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say
         assert MISMATCH not in problem["problem"] or teller in problem["problem"]
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 def test_strangers_cannot_reduce_where_members_do(swarm, bound, say):
     members = swarm.invite([MEMBER] * 5 + [None] * 2)
     limits = {"reducers": "members", "members": members}
     require_no_harm(swarm, bound, say, "lying strangers", attack=REDUCER, are_strangers=True, **limits)
 
 
-@pytest.mark.attacks
+@pytest.mark.chaos
 def test_members_cannot_reduce_where_vouched_peers_do(swarm, bound, say):
     members = swarm.invite([VOUCHED] * 3 + [MEMBER] * 4)
     require_no_harm(swarm, bound, say, "lying members", attack=REDUCER, reducers="vouched", members=members)
