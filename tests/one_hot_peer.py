@@ -20,7 +20,7 @@ from hivemind.averaging.control import StepControl
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import codec
-from dalle_lib.swarm.averaging import RunGradientAverager
+from dalle_lib.swarm.averaging import RunGradientAverager, RunStateAverager
 from dalle_lib.swarm.events import EventLog
 from dalle_lib.swarm.matchmaking import introductions
 from dalle_lib.swarm.membership import Membership
@@ -50,23 +50,15 @@ def with_nan(metadata, tensors, infos):
     return metadata, tensors, infos
 
 
-def too_short(metadata, tensors, infos):
-    return metadata, [tensors[0][1:], *tensors[1:]], infos
-
-
 def too_long(metadata, tensors, infos):
     return metadata, [tensors[0].repeat(1000), *tensors[1:]], infos
-
-
-def of_the_future(metadata, tensors, infos):
-    return {**metadata, "epoch": 10**9}, tensors, infos
 
 
 def silent(metadata, tensors, infos):
     time.sleep(600)
 
 
-SPOILT = {made.__name__: made for made in (with_nan, too_short, too_long, of_the_future, silent)}
+SPOILT = {made.__name__: made for made in (with_nan, too_long, silent)}
 
 
 async def find_nobody(_step: StepControl) -> None:
@@ -127,12 +119,12 @@ def main(folder: Path) -> None:
         startup_timeout=60,
     )
     membership.publish(dht)
+    if settings["spoils"] is not None:
+        give, spoil = RunStateAverager.get_current_state, SPOILT[settings["spoils"]]
+        RunStateAverager.get_current_state = lambda averager: spoil(*give(averager))
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht)) | {"private_key": membership.identity.private_key}
     optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
-    if settings["spoils"] is not None:
-        give = optimizer.state_averager.get_current_state
-        optimizer.state_averager.get_current_state = lambda: SPOILT[settings["spoils"]](*give())
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()
     addresses = [str(address) for address in dht.get_visible_maddrs()]
