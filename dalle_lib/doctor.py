@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dalle_lib.auth.clocks import seconds_ahead
 from dalle_lib.hub_http import httpx
 from dalle_lib.memory import estimate
 from dalle_lib.preflight import Check, preflight, require, table
@@ -88,8 +89,7 @@ def seconds_ahead_of_hub() -> float | None:
         told = parsedate_to_datetime(headers["Date"]).timestamp() + float(headers.get("Age", 0))
     except (httpx.HTTPError, OSError, KeyError, ValueError):  # no network, or somebody else's answer
         return None
-    # It was told in whole seconds, some time after we asked: nothing is off if this clock can have shown the same.
-    return max(0.0, asked - told - 1) - max(0.0, told - time.time())
+    return seconds_ahead(asked, told, time.time(), told_in=1.0)
 
 
 def _first_peers(found: Findings, settings: PeerSettings) -> Check:

@@ -9,7 +9,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import tyro
 from attacks import STEP_SAMPLES, STEPS_PER_EPOCH, Scenario
+from one_hot import last_lines, start_script
 
 from dalle_lib.auth import Authority, Identity, Role
 from dalle_lib.run import RunCard
@@ -90,7 +90,7 @@ class AttackSwarm:
                 "initial_peers": read_events(self.folders[0])[0]["addresses"] if index else [],
             }
             (folder / "settings.json").write_text(json.dumps(settings))
-            self.processes.append(_start(folder))
+            self.processes.append(start_script(SCRIPT, folder))
             if index == 0:
                 self._wait(lambda: read_events(self.folders[0]), 120)
         self._wait(lambda: all(map(read_events, self.folders)), 120)
@@ -191,24 +191,7 @@ class AttackSwarm:
             time.sleep(0.1)
 
     def _logs(self) -> str:
-        files = [folder / name for folder in self.folders for name in ("output.txt", "peer.log")]
-        return "\n".join(f"{file}:\n{_tail(file)}" for file in files if file.exists())
-
-
-def _start(folder: Path) -> subprocess.Popen:
-    with open(folder / "output.txt", "wb") as output:
-        return subprocess.Popen(
-            [sys.executable, SCRIPT, folder],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-
-def _tail(file: Path, lines: int = 12) -> str:
-    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
+        return last_lines(self.folders, ("output.txt", "peer.log"), 12)
 
 
 @dataclass(kw_only=True)

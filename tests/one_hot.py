@@ -127,16 +127,7 @@ class OneHotSwarm:
             give_token(self.authority, self.card, folder, f"user{index}")
         places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
         (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
-        with open(folder / "output.txt", "wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, SCRIPT, folder],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        self.peers.append(OneHotPeer(folder, index, process))
+        self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder)))
         if index == 0:
             self.wait(lambda: self.peers[0].events("joined"))
         return self.peers[-1]
@@ -158,6 +149,11 @@ class OneHotSwarm:
             if epoch > after and all(ids <= {id for id, n in own[epoch]["counted"].items() if n > 0} for own in rounds)
         ]
 
+    def wait_together(self, peers: list[OneHotPeer], after: int) -> int:
+        """Return the first such epoch, when it has come."""
+        self.wait(lambda: self.together(peers, after))
+        return self.together(peers, after)[0]
+
     def wait_for_epoch(self, epoch: int, peers: list[OneHotPeer] | None = None) -> None:
         """Return when those peers, or all, have reached an epoch."""
         self.wait(lambda: all(peer.epoch >= epoch for peer in peers or self.peers))
@@ -174,8 +170,7 @@ class OneHotSwarm:
 
     def told(self) -> str:
         """Return the last lines of every peer's log and events."""
-        files = [peer.folder / name for peer in self.peers for name in ("output.txt", "peer.log", "events.jsonl")]
-        return "\n".join(f"{file}:\n{_tail(file)}" for file in files if file.exists())
+        return last_lines([peer.folder for peer in self.peers], ("output.txt", "peer.log", "events.jsonl"), 25)
 
 
 def give_token(authority: Authority, card: RunCard, folder: Path, user: str, **changes) -> AccessToken:
@@ -187,5 +182,21 @@ def give_token(authority: Authority, card: RunCard, folder: Path, user: str, **c
     return token
 
 
-def _tail(file: Path, lines: int = 25) -> str:
-    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:])
+def start_script(script: Path, folder: Path) -> subprocess.Popen:
+    """Start a peer's script on its folder, in a session of its own; what it prints goes to output.txt there."""
+    with open(folder / "output.txt", "wb") as output:
+        return subprocess.Popen(
+            [sys.executable, script, folder],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+
+def last_lines(folders: list[Path], names: tuple[str, ...], count: int) -> str:
+    """Return the end of those files of each folder, where they exist."""
+    files = [folder / name for folder in folders for name in names]
+    ends = {file: file.read_text(errors="replace").splitlines()[-count:] for file in files if file.exists()}
+    return "\n".join("\n".join([f"{file}:", *lines]) for file, lines in ends.items())

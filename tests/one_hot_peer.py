@@ -14,7 +14,6 @@ import threading
 import time
 from pathlib import Path
 
-import hivemind
 import torch
 from hivemind.averaging.control import StepControl
 
@@ -22,10 +21,12 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm import codec
 from dalle_lib.swarm.averaging import RunGradientAverager, RunStateAverager
 from dalle_lib.swarm.events import EventLog
+from dalle_lib.swarm.local import LOCALHOST
 from dalle_lib.swarm.matchmaking import introductions
 from dalle_lib.swarm.membership import Membership
 from dalle_lib.swarm.optimizer import CollaborativeOptimizer, shared_options
-from dalle_lib.swarm.roles import log_to
+from dalle_lib.swarm.roles import connect, log_to
+from dalle_lib.swarm.settings import PeerSettings
 
 TENSORS = 3
 SHOWN = 8
@@ -109,15 +110,8 @@ def main(folder: Path) -> None:
     codec.install()
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
-    dht = hivemind.DHT(
-        start=True,
-        initial_peers=settings["initial_peers"],
-        host_maddrs=["/ip4/127.0.0.1/tcp/0"],
-        record_validators=membership.validators(),
-        identity_path=membership.identity_file,
-        authorizer=membership.authorizer,
-        startup_timeout=60,
-    )
+    place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
+    dht = connect(card, place, membership, membership.validators())
     membership.publish(dht)
     if settings["spoils"] is not None:
         give, spoil = RunStateAverager.get_current_state, SPOILT[settings["spoils"]]

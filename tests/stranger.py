@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import hivemind
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.optim.progress_tracker import LocalTrainingProgress
@@ -23,7 +22,10 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import RunGradientAverager
+from dalle_lib.swarm.local import LOCALHOST
 from dalle_lib.swarm.membership import Membership
+from dalle_lib.swarm.roles import connect
+from dalle_lib.swarm.settings import PeerSettings
 
 
 async def tries(identity: str, token: str | None, settings: dict, key: str) -> dict[str, list[str]]:
@@ -69,13 +71,8 @@ def lies(folder: Path, settings: dict, card: RunCard) -> None:
     """Say that this peer is at another epoch, and has that many samples, until standard input ends."""
     membership = Membership(card, folder)
     signatures = RSASignatureValidator(membership.identity.private_key)
-    dht = hivemind.DHT(
-        start=True,
-        initial_peers=settings["initial_peers"],
-        record_validators=[*membership.validators(), signatures],
-        identity_path=membership.identity_file,
-        authorizer=membership.authorizer,
-    )
+    place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
+    dht = connect(card, place, membership, [*membership.validators(), signatures])
     membership.publish(dht)
     record = LocalTrainingProgress(
         peer_id=dht.peer_id.to_bytes(),

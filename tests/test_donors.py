@@ -127,7 +127,7 @@ def test_without_a_good_state_who_joins_goes_on_from_its_own_and_counts_once_ave
         late = swarm.add()
         swarm.wait(lambda: late.events("joined"))
         joined_at = liar.epoch
-        swarm.wait(lambda: swarm.together([liar, late], after=joined_at))
+        swarm.wait_together([liar, late], after=joined_at)
         (left_out, *_) = late.events("LeftOut")
         assert "no peer could give its state" in left_out["reason"]
         for _, values in (*liar.states(), *late.states()):

@@ -5,6 +5,8 @@ Each peer's gradient is one coordinate (tests/one_hot_peer.py), so parameters sh
 
 import asyncio
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -101,8 +103,7 @@ def test_a_frozen_peer_catches_up_and_counts_again(card, swarm_folder):
         peers[2].send(signal.SIGCONT)
         thawed_in = peers[0].epoch
         assert thawed_in > 3, swarm.told()
-        swarm.wait(lambda: swarm.together(peers, after=thawed_in))
-        together = swarm.together(peers, after=thawed_in)[0] + 1
+        together = swarm.wait_together(peers, after=thawed_in) + 1
         swarm.wait_for_epoch(together + 3)
         assert_whole(peers[:2], range(1, together + 2))
         assert_equal(peers, together + 2)
@@ -131,8 +132,7 @@ def test_a_peer_that_joins_late_takes_the_state_over_and_dilutes_no_update(mini,
         swarm.go()
         swarm.wait_for_epoch(3)
         peers.append(swarm.add(found_by=1))
-        swarm.wait(lambda: swarm.together(peers, after=3))
-        together = swarm.together(peers, after=3)[0] + 1
+        together = swarm.wait_together(peers, after=3) + 1
         swarm.wait_for_epoch(together + 3)
         assert peers[2].events("joined")[0]["epoch"] >= 3
         assert_whole(peers[:2], range(1, together + 3))
@@ -150,8 +150,7 @@ def test_a_peer_that_lags_an_epoch_dilutes_no_update(mini, swarm_folder):
         swarm.wait_for_epoch(peers[2].epoch + 1, peers[:2])
         peers[2].process.send_signal(signal.SIGCONT)
         awake_in = peers[0].epoch
-        swarm.wait(lambda: swarm.together(peers, after=awake_in))
-        together = swarm.together(peers, after=awake_in)[0] + 1
+        together = swarm.wait_together(peers, after=awake_in) + 1
         swarm.wait_for_epoch(together + 3)
         assert_whole(peers[:2], range(1, together + 3))
         assert_equal(peers, together + 2)
@@ -169,8 +168,7 @@ def test_the_bootstrap_peer_killed_between_rounds_is_missing_from_the_next_and_n
             assert_shares_are_weights(peers, peer, 2)
             assert peer.shares(2, peers)[0] == 0
         living = [*peers[1:], swarm.add(found_by=1)]
-        swarm.wait(lambda: swarm.together(living, after=2))
-        together = swarm.together(living, after=2)[0] + 1
+        together = swarm.wait_together(living, after=2) + 1
         swarm.wait_for_epoch(together + 3, living)
         assert_whole(living[:2], range(1, together + 3))
         assert_equal(living, together + 2)
@@ -189,8 +187,7 @@ def test_a_peer_trains_on_alone_and_together_again(card, swarm_folder):
         alone = peers[0].weights(left_in + 2)
         assert alone[:, 0].tolist() == pytest.approx([1.0] * 3, abs=TOLERANCE)
         together = [peers[0], swarm.add(), swarm.add()]
-        swarm.wait(lambda: swarm.together(together, after=left_in))
-        again = swarm.together(together, after=left_in)[0] + 1
+        again = swarm.wait_together(together, after=left_in) + 1
         swarm.wait_for_epoch(again + 3, together)
         assert_whole(peers[:1], range(1, again + 3))
         assert_equal(together, again + 2)
@@ -215,6 +212,60 @@ def test_no_gradient_is_lost_while_updates_are_delayed(mini, swarm_folder, delay
         assert_equal(survivors, 7)
 
 
+REUNION = """
+import sys, time, hivemind
+from dalle_lib.swarm.progress import PlausibleProgress
+from dalle_lib.swarm.trust import Trust
+
+async def neighbours(dht, node):
+    return [id for bucket in node.protocol.routing_table.buckets for id in bucket.nodes_to_peer_id]
+
+async def forget_all(dht, node):
+    for id in await neighbours(dht, node):
+        del node.protocol.routing_table[id]
+
+def wait(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)
+
+def track(dht):
+    limits = {"total_epochs": 10, "shortest_epoch_s": 1.0}
+    tracker = PlausibleProgress(
+        dht, "run", 100, trust=Trust(), metadata_expiration=4.0, default_refresh_period=0.5, start=True, **limits
+    )
+    tracker.report_local_progress(0, 1)
+    return tracker
+
+local = ["/ip4/127.0.0.1/tcp/0"]
+first = hivemind.DHT(start=True, host_maddrs=local)
+second = hivemind.DHT(start=True, host_maddrs=local, initial_peers=[str(a) for a in first.get_visible_maddrs()])
+tables, trackers = [first, second], []
+wait(lambda: all(dht.run_coroutine(neighbours) for dht in tables))
+if sys.argv[1] == "one that it had":
+    second.initial_peers = None
+    trackers = [track(dht) for dht in tables]
+    wait(lambda: all(tracker.global_progress.num_peers == 2 for tracker in trackers))
+for dht in tables:
+    dht.run_coroutine(forget_all)
+assert not any(dht.run_coroutine(neighbours) for dht in tables)
+trackers = trackers or [track(dht) for dht in tables]
+wait(lambda: all(dht.run_coroutine(neighbours) for dht in tables))
+wait(lambda: all(tracker.global_progress.num_peers == 2 for tracker in trackers))
+for tracker in trackers:
+    tracker.shutdown()
+for dht in tables:
+    dht.shutdown()
+"""
+
+
+@pytest.mark.parametrize("whom", ["the first of the run", "one that it had"])
+def test_a_peer_that_has_lost_all_others_calls(whom):
+    done = subprocess.run([sys.executable, "-c", REUNION, whom], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 def record(epoch: int, peer: int) -> LocalTrainingProgress:
     """Return what a peer says of itself."""
     return LocalTrainingProgress(
@@ -231,7 +282,11 @@ def record(epoch: int, peer: int) -> LocalTrainingProgress:
 def tracker():
     """The tracker of peer 0 in epoch 10 of a run, without a hash table."""
     table = SimpleNamespace(
-        peer_id=PeerID(bytes([0])), client_mode=False, add_validators=lambda _: None, get=lambda *_, **__: None
+        peer_id=PeerID(bytes([0])),
+        client_mode=False,
+        initial_peers=None,
+        add_validators=lambda _: None,
+        get=lambda *_, **__: None,
     )
     run = {"target_batch_size": 100, "total_epochs": 1000, "shortest_epoch_s": 1.0}
     found = PlausibleProgress(table, "run", trust=Trust(), start=False, **run)

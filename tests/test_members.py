@@ -69,7 +69,7 @@ def test_no_token_no_averaging(card, authority, swarm_folder):
         for reason in "no valid token", "expired", "not signed by the authority", "the access token is for peer":
             assert any(reason in problem for problem in told), (reason, told)
         epoch = ada.epoch
-        swarm.wait(lambda: swarm.together(swarm.peers, after=epoch))
+        swarm.wait_together(swarm.peers, after=epoch)
 
 
 @pytest.mark.parametrize(

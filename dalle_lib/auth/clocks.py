@@ -11,6 +11,14 @@ _REMEMBERED = 64
 """How many peers' clocks are compared, the latest heard."""
 
 
+def seconds_ahead(asked: float, told: float, now: float, told_in: float = 0.0) -> float:
+    """Return by how much this clock is at least ahead of one that told its time, in steps of `told_in` seconds.
+
+    The other was read at some moment between `asked` and `now` by ours: nothing is off if ours can have shown the same.
+    """
+    return max(0.0, asked - told - told_in) - max(0.0, told - now)
+
+
 class ClockWatch:
     """Hears other members' clocks, and logs a warning, once, when this computer's or one of theirs is off."""
 

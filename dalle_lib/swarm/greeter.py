@@ -16,6 +16,8 @@ import hivemind
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse, Tensor
 
+from dalle_lib.auth.clocks import seconds_ahead
+
 MOST = 8_000_000
 """Bytes of an upload that are counted; what comes after them is not read."""
 CHUNK = 2**16
@@ -75,9 +77,7 @@ async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
     asked = time.time()
     answer = await Greeter.get_stub(p2p, peer).rpc_dial_back(request, timeout=(MOST_PORTS + 1) * DIAL_TIMEOUT_S)
     told = json.loads(answer.metadata)
-    # Its clock was read at some moment between our two: nothing is off if ours can have shown the same.
-    ahead = max(0.0, asked - told["time"]) - max(0.0, told["time"] - time.time())
-    return {"reached": told["reached"], "ahead": ahead}
+    return {"reached": told["reached"], "ahead": seconds_ahead(asked, told["time"], time.time())}
 
 
 async def upload_mbps(p2p: P2P, peer: PeerID, seconds: float = 5.0) -> float:

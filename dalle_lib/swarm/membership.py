@@ -15,11 +15,11 @@ from dalle_lib.auth import (
     current_token,
     publish_token,
 )
+from dalle_lib.auth.clocks import TOLERATED_S
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.trust import Trust
 
 IDENTITY, TOKEN = "identity.key", "access.token"
-CLOCK_LIMIT_S = 30.0
 
 
 class Membership:
@@ -69,7 +69,7 @@ class Membership:
     def clock_problem(self, dht: hivemind.DHT) -> str | None:
         """Return what is wrong with this computer's clock, by those of other members, or None."""
         offset_s = None if self.authorizer is None else clock_offset_s(dht)
-        if offset_s is None or abs(offset_s) <= CLOCK_LIMIT_S:
+        if offset_s is None or abs(offset_s) <= TOLERATED_S:
             return None
         direction = "ahead of" if offset_s > 0 else "behind"
         return (
