@@ -65,7 +65,7 @@ def draw_and_compare(
     seed: int = 0,
 ) -> Drawn:
     """Return the first sample for each caption, compared with every picture of `gallery`, which must have them all."""
-    pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed))
+    pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
     return Drawn(captions, pictures, [a == b for a, b in zip(gallery.nearest(pictures), captions, strict=True)])
 
 

@@ -4,8 +4,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -15,8 +15,8 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.machine import require_room_in_cache, working_gpus
-from dalle_lib.model import DALLE, generate
+from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache, working_gpus
+from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.published import Download, PaperFiles, hub_file
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 PAPER = "paper-2021"
 """The name under which `from_run` knows the paper's published model."""
-CHUNK = 16
-"""Candidates that are drawn side by side. Part of what a seed means: another size gives other pictures."""
+CACHE_SHARE = 0.5
+"""The part of the free memory that may be taken to remember unfinished pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Settings:
     guidance: float = 1.0
     """How strongly the caption pulls; 1 is the model as it is, and needs half the time."""
     seed: int = 0
-    """The same seed, settings and number of candidates give the same pictures on one kind of device."""
+    """The same seed and settings give the same pictures on one kind of device, however many are drawn."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Progress:
 
     prompt: str
     drawn: int
-    """Candidates finished in earlier chunks."""
+    """Candidates finished before those that are being drawn now."""
     candidates: int
-    codes: Int[Tensor, "chunk codes"]
-    """What is drawn so far of the candidates of this chunk."""
+    codes: Int[Tensor, "side_by_side codes"]
+    """What is drawn so far of the candidates that are drawn side by side now."""
     codes_each: int
     """Codes of a whole picture."""
 
@@ -203,7 +203,7 @@ class TextToImage:
     ) -> Drawing | list[Drawing]:
         """Return the drawing of a prompt, or one for each of a list: `candidates` pictures, CLIP's choice the `best`.
 
-        Without a `seed`, one is made up; the Drawing names it. `progress` is called after each code drawn.
+        Without a `seed`, one is made up; the Drawing names it. `progress` is called after each row of codes.
         Raises ValueError for a prompt that is empty, or a setting out of its range.
         """
         if not 1 <= best <= candidates:
@@ -222,12 +222,17 @@ class TextToImage:
         return drawings[0] if isinstance(prompts, str) else drawings
 
     def estimate(self, candidates: int) -> float:
-        """Return about how many seconds a prompt with so many candidates takes, by drawing one row of one chunk."""
-        row = self.model.config.grid
-        text = self.tokenizer(["a"] * min(CHUNK, candidates)).to(self.vqgan.device)
-        started = time.perf_counter()
-        generate(self.model, text, guidance=self.guidance, length=row)
-        return (time.perf_counter() - started) * row * -(-candidates // CHUNK)
+        """Return about how many seconds a prompt with so many candidates takes, by drawing one row of codes."""
+        count, started = self.side_by_side(candidates, self.guidance), time.perf_counter()
+        next(self._rows("a", Settings(guidance=self.guidance), 0, count))
+        return (time.perf_counter() - started) * self.model.config.grid * -(-candidates // count)
+
+    def side_by_side(self, candidates: int, guidance: float = 1.0) -> int:
+        """Return how many candidates are drawn at once: all, if what must be remembered of them fits into memory."""
+        device = self.vqgan.device
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+        each, _ = cache_bytes(self.model.config, self._dtype or torch.float32)
+        return max(1, min(candidates, int(CACHE_SHARE * free) // (each * (1 if guidance == 1 else 2))))
 
     @property
     def suggested_candidates(self) -> int:
@@ -253,9 +258,13 @@ class TextToImage:
         if unknown := self.unknown_words(prompt):
             logger.warning("%s never saw %s: expect nonsense for it.", self.name, ", ".join(map(repr, unknown)))
         started = time.perf_counter()
-        codes = torch.cat(
-            [self._draw_chunk(prompt, settings, first, candidates, progress) for first in range(0, candidates, CHUNK)]
-        )
+        count, codes = self.side_by_side(candidates, settings.guidance), []
+        for first in range(0, candidates, count):
+            for rows in self._rows(prompt, settings, first, min(count, candidates - first)):
+                if progress is not None:
+                    progress(Progress(prompt, first, candidates, rows, self.model.config.image_length))
+            codes.append(rows)
+        codes = torch.cat(codes)
         drawn = time.perf_counter()
         pictures = self.vqgan.decode(codes)
         decoded = time.perf_counter()
@@ -273,22 +282,25 @@ class TextToImage:
             unknown,
         )
 
-    def _draw_chunk(self, prompt: str, settings: Settings, first: int, candidates: int, progress) -> Tensor:
-        text = self.tokenizer([prompt] * min(CHUNK, candidates - first)).to(self.vqgan.device)
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """In what precision a GPU draws: in the 16 bits that it is quick in."""
+        return autocast_dtype(self.vqgan.device) if self.vqgan.device.type == "cuda" else None
 
-        def report(codes: Tensor) -> None:
-            progress(Progress(prompt, first, candidates, codes.cpu(), self.model.config.image_length))
-
-        return generate(
-            self.model,
-            text,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            temperature=settings.temperature,
-            guidance=settings.guidance,
-            seed=settings.seed + ((first // CHUNK) << 32),
-            progress=None if progress is None else report,
-        ).cpu()
+    def _rows(self, prompt: str, settings: Settings, first: int, count: int) -> Iterator[Int[Tensor, "count codes"]]:
+        """Yield the codes so far of candidates `first` to `first + count`, after each row."""
+        device = self.vqgan.device
+        with torch.autocast(device.type, self._dtype, enabled=self._dtype is not None):
+            rows = generate_rows(
+                self.model,
+                self.tokenizer([prompt]).to(device),
+                samples=count,
+                first_sample=first,
+                dtype=self._dtype,
+                **asdict(settings),
+            )
+            for codes in rows:
+                yield codes[0].cpu()
 
 
 def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candidates codes"], count: int) -> list[int]:

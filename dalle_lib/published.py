@@ -11,14 +11,13 @@ from tqdm.auto import tqdm
 from dalle_lib.checkpoint import load_tensors, sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.model import DALLE, ModelConfig
+from dalle_lib.model.reference import PREFIX
 from dalle_lib.rerank import OPENAI_CLIP
 from dalle_lib.streaming import CaptionTokenizer
 from dalle_lib.vqgan import VQGAN, convert_vqgan, load_vqgan
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = "model."
-"""Before each tensor's name when the checkpoint was written by a trainer, not by the model alone."""
 _WEIGHTS = (".safetensors", ".pt", ".bin", ".pth")
 """How a checkpoint's name can end, the safest first."""
 _AS_IT_IS = {"Accept-Encoding": "identity"}
@@ -97,9 +96,12 @@ def load_published(file: str | Path, config: ModelConfig) -> DALLE:
     else:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         tensors = tensors.get("state_dict", tensors)
-    if all(name.startswith(_PREFIX) for name in tensors):
-        tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items()}
     return DALLE.from_reference(tensors, config).float()
+
+
+def save_published(file: str | Path, model: DALLE) -> None:
+    """Write the model to `file`, a .pt, as the paper's trainer did, so that the paper's own code reads it."""
+    torch.save({PREFIX + name: tensor for name, tensor in model.to_reference().items()}, file)
 
 
 def hub_file(part: str, repository: str, name: str | None = None) -> Download:

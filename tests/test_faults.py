@@ -47,11 +47,15 @@ def assert_whole(peers: list[OneHotPeer], updates: range, in_flight: int = 0) ->
                 assert epoch - in_flight - slack <= total <= epoch + slack, f"peer {peer.index}, epoch {epoch}"
 
 
-def assert_equal(peers: list[OneHotPeer], updates: int) -> None:
-    """Fail unless those peers had the same parameters after so many updates, in the end."""
+def are_equal(peers: list[OneHotPeer], updates: int) -> bool:
+    """Whether those peers had the same parameters after so many updates, in the end."""
     first, *others = (peer.after(updates) for peer in peers)
-    for other in others:
-        assert (other - first).abs().max() < 2 * TOLERANCE, f"after {updates}:\n{first}\n{other}"
+    return all((other - first).abs().max() < 2 * TOLERANCE for other in others)
+
+
+def assert_equal(peers: list[OneHotPeer], updates: int) -> None:
+    """Fail unless they were."""
+    assert are_equal(peers, updates), f"after {updates}:\n{[peer.after(updates) for peer in peers]}"
 
 
 def assert_shares_are_weights(peers: list[OneHotPeer], peer: OneHotPeer, epoch: int) -> None:
@@ -209,7 +213,8 @@ def test_no_gradient_is_lost_while_updates_are_delayed(mini, swarm_folder, delay
         for peer in peers:
             for epoch in range(3):
                 assert_shares_are_weights(peers, peer, epoch)
-        assert_equal(survivors, 7)
+        # A peer that is busy may miss the next averaging of parameters; the one after it makes them equal.
+        swarm.wait(lambda: are_equal(survivors, min(peer.epoch for peer in survivors) - 1))
 
 
 REUNION = """

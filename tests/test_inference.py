@@ -10,8 +10,8 @@ from PIL import Image
 
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import CHUNK, Progress, TextToImage, choose_best, downloads
-from dalle_lib.model import generate
+from dalle_lib.inference import Progress, TextToImage, choose_best, downloads
+from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
 
@@ -69,19 +69,23 @@ def test_no_picture_is_chosen_twice_while_there_are_others():
     assert choose_best(scores, codes, 4) == [1, 3, 0, 2]
 
 
-def test_a_seed_gives_the_same_pictures_chunk_by_chunk(draw, drawing):
-    fewer = draw(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD)
-    assert torch.equal(fewer.candidates, drawing.candidates[:CHUNK])
-    other = draw(PROMPT, candidates=CHUNK, best=1, seed=2, **BOLD)
-    assert not torch.equal(other.codes, drawing.codes[:CHUNK])
-    assert not torch.equal(drawing.codes[:4], drawing.codes[CHUNK:]), "a later chunk repeats the first"
+def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, monkeypatch):
+    fewer = draw(PROMPT, candidates=6, best=1, seed=1, **BOLD)
+    assert torch.equal(fewer.codes, drawing.codes[:6])
+    other = draw(PROMPT, candidates=6, best=1, seed=2, **BOLD)
+    assert not torch.equal(other.codes, drawing.codes[:6])
+    monkeypatch.setattr(
+        "dalle_lib.inference.free_memory", lambda: 16 * cache_bytes(draw.model.config, torch.float32)[0]
+    )
+    assert draw.side_by_side(20) == 8
+    assert draw.side_by_side(20, guidance=1.5) == 4
+    assert torch.equal(draw(PROMPT, candidates=20, best=1, seed=1, **BOLD).codes, drawing.codes)
 
 
 def test_the_codes_are_those_that_the_model_draws(draw, drawing):
-    text = draw.tokenizer([PROMPT] * CHUNK)
-    codes = generate(draw.model, text, temperature=2.0, seed=1)
-    assert torch.equal(codes, drawing.codes[:CHUNK])
-    assert (draw.vqgan.decode(codes, chunk=5).int() - drawing.candidates[:CHUNK].int()).abs().max() <= 1
+    codes = generate(draw.model, draw.tokenizer([PROMPT]), samples=20, temperature=2.0, seed=1)[0]
+    assert torch.equal(codes, drawing.codes)
+    assert (draw.vqgan.decode(codes, chunk=5).int() - drawing.candidates.int()).abs().max() <= 1
 
 
 def test_without_a_seed_one_is_made_up_and_told(draw):
@@ -110,14 +114,16 @@ def test_words_that_the_model_never_saw_are_named(draw, caplog):
     assert "zeppelin" in caplog.text
 
 
-def test_progress_comes_after_each_code_and_ends_at_one(draw):
+def test_progress_comes_after_each_row_and_ends_at_one(draw, monkeypatch):
     seen: list[Progress] = []
-    draw("frog", candidates=CHUNK + 2, best=1, seed=0, progress=seen.append)
-    assert len(seen) == 2 * draw.model.config.image_length
+    monkeypatch.setattr(draw, "side_by_side", lambda *_: 3)
+    draw("frog", candidates=5, best=1, seed=0, progress=seen.append)
+    assert [(p.drawn, *p.codes.shape) for p in seen] == [
+        (first, count, 8 * row) for first, count in ((0, 3), (3, 2)) for row in range(1, 9)
+    ]
     assert [p.share for p in seen] == sorted(p.share for p in seen)
     assert seen[-1].share == pytest.approx(1.0)
-    assert seen[-1].drawn == CHUNK
-    half = draw.preview(seen[31].codes[:2])
+    half = draw.preview(seen[3].codes)
     assert (half[:, 32:] == 255).all()
     assert not (half[:, :32] == 255).all()
 
@@ -142,7 +148,7 @@ def test_an_empty_prompt_is_refused(draw):
 
 def test_a_run_in_a_folder_draws_the_same(card, drawing, tmp_path):
     copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
-    assert torch.equal(copy(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD).candidates, drawing.candidates[:CHUNK])
+    assert torch.equal(copy(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
     assert copy.known_words
 
 
@@ -154,7 +160,7 @@ def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tm
     assert sizes.keys() == {"model", "tokenizer", "vqgan", "clip"}
     assert sizes["vqgan"] == card.path(card.vqgan).stat().st_size
     fetched = TextToImage.from_run("owner/run", device="cpu")
-    assert torch.equal(fetched(PROMPT, candidates=CHUNK, best=1, seed=1, **BOLD).candidates, drawing.candidates[:CHUNK])
+    assert torch.equal(fetched(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
 
 
 def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):

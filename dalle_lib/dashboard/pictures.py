@@ -18,19 +18,16 @@ SIDE = 128
 
 
 def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
-    """Return a `progress` for `draw` that shows the first candidates of each chunk, row by row, and a bar."""
+    """Return a `progress` for `draw` that shows the first of those being drawn, row by row, and a bar."""
     bar = widgets.FloatProgress(max=1.0, layout=widgets.Layout(width="50%"))
     label, rows = widgets.Label(), widgets.HTML()
     display(widgets.VBox([widgets.HBox([bar, label]), rows]))
-    grid = draw.vqgan.config.grid
 
     def show(progress: Progress) -> None:
         bar.value = progress.share
-        drawn = progress.codes.shape[1]
-        if drawn % grid == 0:
-            label.value = f"{progress.prompt}: {progress.share:.0%} of {progress.candidates} candidates"
-            unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
-            rows.value = _img(contact_sheet(unfinished, columns=SHOWN_LIVE, side=SIDE // 2))
+        label.value = f"{progress.prompt}: {progress.share:.0%} of {progress.candidates} candidates"
+        unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
+        rows.value = _img(contact_sheet(unfinished, columns=SHOWN_LIVE, side=SIDE // 2))
 
     return show
 

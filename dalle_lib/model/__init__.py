@@ -1,7 +1,8 @@
 """The text-to-image transformer: its configuration, its exact function and its sampling."""
 
+from dalle_lib.model.cache import cache_bytes
 from dalle_lib.model.config import ModelConfig
 from dalle_lib.model.dalle import DALLE, DALLEOutput
-from dalle_lib.model.sampling import generate
+from dalle_lib.model.sampling import generate, generate_rows
 
-__all__ = ["DALLE", "DALLEOutput", "ModelConfig", "generate"]
+__all__ = ["DALLE", "DALLEOutput", "ModelConfig", "cache_bytes", "generate", "generate_rows"]

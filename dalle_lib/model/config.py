@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+BODY = ("row", "column", "row", "row")
+"""Kinds of attention of blocks 0, 1, 2, 3, repeated with the same weights; the last block is "convolution"."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -62,6 +65,16 @@ class ModelConfig:
     def rows(self) -> int:
         """Rows of the embedding table, text first, then codes."""
         return self.text_rows + self.image_vocab
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of attention of each block."""
+        return (*(BODY[i % len(BODY)] for i in range(self.depth - 1)), "convolution")
+
+    @property
+    def weight_sets(self) -> tuple[int, ...]:
+        """The number of the attention's and the feed-forward layer's weights in each block; the last has its own."""
+        return (*(i % len(BODY) for i in range(self.depth - 1)), min(len(BODY), self.depth - 1))
 
     @classmethod
     def paper(cls) -> "ModelConfig":

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.model.config import ModelConfig
-from dalle_lib.model.reference import from_reference_names
-from dalle_lib.model.transformer import History, Transformer
+from dalle_lib.model.reference import from_reference_names, to_reference_names
+from dalle_lib.model.transformer import Transformer
 
 IMAGE_WEIGHT = 7
 """How many times a code's mean loss counts as much as a text token's."""
@@ -35,10 +36,18 @@ class DALLEOutput:
         return torch.cat([text, image], dim=1)
 
 
-class DALLE(nn.Module):
+class DALLE(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="dalle-lib",
+    repo_url="https://github.com/dalle-lib/dalle-lib",
+    paper_url="https://arxiv.org/abs/2207.03481",
+    pipeline_tag="text-to-image",
+):
     """Decoder-only transformer over a caption's tokens followed by a picture's codes.
 
-    One table embeds text and codes and, with a bias, predicts them. Source: arXiv:2207.03481.
+    One table embeds text and codes and, with a bias, predicts them. `save_pretrained`, `from_pretrained` and
+    `push_to_hub` are the Hub's own, each weight stored once. Source: arXiv:2207.03481.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -58,14 +67,16 @@ class DALLE(nn.Module):
 
         Raises ValueError for shapes or ids that the configuration does not have.
         """
-        self._check(text, "text", self.config.text_length, self.config.text_vocab)
-        self._check(codes, "codes", self.config.image_length, self.config.image_vocab)
+        self.check(text, codes)
+        if codes.shape[1] != self.config.image_length:
+            raise ValueError(f"codes must have shape [batch, {self.config.image_length}], but has {list(codes.shape)}.")
         labels = self.pad_uniquely(text)
         shown = codes if input_codes is None else input_codes
-        x = torch.cat([self.embed_text(text), self.embed_codes(shown[:, :-1])], dim=1)
-        hidden = self.norm(self.transformer(x))
-        text_logits = self.text_logits(hidden[:, : self.config.text_length])
-        image_logits = self.image_logits(hidden[:, self.config.text_length :])
+        # The last code predicts nothing: it is there to fill its row.
+        hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])
+        at_text, at_codes = hidden.tensor_split([self.config.text_length], dim=1)
+        text_head, code_head = self.heads()
+        text_logits, image_logits = F.linear(at_text, *text_head), F.linear(at_codes, *code_head)
         text_loss = F.cross_entropy(text_logits.flatten(0, 1), labels.flatten())
         image_loss = F.cross_entropy(image_logits.flatten(0, 1), codes.flatten())
         loss = (text_loss + IMAGE_WEIGHT * image_loss) / (1 + IMAGE_WEIGHT)
@@ -76,45 +87,59 @@ class DALLE(nn.Module):
         padding = self.config.text_vocab + torch.arange(text.shape[1], device=text.device)
         return torch.where(text == 0, padding, text)
 
-    def embed_text(self, text: Int[Tensor, "batch text"]) -> Float[Tensor, "batch text_part dim"]:
-        """Return the embedded text part: the start token, then the caption."""
-        return F.embedding(F.pad(self.pad_uniquely(text), (1, 0)), self.head.weight)
+    def embed(
+        self, text: Int[Tensor, "batch text"], codes: Int[Tensor, "batch codes"]
+    ) -> Float[Tensor, "batch seq dim"]:
+        """Return the embeddings of the start token, the caption and the codes."""
+        ids = torch.cat([F.pad(self.pad_uniquely(text), (1, 0)), codes + self.config.text_rows], dim=1)
+        return F.embedding(ids, self.head.weight)
 
     def embed_codes(self, codes: Int[Tensor, "batch codes"]) -> Float[Tensor, "batch codes dim"]:
-        """Return the embedded codes."""
+        """Return the embeddings of codes alone."""
         return F.embedding(codes + self.config.text_rows, self.head.weight)
 
-    def text_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits over the text rows of the vocabulary; text positions predict nothing else."""
-        rows = self.config.text_rows
-        return F.linear(hidden, self.head.weight[:rows], self.head.bias[:rows])
+    def heads(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return weight and bias of the head for positions that a token follows, and of that for those a code follows.
 
-    def image_logits(self, hidden: Tensor) -> Tensor:
-        """Return logits over the codebook; the last text position and all codes predict nothing else."""
-        rows = self.config.text_rows
-        return F.linear(hidden, self.head.weight[rows:], self.head.bias[rows:])
-
-    def next_code_logits(self, x: Float[Tensor, "batch seq dim"], histories: list[History]) -> Tensor:
-        """Return the logits of the code after the last position of `x`, which continues `histories`."""
-        return self.image_logits(self.norm(self.transformer(x, histories)[:, -1]))
+        The former predict tokens only, the latter codes only: together a third of the whole product.
+        """
+        both = (x.tensor_split([self.config.text_rows]) for x in (self.head.weight, self.head.bias))
+        return tuple(zip(*both, strict=True))
 
     @classmethod
-    def from_reference(cls, state_dict: Mapping[str, Tensor], config: ModelConfig) -> "DALLE":
-        """Return the model with weights in the published layout (no `model.` prefix), in their dtype.
+    def from_reference(cls, published: Mapping[str, Tensor], config: ModelConfig) -> "DALLE":
+        """Return the model with weights in the published layout, in their dtype; see `model.reference`.
 
         Raises ValueError if a tensor is missing, unknown, of another shape, or differs between its copies.
         """
         model = cls(config)
-        tensors = from_reference_names(state_dict, model.state_dict(), config)
+        tensors = from_reference_names(published, model.state_dict(), config)
         model.to(next(iter(tensors.values())).dtype)
         model.load_state_dict(tensors)
         return model
 
-    def _check(self, ids: Tensor, name: str, length: int, vocab: int) -> None:
-        if ids.ndim != 2 or ids.shape[1] != length:
-            raise ValueError(f"{name} must have shape [batch, {length}], but has {list(ids.shape)}.")
-        if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
+    def to_reference(self) -> dict[str, Tensor]:
+        """Return the weights in the published layout, on the CPU, named as for training; copies share their memory."""
+        return to_reference_names({name: tensor.cpu() for name, tensor in self.state_dict().items()}, self.config)
+
+    @classmethod
+    def _from_pretrained(cls, *, strict: bool = True, **options) -> "DALLE":
+        # The Hub's default is to leave weights that a file lacks as random as they are.
+        return super()._from_pretrained(strict=strict, **options)
+
+    def check(self, text: Tensor, codes: Tensor) -> None:
+        """Raise ValueError unless `text` and `codes`, whole rows of them, can be shown to this model."""
+        c = self.config
+        if text.ndim != 2 or text.shape[1] != c.text_length:
+            raise ValueError(f"text must have shape [batch, {c.text_length}], but has {list(text.shape)}.")
+        if codes.ndim != 2 or len(codes) != len(text) or codes.shape[1] % c.grid or codes.shape[1] > c.image_length:
             raise ValueError(
-                f"{name} must hold ids from 0 to {vocab - 1}, but has {int(ids.min())} to {int(ids.max())}: "
-                f"was it made with another tokenizer or VQ-GAN?"
+                f"codes must have shape [{len(text)}, rows x {c.grid}], {c.grid} rows at most, for as many captions, "
+                f"but has {list(codes.shape)}."
             )
+        for name, ids, vocab in ("text", text, c.text_vocab), ("codes", codes, c.image_vocab):
+            if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
+                raise ValueError(
+                    f"{name} must hold ids from 0 to {vocab - 1}, but has {int(ids.min())} to {int(ids.max())}: "
+                    f"was it made with another tokenizer or VQ-GAN?"
+                )

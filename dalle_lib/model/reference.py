@@ -1,12 +1,18 @@
-"""Names of the published checkpoint's tensors, in terms of ours."""
+"""The published checkpoint's layout: its tensors' names in terms of ours, read and written.
 
-from collections.abc import Mapping
+It repeats each shared tensor under the name of every block that uses it, under one of two namings: that of the code the
+paper trained with, and that of the code it drew with. A trainer's checkpoint has a prefix before each name.
+"""
+
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from dalle_lib.model.config import ModelConfig
+from dalle_lib.model.rotary import rotary_angles
 
+PREFIX = "model."
 _LAYERS = {
     "attentions": {"qkv.weight": "to_qkv.weight", "out.weight": "to_out.0.weight", "out.bias": "to_out.0.bias"},
     "feed_forwards": {
@@ -17,15 +23,14 @@ _LAYERS = {
     },
 }
 _HEAD = ("to_logits.1", "text_emb.linear", "image_emb.linear")
-_IGNORED = "transformer.pos_emb"  # a buffer; ours is computed from the configuration
+_ANGLES = "transformer.pos_emb"
+"""A buffer; ours is computed from the configuration."""
 
 
 def reference_names(config: ModelConfig) -> dict[str, list[str]]:
-    """Return, for each of our tensors, the names under which the published layout repeats it."""
-    body = min(4, config.depth - 1)
+    """Return, for each of our tensors, the names under which the published layout repeats it, those for training."""
     names: dict[str, list[str]] = {}
-    for i in range(config.depth):
-        weights = body if i == config.depth - 1 else i % 4
+    for i, weights in enumerate(config.weight_sets):
         for ours, theirs, layer in ("attention", "f", "attentions"), ("feed_forward", "g", "feed_forwards"):
             prefix = f"transformer.layers.blocks.{i}.{theirs}.net"
             names[f"transformer.blocks.{i}.{ours}_scale"] = [f"{prefix}.scale"]
@@ -40,31 +45,51 @@ def reference_names(config: ModelConfig) -> dict[str, list[str]]:
     return names
 
 
+def inference_name(name: str) -> str:
+    """Return a tensor's name in the code that draws, given that in the code that trains."""
+    name = name.replace("net.fn.fn", "net.fn.fn.fn")
+    return name.replace("to_qkv", "fn.to_qkv").replace("to_out", "fn.to_out")
+
+
+def to_reference_names(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Return our tensors under the published layout's names for training, copies sharing their memory."""
+    tensors = {copy: ours[name] for name, copies in reference_names(config).items() for copy in copies}
+    return tensors | {_ANGLES: _angles(config)}
+
+
 def from_reference_names(
-    state_dict: Mapping[str, Tensor], ours: Mapping[str, Tensor], config: ModelConfig
+    published: Mapping[str, Tensor], ours: Mapping[str, Tensor], config: ModelConfig
 ) -> dict[str, Tensor]:
-    """Return `state_dict` under our names, each shared tensor once, after checking names, shapes and copies."""
-    names = reference_names(config)
-    known = {copy for copies in names.values() for copy in copies} | {_IGNORED}
-    if unknown := sorted(set(state_dict) - known):
-        raise ValueError(f"unknown tensors in the checkpoint: {_some(unknown)}. Is it a model of this kind and depth?")
-    if missing := [copies[0] for copies in names.values() if not any(copy in state_dict for copy in copies)]:
-        raise ValueError(f"tensors missing from the checkpoint: {_some(missing)}.")
+    """Return `published` under our names, each shared tensor once, after checking names, shapes and copies."""
+    expected = to_reference_names(ours, config)
+    if all(name.startswith(PREFIX) for name in published):
+        published = {name.removeprefix(PREFIX): tensor for name, tensor in published.items()}
+    if any(inference_name(name) != name and inference_name(name) in published for name in expected):
+        known_as = {inference_name(name): name for name in expected}
+        published = {known_as.get(name, name): tensor for name, tensor in published.items()}
+    counts = f"expected {len(expected)} tensors of {config}, got {len(published)}"
+    if unknown := published.keys() - expected.keys():
+        raise ValueError(f"unknown tensors in the checkpoint: {_some(unknown)}; {counts}.")
+    if missing := expected.keys() - published.keys():
+        raise ValueError(f"tensors missing from the checkpoint: {_some(missing)}; {counts}.")
+    if wrong := [
+        f"{name} has shape {list(published[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if published[name].shape != tensor.shape
+    ]:
+        raise ValueError(f"the checkpoint belongs to another configuration than {config}: {_some(wrong)}.")
     tensors = {}
-    for name, copies in names.items():
-        present = [copy for copy in copies if copy in state_dict]
-        first = state_dict[present[0]]
-        if first.shape != ours[name].shape:
-            raise ValueError(
-                f"{present[0]} must have shape {list(ours[name].shape)}, but has {list(first.shape)}: "
-                f"the checkpoint belongs to another configuration."
-            )
-        if differing := [copy for copy in present[1:] if not torch.equal(state_dict[copy], first)]:
-            raise ValueError(f"{_some(differing)} must equal {present[0]}, whose weights they share.")
-        tensors[name] = first
+    for name, copies in reference_names(config).items():
+        tensors[name] = published[copies[0]]
+        if differing := [copy for copy in copies[1:] if not torch.equal(published[copy], tensors[name])]:
+            raise ValueError(f"{_some(differing)} must equal {copies[0]}, whose weights they share.")
     return tensors
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+def _angles(config: ModelConfig) -> Tensor:
+    return rotary_angles(config).repeat_interleave(2, dim=1)[None]
+
+
+def _some(found: Iterable[str]) -> str:
+    first, rest = sorted(found)[:3], len(list(found)) - 3
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

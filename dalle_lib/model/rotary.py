@@ -4,7 +4,7 @@ import math
 
 import torch
 from jaxtyping import Complex, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.model.config import ModelConfig
@@ -41,13 +41,27 @@ def rotary_angles(config: ModelConfig) -> Float[Tensor, "positions angles"]:
     )
 
 
-def turns(angles: Float[Tensor, "seq angles"], dim_head: int) -> Complex[Tensor, "seq pairs"]:
-    """Return the complex numbers of length 1 that `rotate` multiplies by; pairs that have no angle get 1."""
-    padded = F.pad(angles, (0, dim_head // 2 - angles.shape[-1]))
-    return torch.polar(torch.ones_like(padded), padded)
+class Rotary(nn.Module):
+    """The turns of all positions, on the model's device, at full precision whatever precision the model has."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        angles = F.pad(rotary_angles(config), (0, config.dim_head // 2 - 3 * (config.dim_head // 6)))
+        # Kept as the bits of float32, which .half() and .bfloat16() leave alone: those have no room for 8192 radians.
+        self.register_buffer("bits", angles.view(torch.int32), persistent=False)
+
+    def forward(self, dtype: torch.dtype) -> Complex[Tensor, "positions pairs"]:
+        """Return the complex numbers of length 1 that `rotate` multiplies by, for inputs of that precision.
+
+        Pairs that have no angle get 1.
+        """
+        angles = self.bits.view(torch.float32).to(torch.promote_types(dtype, torch.float32))
+        return torch.polar(torch.ones_like(angles), angles)
 
 
-def rotate(x: Float[Tensor, "batch seq head dim"], turns: Complex[Tensor, "seq pairs"]) -> Tensor:
+def rotate(
+    x: Float[Tensor, "batch seq head dim_head"], turns: Complex[Tensor, "seq pairs"]
+) -> Float[Tensor, "batch seq head dim_head"]:
     """Return `x` with each pair of neighbouring entries turned, as one complex number, by `turns` at its position."""
     pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)

@@ -1,13 +1,18 @@
-"""Drawing codes from the model, one at a time."""
+"""Drawing codes from the model, one at a time, many pictures at once."""
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
+from dalle_lib.model.attention import whole_rows
+from dalle_lib.model.cache import BlockCache, Place
 from dalle_lib.model.dalle import DALLE
-from dalle_lib.model.transformer import History
+from dalle_lib.model.reversible import run
 
 
 def keep_likely(logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -35,47 +40,156 @@ def code_probabilities(
     return (keep_likely(logits, top_k, top_p) / temperature).softmax(-1)
 
 
-@torch.no_grad()
+class Sampler:
+    """Continues the pictures of some prompts, `samples` of each, code by code."""
+
+    def __init__(self, model: DALLE, prompts: int, samples: int, dtype: torch.dtype | None = None) -> None:
+        config, weight = model.config, model.head.weight
+        self.model, self.samples = model, samples
+        like = weight.new_empty(0, dtype=dtype)
+        self.caches = [BlockCache(kind, config, prompts, samples, like) for kind in config.kinds]
+        self.places = {kind: Place.of_all_cells(kind, config.grid, weight.device) for kind in set(config.kinds)}
+        self.turns = model.transformer.rotary(weight.dtype)
+        self.cell = torch.zeros(1, dtype=torch.long, device=weight.device)
+
+    @torch.no_grad()
+    def start(self, text: Int[Tensor, "prompts text"], codes: Int[Tensor, "prompts given"]) -> Tensor:
+        """Return the logits [prompts x samples, image_vocab] of the code after the given rows.
+
+        Equal sequences are read once.
+        """
+        config, transformer = self.model.config, self.model.transformer
+        distinct, which = torch.cat([text, codes], dim=1).unique(dim=0, return_inverse=True)
+        x = self.model.embed(*distinct.tensor_split([config.text_length], dim=1))
+        sequences = zip(self.caches, whole_rows(config, x), strict=True)
+        around = [cache.around_given(sequence, which) for cache, sequence in sequences]
+        x1, x2 = run(transformer.layers(around, self.turns[: x.shape[1]]), x)
+        self.cell.fill_(codes.shape[1])
+        return self._logits(x1[:, -1], x2[:, -1])[which].repeat_interleave(self.samples, 0)
+
+    @torch.no_grad()
+    def step(self, codes: Int[Tensor, "pictures"]) -> Float[Tensor, "pictures image_vocab"]:
+        """Return the logits of the code after `codes`, one a picture, which come next.
+
+        Its shapes and its instructions are the same for every code.
+        """
+        places = {kind: place.at(self.cell) for kind, place in self.places.items()}
+        around = [cache.around_next(places[cache.kind]) for cache in self.caches]
+        turns = self.turns.index_select(0, self.model.config.text_part + self.cell)
+        x = self.model.embed_codes(codes[:, None])
+        x1, x2 = run(self.model.transformer.layers(around, turns), x)
+        self.cell += 1
+        return self._logits(x1[:, -1], x2[:, -1])
+
+    def _logits(self, x1: Tensor, x2: Tensor) -> Tensor:
+        _, code_head = self.model.heads()
+        return F.linear(self.model.norm((x1 + x2) / 2), *code_head)
+
+
+def draw(probabilities: Float[Tensor, "pictures vocab"], uniform: Float[Tensor, "pictures"]) -> Int[Tensor, "pictures"]:
+    """Return the code at which the sum of the probabilities before it and its own first exceeds `uniform`, in 0..1."""
+    reached = probabilities.cumsum(-1, dtype=torch.float64)
+    total = reached[:, -1]
+    goal = torch.minimum(uniform * total, total.nextafter(total.new_zeros(())))  # rounding may make it the total
+    return torch.searchsorted(reached, goal[:, None], right=True).squeeze(1)
+
+
 def generate(
     model: DALLE,
-    text: Int[Tensor, "batch text"],
+    text: Int[Tensor, "prompts text"],
     *,
+    samples: int = 1,
+    progress: Callable[[Tensor], None] | None = None,
+    **settings,
+) -> Int[Tensor, "prompts samples codes"]:
+    """Return the codes of `samples` pictures of each prompt.
+
+    `progress` is called after each row with the codes drawn so far. The other settings, and what is raised, are those
+    of `generate_rows`.
+    """
+    for codes in generate_rows(model, text, samples=samples, **settings):
+        if progress is not None:
+            progress(codes)
+    return codes
+
+
+def generate_rows(
+    model: DALLE,
+    text: Int[Tensor, "prompts text"],
+    *,
+    samples: int = 1,
+    first_sample: int = 0,
+    first_codes: Int[Tensor, "prompts given"] | None = None,
     top_k: int = 0,
     top_p: float = 1.0,
     temperature: float = 1.0,
     guidance: float = 1.0,
     seed: int | None = None,
-    length: int | None = None,
-    progress: Callable[[Tensor], None] | None = None,
-) -> Int[Tensor, "batch codes"]:
-    """Return the codes of one picture for each caption.
+    dtype: torch.dtype | None = None,
+) -> Iterator[Int[Tensor, "prompts samples codes"]]:
+    """Return an iterator over the codes of `samples` pictures of each prompt: those so far, after each row of codes.
 
-    `top_p` = 0 is greedy. `guidance` = 1 draws from the model as it is; larger values push away from what it would
-    draw without a caption. `seed` makes the result repeatable on one device. `progress` gets the codes drawn so far,
-    [batch, codes], after each one. `length` stops after so many codes.
+    Each code is drawn among the `top_k` likeliest (0: all) and of those among the first that together reach `top_p`
+    (0: the likeliest alone), the more boldly the higher the `temperature`. `guidance` = 1 draws from the model as it
+    is; larger values push away from what it would draw without a caption. `first_codes` are the first rows of the
+    pictures, if they are given.
 
-    Raises ValueError for a setting out of its range.
-    Source: classifier-free guidance, arXiv:2207.12598.
+    Picture i of a prompt depends on (`seed`, i) alone, not on how many are drawn beside it: `first_sample` = i draws
+    it again. (Only as far as the arithmetic does not: where probabilities tie, rounding decides.) `dtype` is that of
+    the remembered keys and values, the model's unless given: half precision halves the memory, see `cache_bytes`.
+
+    Raises ValueError for a setting out of its range, before any work.
+    Sources: classifier-free guidance, arXiv:2207.12598, section 3; what each block remembers: `model.cache`.
     """
-    if top_k < 0 or not 0 <= top_p <= 1 or temperature <= 0 or guidance < 0:
+    if first_codes is None:
+        first_codes = text.new_zeros(len(text), 0)
+    if top_k < 0 or not 0 <= top_p <= 1 or not temperature > 0 or not guidance >= 0:
         raise ValueError(
             f"expected top_k >= 0, 0 <= top_p <= 1, temperature > 0 and guidance >= 0, but got top_k={top_k}, "
             f"top_p={top_p}, temperature={temperature}, guidance={guidance}. For greedy drawing set top_p=0."
         )
-    generator = torch.Generator(text.device)
-    generator.seed() if seed is None else generator.manual_seed(seed)
-    guided = guidance != 1
-    x = model.embed_text(torch.cat([text, torch.zeros_like(text)]) if guided else text)
-    histories = [History() for _ in model.transformer.blocks]
-    drawn: list[Tensor] = []
-    while len(drawn) < (length or model.config.image_length):
-        logits = model.next_code_logits(x, histories)
-        if guided:
+    if samples < 1 or first_sample < 0 or (seed is not None and seed < 0):
+        raise ValueError(
+            f"expected samples >= 1, first_sample >= 0 and seed >= 0, but got {samples}, {first_sample} and {seed}."
+        )
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"expected a floating-point dtype, such as torch.float16, but got {dtype}.")
+    model.check(text, first_codes)
+    if first_codes.shape[1] == model.config.image_length:
+        raise ValueError("first_codes holds whole pictures: nothing is left to draw.")
+    seed = secrets.randbits(63) if seed is None else seed
+    numbers = range(first_sample, first_sample + samples)
+    chances = [np.random.default_rng([seed, i]).random(model.config.image_length) for i in numbers]
+    uniform = torch.from_numpy(np.stack(chances)).to(text.device).T.repeat(1, len(text))  # [codes, prompts x samples]
+    filters = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+    return _rows(model, text, first_codes, samples, uniform, guidance, dtype, filters)
+
+
+def _rows(
+    model: DALLE,
+    text: Tensor,
+    first_codes: Tensor,
+    samples: int,
+    uniform: Float[Tensor, "codes pictures"],
+    guidance: float,
+    dtype: torch.dtype | None,
+    filters: dict[str, float],
+) -> Iterator[Tensor]:
+    config, prompts, given = model.config, len(text), first_codes.shape[1]
+    if is_guided := guidance != 1:  # each prompt once more, without its caption
+        text, first_codes = torch.cat([text, torch.zeros_like(text)]), first_codes.repeat(2, 1)
+    sampler = Sampler(model, len(text), samples, dtype)
+    logits = sampler.start(text, first_codes)
+    codes = first_codes[:prompts].repeat_interleave(samples, 0)
+    codes = F.pad(codes, (0, config.image_length - given))  # [prompts x samples, codes]
+    for i in range(given, config.image_length):
+        if is_guided:
             conditional, null = logits.chunk(2)
             logits = null + (conditional - null) * guidance
-        probabilities = code_probabilities(logits, top_k, top_p, temperature)
-        drawn.append(torch.multinomial(probabilities, 1, generator=generator))
-        x = model.embed_codes(drawn[-1].repeat(2, 1) if guided else drawn[-1])
-        if progress is not None:
-            progress(torch.cat(drawn, dim=1))
-    return torch.cat(drawn, dim=1)
+        codes[:, i] = draw(
+            code_probabilities(logits.to(torch.promote_types(logits.dtype, torch.float32)), **filters), uniform[i]
+        )
+        if (i + 1) % config.grid == 0:
+            yield codes[:, : i + 1].unflatten(0, (prompts, samples)).clone()
+        if i + 1 < config.image_length:
+            logits = sampler.step(codes[:, i].repeat(2 if is_guided else 1))

@@ -1,18 +1,21 @@
 """The paper's transformer: two residual streams, token shift, rotary angles, shared weights, sparse attention."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dalle_lib.model.attention import whole_rows
 from dalle_lib.model.config import ModelConfig
-from dalle_lib.model.masks import attention_mask
-from dalle_lib.model.rotary import rotary_angles, rotate, turns
+from dalle_lib.model.reversible import Layer, run, run_reversibly
+from dalle_lib.model.rotary import Rotary, rotate
 
-BODY = ("row", "column", "row", "row")
-"""Kinds of attention of blocks 0, 1, 2, 3, repeated with the same weights; the last block is "convolution"."""
+Stream = Float[Tensor, "batch seq dim"]
+Turns = Complex[Tensor, "seq pairs"]
 
 
 class Attention(nn.Module):
@@ -25,14 +28,10 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.dim, 3 * inner, bias=False)
         self.out = nn.Linear(inner, config.dim)
 
-    def forward(self, x: Tensor, turn: Tensor, mask: Tensor, history: "History | None") -> Tensor:
-        """Return what each position reads where `mask` [seq, keys] allows; `history` adds earlier keys and values."""
-        heads = self.qkv(x).unflatten(-1, (3 * self.heads, -1))
-        q, k, v = rotate(heads, turn).transpose(1, 2).chunk(3, dim=1)
-        if history is not None:
-            k, v = history.append("keys", k, dim=2), history.append("values", v, dim=2)
-        read = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.out(read.transpose(1, 2).flatten(2))
+    def forward(self, x: Stream, turns: Turns, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stream:
+        heads = self.qkv(x).unflatten(-1, (3 * self.heads, -1))  # [batch, seq, 3 x head, dim_head]
+        q, k, v = rotate(heads, turns).chunk(3, dim=2)
+        return self.out(attend(q, k, v).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -43,51 +42,9 @@ class FeedForward(nn.Module):
         self.expand = nn.Linear(config.dim, 8 * config.dim)
         self.contract = nn.Linear(4 * config.dim, config.dim)
 
-    def forward(self, x: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
-        value, gate = self.expand(x).chunk(2, dim=-1)
+    def forward(self, x: Stream) -> Stream:
+        value, gate = self.expand(x).chunk(2, dim=-1)  # [batch, seq, 4 x dim] each
         return self.contract(value * F.gelu(gate))
-
-
-@dataclass
-class History:
-    """What one block remembers of the positions it has already seen, for sampling code by code."""
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-
-    def append(self, name: str, new: Tensor, dim: int) -> Tensor:
-        """Return everything stored under `name`, `new` included."""
-        old = self.tensors.get(name)
-        self.tensors[name] = new if old is None else torch.cat([old, new], dim=dim)
-        return self.tensors[name]
-
-
-class TokenShift(nn.Module):
-    """Replaces half of each position's entries by those of its neighbours; has no parameters.
-
-    Text takes its first half from the token before. A code takes its first quarter from the code above and its second
-    quarter from the code to the left; where there is no such neighbour the entries are zero.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        position = torch.arange(config.length)
-        cell = position - config.text_part
-        above = torch.where(cell >= config.grid, position - config.grid, -1)
-        left = torch.where(cell % config.grid > 0, position - 1, -1)
-        self.quarter = config.dim // 4
-        self.register_buffer("first", torch.where(cell < 0, position - 1, above), persistent=False)
-        self.register_buffer("second", torch.where(cell < 0, position - 1, left), persistent=False)
-
-    def forward(self, x: Tensor, history: History | None, name: str) -> Tensor:
-        """Return `x` [batch, seq, dim] shifted; its positions follow those that `history` holds under `name`."""
-        q, seq = self.quarter, x.shape[1]
-        moved = x[..., : 2 * q]
-        seen = moved if history is None else history.append(name, moved, dim=1)
-        padded = F.pad(seen, (0, 0, 1, 0))  # row 0: no neighbour
-        now = slice(seen.shape[1] - seq, seen.shape[1])
-        first = padded[..., :q].index_select(1, self.first[now] + 1)
-        second = padded[..., q:].index_select(1, self.second[now] + 1)
-        return torch.cat([first, second, x[..., 2 * q :]], dim=-1)
 
 
 class Block(nn.Module):
@@ -102,6 +59,14 @@ class Block(nn.Module):
         self.feed_forward_scale = nn.Parameter(torch.full((1, 1, config.dim), start))
 
 
+class Around(NamedTuple):
+    """How the layers of one block learn of other positions."""
+
+    shift_for_attention: Callable[[Stream], Stream]
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    shift_for_feed_forward: Callable[[Stream], Stream]
+
+
 class Transformer(nn.Module):
     """Blocks that share their weights in groups of four, over two streams whose mean is the result.
 
@@ -110,34 +75,41 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        body = min(len(BODY), config.depth - 1)
-        self.weight_sets = tuple([i % len(BODY) for i in range(config.depth - 1)] + [body])
-        self.attentions = nn.ModuleList(Attention(config) for _ in range(body + 1))
-        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(body + 1))
+        self.config = config
+        sets = max(config.weight_sets) + 1
+        self.attentions = nn.ModuleList(Attention(config) for _ in range(sets))
+        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(sets))
         self.blocks = nn.ModuleList(Block(config, number) for number in range(1, config.depth + 1))
-        self.shift = TokenShift(config)
-        self.dim_head = config.dim_head
-        self.register_buffer("angles", rotary_angles(config), persistent=False)
-        for kind in {*BODY[:body], "convolution"}:
-            self.register_buffer(f"{kind}_mask", attention_mask(kind, config), persistent=False)
+        self.rotary = Rotary(config)
+        self.is_reversible = True
+        """Whether training recomputes activations: a third more work, and memory for one layer only."""
 
-    def kind(self, block: int) -> str:
-        """Return the kind of attention of a block."""
-        return "convolution" if block == len(self.blocks) - 1 else BODY[block % len(BODY)]
-
-    def forward(
-        self, x: Float[Tensor, "batch seq dim"], histories: list[History] | None = None
-    ) -> Float[Tensor, "batch seq dim"]:
-        """Return the mean of both streams; with `histories` (one a block), `x` continues what they hold."""
-        start = 0 if histories is None else histories[0].tensors.get("keys", x.new_empty(0, 0, 0)).shape[2]
-        end = start + x.shape[1]
-        turn = turns(self.angles[start:end], self.dim_head)
-        x1 = x2 = x
-        for i, (block, weights) in enumerate(zip(self.blocks, self.weight_sets, strict=True)):
-            history = None if histories is None else histories[i]
-            mask = getattr(self, f"{self.kind(i)}_mask")[start:end, :end]
-            h = self.shift(block.attention_norm(x2), history, "attention")
-            x1 = x1 + block.attention_scale * self.attentions[weights](h, turn, mask, history)
-            h = self.shift(block.feed_forward_norm(x1), history, "feed_forward")
-            x2 = x2 + block.feed_forward_scale * self.feed_forwards[weights](h)
+    def forward(self, x: Stream) -> Stream:
+        """Return the mean of both streams for embeddings of the text part and then of whole rows of codes."""
+        around = [Around(view.shift, view.attend, view.shift) for view in whole_rows(self.config, x)]
+        layers = self.layers(around, self.rotary(x.dtype)[: x.shape[1]])
+        x1, x2 = (run_reversibly if self.is_reversible else run)(layers, x)
         return (x1 + x2) / 2
+
+    def layers(self, around: Sequence[Around], turns: Turns) -> list[Layer]:
+        """Return the attention and the feed-forward layer of each block, given how each sees other positions."""
+        layers = []
+        for block, weights, views in zip(self.blocks, self.config.weight_sets, around, strict=True):
+            attention, feed_forward = self.attentions[weights], self.feed_forwards[weights]
+            norm, scale = block.attention_norm, block.attention_scale
+            function = partial(attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views)
+            layers.append(Layer(function, (*norm.parameters(), scale, *attention.parameters())))
+            norm, scale = block.feed_forward_norm, block.feed_forward_scale
+            function = partial(feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
+            layers.append(Layer(function, (*norm.parameters(), scale, *feed_forward.parameters())))
+        return layers
+
+
+def attention_layer(x: Stream, norm, scale: Tensor, attention: Attention, turns: Turns, views: Around) -> Stream:
+    """Return what an attention layer adds to the first stream when it reads `x`, the second."""
+    return scale * attention(views.shift_for_attention(norm(x)), turns, views.attend)
+
+
+def feed_forward_layer(x: Stream, norm, scale: Tensor, feed_forward: FeedForward, views: Around) -> Stream:
+    """Return what a feed-forward layer adds to the second stream when it reads `x`, the first."""
+    return scale * feed_forward(views.shift_for_feed_forward(norm(x)))

@@ -1,0 +1,71 @@
+"""Two streams through many layers without keeping what is between them: the backward pass recomputes it.
+
+Source: arXiv:1707.04585, as in arXiv:2001.04451.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Layer(NamedTuple):
+    """One of the functions that are added to the streams by turns."""
+
+    function: Callable[[Tensor], Tensor]
+    parameters: tuple[nn.Parameter, ...]
+    """All that `function` reads."""
+
+
+def run(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both streams, [batch, seq, dim] each, at the end: each layer reads one and is added to the other.
+
+    Keeps all that autograd needs. `run_reversibly` gives the same, and the same gradients, in memory for one layer.
+    """
+    x1 = x2 = x
+    for layer in layers:
+        x1, x2 = x2, x1 + layer.function(x2)
+    return x1, x2
+
+
+def run_reversibly(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `run` returns, at the price of running each layer once more in the backward pass."""
+    parameters = {p: None for layer in layers for p in layer.parameters if p.requires_grad}  # each once, in order
+    return _Reversible.apply(layers, x, *parameters)
+
+
+class _Reversible(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layers: Sequence[Layer], x: Tensor, *parameters: nn.Parameter) -> tuple[Tensor, Tensor]:
+        ctx.layers, ctx.parameters = layers, parameters
+        device = x.device.type
+        ctx.autocast = {
+            "device_type": device,
+            "dtype": torch.get_autocast_dtype(device),
+            "enabled": torch.is_autocast_enabled(device),
+        }
+        x1, x2 = run(layers, x)
+        # Weights that autocast turned to half precision here have no graph; the caller's next layers need one.
+        torch.clear_autocast_cache()
+        ctx.save_for_backward(x1, x2)
+        return x1, x2
+
+    @staticmethod
+    def backward(ctx, dx1: Tensor, dx2: Tensor) -> tuple[Tensor | None, ...]:
+        x1, x2 = ctx.saved_tensors
+        gradients = dict.fromkeys(ctx.parameters)
+        with torch.autocast(**ctx.autocast):
+            for layer in reversed(ctx.layers):
+                # It was x1, x2 = x2, x1 + function(x2).
+                trained = [p for p in layer.parameters if p in gradients]
+                with torch.enable_grad():
+                    read = x1.detach().requires_grad_()
+                    added = layer.function(read)
+                dread, *dtrained = torch.autograd.grad(added, [read, *trained], dx2)
+                x1, x2 = x2 - added.detach(), x1
+                dx1, dx2 = dx2, dx1 + dread
+                for parameter, gradient in zip(trained, dtrained, strict=True):
+                    known = gradients[parameter]
+                    gradients[parameter] = gradient if known is None else known.add_(gradient)
+        return None, dx1 + dx2, *gradients.values()
