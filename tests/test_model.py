@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import dense_dalle
 import pytest
@@ -214,6 +216,35 @@ def test_no_matrix_of_all_positions_by_all_positions_is_built():
     with Largest() as largest:
         DALLE(config)(text, codes).loss.backward()
     assert largest.scores < config.length**2 // 2
+
+
+COMPILED = """
+import torch
+from torch._dynamo.utils import counters
+from dalle_lib.model import DALLE, ModelConfig
+torch.manual_seed(0)
+model = DALLE(
+    ModelConfig(dim=20, depth=12, heads=3, dim_head=14, text_length=6, text_vocab=11, image_vocab=13, grid=5)
+).double()
+model.transformer.is_reversible = True
+text, codes = torch.randint(11, (2, 6)), torch.randint(13, (2, 25))
+
+def gradient():
+    model.zero_grad()
+    model(text, codes).loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+expected = gradient()
+model.transformer.compile_layers(backend="aot_eager")
+for _ in range(2):
+    torch.testing.assert_close(gradient(), expected)
+    assert counters["stats"]["unique_graphs"] == 8, "three kinds of attention and a feed-forward layer, there and back"
+"""
+
+
+def test_layers_compile_to_one_graph_a_kind():
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_half_precision_keeps_its_angles():

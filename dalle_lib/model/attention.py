@@ -28,7 +28,7 @@ class WholeRows:
 
     def attend(self, q: Heads, k: Heads, v: Heads) -> Heads:
         """Return what each position reads; each code's softmax runs over text and codes jointly."""
-        (text_q, q), (text_k, k), (text_v, v) = (x.tensor_split([self.text_part], dim=1) for x in (q, k, v))
+        (text_q, q), (text_k, k), (text_v, v) = map(self._text_and_codes, (q, k, v))
         read_by_text = attend(text_q, text_k, text_v, is_causal=True)
         if not q.shape[1]:
             return read_by_text
@@ -45,7 +45,7 @@ class WholeRows:
         Text takes its first half from the token before. A code takes its first quarter from the code above and its
         second quarter from the code to the left. Entries without a neighbour are zero.
         """
-        text, codes = x.tensor_split([self.text_part], dim=1)
+        text, codes = self._text_and_codes(x)
         half, quarter = x.shape[-1] // 2, x.shape[-1] // 4
         before, own = text.split(half, dim=-1)
         text = torch.cat([F.pad(before[:, :-1], (0, 0, 1, 0)), own], dim=-1)
@@ -54,6 +54,9 @@ class WholeRows:
         above, left = F.pad(above, (0, 0, 0, 0, 1, 0))[:, :-1], F.pad(left[:, :, :-1], (0, 0, 1, 0))
         codes = torch.cat([above, left, own], dim=-1)
         return torch.cat([text, codes.flatten(1, 2)], dim=1)
+
+    def _text_and_codes(self, x: Float[Tensor, "batch seq *rest"]) -> tuple[Tensor, ...]:
+        return x.split([self.text_part, x.shape[1] - self.text_part], dim=1)
 
     def _lines(self, codes: Float[Tensor, "batch codes head dim_head"]) -> Lines:
         rows = codes.unflatten(1, (-1, self.grid))

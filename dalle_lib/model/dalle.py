@@ -74,7 +74,7 @@ class DALLE(
         shown = codes if input_codes is None else input_codes
         # The last code predicts nothing: it is there to fill its row.
         hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])
-        at_text, at_codes = hidden.tensor_split([self.config.text_length], dim=1)
+        at_text, at_codes = hidden.split([self.config.text_length, self.config.image_length], dim=1)
         text_head, code_head = self.heads()
         text_logits, image_logits = F.linear(at_text, *text_head), F.linear(at_codes, *code_head)
         text_loss = F.cross_entropy(text_logits.flatten(0, 1), labels.flatten())
@@ -103,7 +103,8 @@ class DALLE(
 
         The former predict tokens only, the latter codes only: together a third of the whole product.
         """
-        both = (x.tensor_split([self.config.text_rows]) for x in (self.head.weight, self.head.bias))
+        rows = [self.config.text_rows, self.config.image_vocab]
+        both = (x.split(rows) for x in (self.head.weight, self.head.bias))
         return tuple(zip(*both, strict=True))
 
     @classmethod

@@ -45,7 +45,7 @@ class _Reversible(torch.autograd.Function):
             "dtype": torch.get_autocast_dtype(device),
             "enabled": torch.is_autocast_enabled(device),
         }
-        x1, x2 = run(layers, x)
+        x1, x2 = run(layers, x.detach())
         # Weights that autocast turned to half precision here have no graph; the caller's next layers need one.
         torch.clear_autocast_cache()
         ctx.save_for_backward(x1, x2)

@@ -60,7 +60,7 @@ class Sampler:
         """
         config, transformer = self.model.config, self.model.transformer
         distinct, which = torch.cat([text, codes], dim=1).unique(dim=0, return_inverse=True)
-        x = self.model.embed(*distinct.tensor_split([config.text_length], dim=1))
+        x = self.model.embed(*distinct.split([config.text_length, codes.shape[1]], dim=1))
         sequences = zip(self.caches, whole_rows(config, x), strict=True)
         around = [cache.around_given(sequence, which) for cache, sequence in sequences]
         x1, x2 = run(transformer.layers(around, self.turns[: x.shape[1]]), x)

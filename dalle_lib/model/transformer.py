@@ -81,8 +81,9 @@ class Transformer(nn.Module):
         self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(sets))
         self.blocks = nn.ModuleList(Block(config, number) for number in range(1, config.depth + 1))
         self.rotary = Rotary(config)
-        self.is_reversible = True
-        """Whether training recomputes activations: a third more work, and memory for one layer only."""
+        self.is_reversible = config.depth > 8
+        """Whether training recomputes activations: a third more work, and memory for one layer however deep it is."""
+        self.attention_layer, self.feed_forward_layer = attention_layer, feed_forward_layer
 
     def forward(self, x: Stream) -> Stream:
         """Return the mean of both streams for embeddings of the text part and then of whole rows of codes."""
@@ -91,16 +92,27 @@ class Transformer(nn.Module):
         x1, x2 = (run_reversibly if self.is_reversible else run)(layers, x)
         return (x1 + x2) / 2
 
+    def compile_layers(self, **options) -> None:
+        """Compile what a layer computes: one graph for each kind and direction, however many blocks there are.
+
+        `options` are those of `torch.compile`. The whole model has no graph: its backward pass is its own.
+        """
+        options = {"fullgraph": True, "dynamic": False, **options}
+        self.attention_layer = torch.compile(attention_layer, **options)
+        self.feed_forward_layer = torch.compile(feed_forward_layer, **options)
+
     def layers(self, around: Sequence[Around], turns: Turns) -> list[Layer]:
         """Return the attention and the feed-forward layer of each block, given how each sees other positions."""
         layers = []
         for block, weights, views in zip(self.blocks, self.config.weight_sets, around, strict=True):
             attention, feed_forward = self.attentions[weights], self.feed_forwards[weights]
             norm, scale = block.attention_norm, block.attention_scale
-            function = partial(attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views)
+            function = partial(
+                self.attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views
+            )
             layers.append(Layer(function, (*norm.parameters(), scale, *attention.parameters())))
             norm, scale = block.feed_forward_norm, block.feed_forward_scale
-            function = partial(feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
+            function = partial(self.feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
             layers.append(Layer(function, (*norm.parameters(), scale, *feed_forward.parameters())))
         return layers
 
