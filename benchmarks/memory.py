@@ -57,16 +57,16 @@ POINTS = [
     (LLAMA, {"batch": 1, "sequence": 256}),
     (LLAMA, {"batch": 2, "sequence": 128, "attention": "eager", "precision": "bf16"}),
     ("dalle-emoji", {"batch": 16, "optimizer": "lamb8bit"}),
-    ("dalle-emoji", {"batch": 16, "optimizer": "lamb8bit", "precision": "bf16"}),
-    (DALLE, {"batch": 1, "optimizer": "lamb8bit"}),
+    ("dalle-emoji", {"batch": 16, "optimizer": "lamb8bit", "precision": "bf16", "reversible": True}),
+    (DALLE, {"batch": 1, "optimizer": "lamb8bit", "reversible": True}),
     (DALLE, {"batch": 1, "optimizer": "lamb"}),
 ]  # fmt: skip
 
 
 _NOT_YET = """
 Not measured yet: any GPU, so neither efficient attention's kernels there, fp16, paged statistics, nor what CUDA itself
-takes (an assumed range); reversible layers; sharing weights in other models than the paper's. What PyTorch keeps on a
-GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in tests/test_memory.py.
+takes (an assumed range); reversible layers of other models than the paper's, nor sharing their weights. What PyTorch
+keeps on a GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in tests/test_memory.py.
 """
 
 

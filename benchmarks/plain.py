@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dalle_lib.model import DALLE
+from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.rotary import rotate
+from dalle_lib.model.sampling import code_probabilities
+
+YARDSTICK = ModelConfig(
+    dim=256, depth=16, heads=4, dim_head=64, text_length=256, text_vocab=32100, image_vocab=8192, grid=32
+)
+"""The paper's model, but narrower and less deep."""
+PRESETS = {"yardstick": YARDSTICK, "paper": ModelConfig.paper(), "emoji": ModelConfig.emoji()}
 
 
 class Plain:
@@ -83,14 +90,13 @@ class Plain:
         return torch.cat([first, second, x[..., 2 * quarter :]], dim=-1)
 
     @torch.no_grad()
-    def draw(self, text: Tensor, steps: int | None = None) -> Tensor:
-        """Return the codes of one picture for each caption, drawn among all codes; the first `steps` of them."""
-        c, m = self.config, self.model
-        cache = Cache(self, len(text))
+    def draw(self, text: Tensor, steps: int, top_k: int) -> Tensor:
+        """Return the first `steps` codes of one picture for each caption, drawn among the `top_k` likeliest."""
+        m, cache = self.model, Cache(self, len(text))
         x, start, codes = m.embed(text, text[:, :0]), 0, []
-        for _ in range(steps or c.image_length):
+        for _ in range(steps):
             hidden = m.norm(self.transformer(x, start, cache)[:, -1])
-            probabilities = F.linear(hidden, *m.heads()[1]).softmax(-1)
+            probabilities = code_probabilities(F.linear(hidden, *m.heads()[1]), top_k)
             codes.append(torch.multinomial(probabilities, 1))
             start += x.shape[1]
             x = m.embed_codes(codes[-1])

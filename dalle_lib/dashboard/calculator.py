@@ -207,7 +207,7 @@ def _training_knobs(training: Training) -> dict[str, widgets.Widget]:
             training.distinct_layers or 0, min=0, max=1000, description="distinct (0: all)", **_wide()
         ),
         "checkpointing": _checkbox("gradient checkpointing", training.checkpointing),
-        "reversible": _checkbox("reversible layers (predicted, not measured)", training.reversible),
+        "reversible": _checkbox("reversible layers (this kit's own model has them)", training.reversible),
         "embeddings_32bit": _checkbox("8-bit AdamW: embeddings in 32 bits", training.embeddings_32bit),
         "accumulates": _checkbox("accumulate gradients", training.accumulates),
         "dropout": _checkbox("dropout", training.dropout),

@@ -39,7 +39,9 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
         from dalle_lib.model import DALLE, ModelConfig
 
         sizes = vars(build(fields).config)
-        return DALLE(ModelConfig(**{name: sizes[name] for name in ModelConfig.__dataclass_fields__}))
+        built = DALLE(ModelConfig(**{name: sizes[name] for name in ModelConfig.__dataclass_fields__}))
+        built.transformer.is_reversible = training.reversible
+        return built
     import transformers
 
     if from_file:

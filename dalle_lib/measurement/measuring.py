@@ -103,7 +103,7 @@ def _require_possible(config, training: Training, device: str, blocks: Tensor | 
     is_dalle = isinstance(build(config), DALLE)
     impossible = {
         "distinct_layers": training.distinct_layers is not None,
-        "reversible": training.reversible,
+        "reversible layers of other models than this kit's own": training.reversible and not is_dalle,
         "swarm": training.swarm,
         "checkpointing of this kit's own model": training.checkpointing and is_dalle,
         "accumulates with an offloaded optimizer": training.accumulates and training.is_offloaded,

@@ -19,7 +19,7 @@ WORST = max(abs(point["predicted"] / point["measured"] - 1) for point in POINTS)
 def not_measured(training: Training, device: str) -> list[str]:
     """Return which options of `training` no measured point on `device` has."""
     if device not in MACHINES:
-        return [f"anything on {device}"] + ["reversible layers"] * training.reversible + ["swarms"] * training.swarm
+        return [f"anything on {device}"] + ["swarms"] * training.swarm
     points = [point["training"] for point in POINTS if point["device"] == device]
     return [
         f"{field.name} {value}"

@@ -1,5 +1,6 @@
 """This kit's own model, run in symbols."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -50,8 +51,9 @@ class DALLE(Model):
         self.text_rows = c.text_vocab + c.text_length
         self.table = self.embedding("head", self.text_rows + c.image_vocab, c.dim)
         self.bias = self.parameter("head.bias", self.text_rows + c.image_vocab)
-        kinds = len({"row", "column"} if sets > 2 else {"row"}) + 1
-        self.table_bytes = kinds * self.shape.sequence**2 + (self.shape.sequence + 1) * (c.dim_head // 3 // 2 * 12)
+        self.table_bytes = (c.text_length + 1 + c.grid**2) * c.dim_head // 2 * 4  # angles
+        body = ("row", "column", "row", "row")
+        self.kinds = (*(body[i % 4] for i in range(c.depth - 1)), "convolution")
 
     @property
     def shape(self) -> Shape:
@@ -62,43 +64,82 @@ class DALLE(Model):
     def loss(self, run: Run) -> Tensor:
         tape, c = run.tape, self.config
         text, codes = c.text_length, c.grid**2
-        ids = tape.given(run.batch * (text + 1), 8), tape.given(run.batch * (codes - 1), 8)
-        x = tape.concatenate(*[tape.embed(i, self.table) for i in ids])
-        turns = tape.given(run.sequence * c.dim_head // 2, 8)
+        self.lengths = text + 1, codes
+        x = tape.embed(tape.given(run.batch * sum(self.lengths), 8), self.table)
+        turns = tape.given(sum(self.lengths) * c.dim_head // 2, 8)
+        masks = {kind: self.mask(run, kind) for kind in set(self.kinds)}
         x1 = x2 = x
         del x
-        for weights in self.blocks:
-            x1 = run.through(lambda x2, x1, w=weights: self.attention_half(run, w, x1, x2, turns), x2, x1)
-            x2 = run.through(lambda x1, x2, w=weights: self.feed_forward_half(run, w, x1, x2), x1, x2)
-        x = tape.scale(tape.add(x1, x2))
+        for kind, weights in zip(self.kinds, self.blocks, strict=True):
+            look = partial(self.attention_half, run, weights, kind, turns, masks[kind])
+            x1 = run.through(look, x1, x2)
+            x2 = run.through(partial(self.feed_forward_half, run, weights), x2, x1)
+        if run.layer == "reversible":
+            tape.autocast_copies.clear()
+        x = tape.slice(tape.scale(tape.add(x1, x2)), run.batch * (text + codes) * c.dim)
+        del x1, x2
         x = tape.layer_norm(x, *self.last_norm, width=c.dim)
         with tape.part("logits and loss"):
-            parts = ((text, self.text_rows), (codes, c.image_vocab))
-            read = [tape.slice(x, run.batch * length * c.dim) for length, _ in parts]
+            parts = (text, self.text_rows), (codes, c.image_vocab)
+            weights = tape.split(self.table, *(rows * c.dim for _, rows in parts))
+            biases = tape.split(self.bias, *(rows for _, rows in parts))
+            read = tape.split(x, *(run.batch * length * c.dim for length, _ in parts))
             if run.batch > 1:
                 read = [tape.copy(part) for part in read]
             logits = [
-                tape.linear(part, self.table, self.bias, share=rows / self.table.shape[0])
-                for part, (_, rows) in zip(read, parts, strict=True)
+                tape.linear(part, weight, bias, outputs=rows)
+                for part, weight, bias, (_, rows) in zip(read, weights, biases, parts, strict=True)
             ]
             losses = [
                 tape.cross_entropy(part, run.batch * length) for part, (length, _) in zip(logits, parts, strict=True)
             ]
             return tape.add(*losses)
 
-    def attention_half(self, run: Run, w: SimpleNamespace, x1: Tensor, x2: Tensor, turns: Tensor) -> Tensor:
+    def attention_half(
+        self, run: Run, w: SimpleNamespace, kind: str, turns: Tensor, mask: Tensor, x1: Tensor, x2: Tensor
+    ) -> Tensor:
         """Return the first stream after a block's attention has read the second."""
         tape, c = run.tape, self.config
         h = self.shift(run, tape.layer_norm(x2, *w.norm1, width=c.dim))
         h = tape.cast(tape.linear(h, *w.qkv), 4)
         turned = tape.make("rotate", [h], h.count, 4, [turns.storage])
-        q, k, v = tape.chunks(tape.cast(turned, tape.half or tape.width), 3)
-        mask = tape.given(run.sequence**2, q.width)
-        tape.flops += 4 * q.count * run.sequence
-        h = tape.attention(q, k, v, run.tokens * c.heads, mask)
+        heads = tape.chunks(tape.cast(turned, tape.half or tape.width), 3)
+        del h, turned
+        h = self.attend(run, kind, mask, *heads)
         return tape.add(x1, tape.multiply(tape.linear(h, *w.out), w.scale1))
 
-    def feed_forward_half(self, run: Run, w: SimpleNamespace, x1: Tensor, x2: Tensor) -> Tensor:
+    def attend(self, run: Run, kind: str, mask: Tensor, *heads: Tensor) -> Tensor:
+        """Return what text reads from the text before it, and each line of codes from all text and a few codes."""
+        tape, c = run.tape, self.config
+        inner, (text, codes) = run.batch * c.heads * c.dim_head, self.lengths
+        (text_q, q), (text_k, k), (text_v, v) = (tape.split(x, text * inner, codes * inner) for x in heads)
+        read_by_text = tape.attention(text_q, text_k, text_v, run.batch * c.heads * text)
+        if run.batch > 1:  # text and codes lie between one picture's codes and the next's
+            q = tape.copy(q)
+        lines, near = c.grid, c.grid * (3 if kind == "convolution" else 1)
+        keys = lines * (text + near) * inner
+        seen = []
+        for of_text, of_codes in (text_k, k), (text_v, v):
+            if kind == "convolution":
+                padded = tape.make("pad", [of_codes], (lines + 2) * c.grid * inner, of_codes.width)
+                of_codes = tape.concatenate(*(tape.slice(padded, codes * inner) for _ in range(3)))
+                del padded
+            seen.append(tape.concatenate(tape.repeat(of_text, keys - of_codes.count, is_view=True), of_codes))
+        read = tape.attention(q, *seen, run.batch * c.heads * codes, mask)
+        tape.flops += 4 * inner * (text * text + codes * (text + near))
+        del seen
+        if kind == "column":
+            read = tape.copy(read)
+        return tape.concatenate(read_by_text, read)
+
+    def mask(self, run: Run, kind: str) -> Tensor:
+        """Return which keys each code of a line sees, as numbers to add; windows differ from line to line."""
+        c = self.config
+        near = c.grid * (3 if kind == "convolution" else 1)
+        lines = c.grid * run.batch if kind == "convolution" else 1
+        return run.tape.given(lines * c.grid * (self.lengths[0] + near), run.tape.half or run.tape.width)
+
+    def feed_forward_half(self, run: Run, w: SimpleNamespace, x2: Tensor, x1: Tensor) -> Tensor:
         """Return the second stream after a block's feed-forward layer has read the first."""
         tape, c = run.tape, self.config
         h = self.shift(run, tape.layer_norm(x1, *w.norm2, width=c.dim))
@@ -108,7 +149,11 @@ class DALLE(Model):
 
     def shift(self, run: Run, x: Tensor) -> Tensor:
         """Return `x` with half of each position's entries taken from its neighbours."""
-        tape, moved = run.tape, x.count // 2
-        padded = tape.make("pad", [tape.slice(x, moved)], moved + run.batch * self.config.dim // 2, x.width)
-        parts = [tape.gather(tape.slice(padded, padded.count // 2), moved // 2) for _ in range(2)]
-        return tape.concatenate(*parts, tape.slice(x, x.count - moved))
+        tape, c = run.tape, self.config
+        quarter = x.count // 4
+        first, second, own = tape.split(x, quarter, quarter, 2 * quarter)
+        parts = tape.split(first, *(run.batch * length * c.dim // 4 for length in self.lengths))
+        first = tape.concatenate(*(tape.make("pad", [part], part.count, part.width) for part in parts))
+        second = tape.make("pad", [second], second.count, second.width)
+        second = tape.make("masked_fill", [second], second.count, second.width)
+        return tape.concatenate(first, second, own)

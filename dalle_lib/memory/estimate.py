@@ -128,8 +128,9 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
         layer = _middle_layer(graph, model, run)
     else:
         layer = _estimate(key, replace(training, checkpointing=False, reversible=False), device).layer
-    saved = sum({id(storage): storage.size for node in graph for storage in node.saved}.values())
-    del graph
+    storages = [*tape.streams, *(storage for node in graph for storage in node.saved)]
+    saved = sum({id(storage): storage.size for storage in storages}.values())
+    del graph, storages
     memory.moment = "backward"
     tape.autocast_copies.clear()
     tape.backward(loss)

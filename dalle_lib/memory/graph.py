@@ -100,8 +100,11 @@ class Node:
     """Bytes that the operation's gradient needs for itself."""
 
 
-def run_back(last: Node, grad: Storage) -> None:
-    """Go from `last` to the beginning, latest operation first, as PyTorch does; gradients of parameters remain."""
+def run_back(last: Node, grad: Storage, held: list[Storage] | None = None) -> None:
+    """Go from `last` to the beginning, latest operation first, as PyTorch does; gradients of parameters remain.
+
+    If there is a list, all that are given to parameters on the way are held in it.
+    """
     last.slots[0] = grad
     memory = grad.memory
     del grad
@@ -112,6 +115,8 @@ def run_back(last: Node, grad: Storage) -> None:
             continue
         for edge, grad in zip(node.edges, _gradients(memory, node), strict=True):
             _hand_over(edge, grad)
+            if held is not None and isinstance(edge.target, Parameter):
+                held.append(grad)
             if isinstance(edge.target, Node) and edge.target not in seen:
                 seen.add(edge.target)
                 heapq.heappush(waiting, (-edge.target.number, edge.target))

@@ -33,7 +33,9 @@ class Tape:
         self.numbers = itertools.count()
         self.flops = 0
         self.streams: list[Storage] = []
-        """The last results of reversible layers, from which all others follow."""
+        """The last results of reversible layers, from which all others follow, and then the gradient that they get."""
+        self.reversible_layers = 0
+        self.replayed_copies: dict[Parameter, Tensor] = {}
 
     # What every operation is made of
 
@@ -107,13 +109,20 @@ class Tape:
                 self.autocast_copies[parameter] = self.make("cast", [parameter], parameter.count, self.half)
         return self.autocast_copies[parameter]
 
-    def linear(self, x: Tensor, weight: Parameter, bias: Parameter | None = None, share: float = 1) -> Tensor:
-        """Return `x` times a weight [outputs, inputs]; `share` is the part of its rows that is used."""
-        x, used = self.lowered(x), self.weight(weight) if share == 1 else self._rows(weight, share)
-        outputs, inputs = weight.shape
+    def linear(
+        self,
+        x: Tensor,
+        weight: Parameter | Tensor,
+        bias: Parameter | Tensor | None = None,
+        outputs: int | None = None,
+    ) -> Tensor:
+        """Return `x` times a weight [outputs, inputs], or times a view of some rows of one."""
+        # Autocast does not keep its copy of a view.
+        x, used = self.lowered(x), self.weight(weight) if isinstance(weight, Parameter) else self.lowered(weight)
+        outputs = outputs or weight.shape[0]
+        inputs = weight.count // outputs
         saved = [x.storage] if isinstance(used, Parameter) else [x.storage, used.storage]
-        count = x.count // inputs * round(outputs * share)
-        y = self.make("linear", [x, used, *([bias] if bias else [])], count, x.width, saved)
+        y = self.make("linear", [x, used, *([bias] if bias else [])], x.count // inputs * outputs, x.width, saved)
         self.flops += 2 * y.count * inputs
         for edge in y.node.edges:
             edge.is_view = edge.target is weight
@@ -183,9 +192,9 @@ class Tape:
         """Return `x` laid out anew in memory."""
         return self.make("copy", [x], x.count, x.width, passes_on=True)
 
-    def repeat(self, x: Tensor, count: int) -> Tensor:
-        """Return `x` repeated to `count` elements."""
-        return self.make("repeat", [x], count, x.width)
+    def repeat(self, x: Tensor, count: int, is_view: bool = False) -> Tensor:
+        """Return `x` repeated to `count` elements, or a view that only looks so."""
+        return self.make("repeat", [x], count, x.width, storage=x.storage if is_view else None)
 
     def gather(self, x: Tensor, count: int) -> Tensor:
         """Return some rows of `x`, chosen by index."""
@@ -193,8 +202,14 @@ class Tape:
 
     def chunks(self, x: Tensor, number: int) -> list[Tensor]:
         """Return views of the equal parts of `x`, whose gradients are joined again."""
-        whole = self.make("chunks", [x], x.count, x.width, storage=x.storage)
-        return [Tensor(x.count // number, x.width, x.storage, whole.node, slot) for slot in range(number)]
+        return self.split(x, *[x.count // number] * number)
+
+    def split(self, x: "Tensor | Parameter", *counts: int) -> list[Tensor]:
+        """Return views of parts of that many elements, whose gradients are joined again."""
+        is_parameter = isinstance(x, Parameter)
+        width, storage = (self.width, self.new(0)) if is_parameter else (x.width, x.storage)
+        whole = self.make("split", [x], x.count, width, storage=storage)
+        return [Tensor(count, width, storage, whole.node, slot) for slot, count in enumerate(counts)]
 
     def slice(self, x: Tensor, count: int) -> Tensor:
         """Return a view of part of `x`, whose gradient is zero elsewhere."""
@@ -230,17 +245,32 @@ class Tape:
 
         def replay(grad: Storage, saved: list[Storage]) -> list[Storage]:
             term, copies = self.term, self.autocast_copies
-            self.term, self.autocast_copies, self.keeps, self.replays = "recomputed layer", {}, True, True
-            self.streams.clear()
+            # Reversible layers go back under one autocast, which keeps its copies from layer to layer.
+            self.autocast_copies = self.replayed_copies if reversible else {}
+            self.term, self.keeps, self.replays = "recomputed layer", True, True
+            if reversible and len(self.streams) == 2:
+                self.streams.append(grad)
+            if grad in self.streams:  # it stays as it is, and both streams' gradients go on from it
+                grad = Storage(self.memory, grad.size, "backward")
             starts = [Node(-1 - i, "input", [], []) for i in range(len(shapes))]
             values = [
                 Tensor(count, width, self.new(count * width) if is_stream(count) else saved.pop(0), start)
                 for (count, width), start in zip(shapes, starts, strict=True)
             ]
-            last = layer(*[values.pop(0) if place else None for place in places]).node
+            # A reversible layer has its streams and its result at hand to compute earlier streams from, and asks for
+            # all its gradients at once, before any is added to what is known.
+            held = [value.storage for value in values] if reversible else None
+            result = layer(*[values.pop(0) if place else None for place in places])
             self.term, self.autocast_copies = term, copies
-            run_back(last, grad)
+            last = result.node
+            if not reversible:
+                del result
+            run_back(last, grad, held)
             self.replays = False
+            self.reversible_layers -= reversible
+            if not self.reversible_layers:
+                self.streams.clear()
+                self.replayed_copies.clear()
             return [start.slots.pop(0) for start in starts]
 
         def is_stream(count: int) -> bool:
@@ -253,13 +283,9 @@ class Tape:
         saved = [x.storage for x in inputs if x and not is_stream(x.count)]
         if reversible:
             self.streams = [*self.streams[-1:], y.storage]
+            self.reversible_layers += 1
         node = Node(next(self.numbers), "checkpoint", edges, saved, replay=replay)
         return Tensor(y.count, y.width, y.storage, node)
-
-    def _rows(self, weight: Parameter, share: float) -> Tensor:
-        """Return a view of some rows of a weight; autocast does not keep its copy of a view."""
-        view = self.make("slice", [weight], round(weight.count * share), self.width, storage=self.new(0))
-        return self.lowered(view)
 
     def _float32(self, name: str, x: Tensor) -> Tensor:
         return self.cast(x, 4) if name in self.float32 else x

@@ -25,6 +25,8 @@ class WholeRows:
     def __init__(self, kind: str, config: ModelConfig, rows: int, device: torch.device) -> None:
         self.kind, self.text_part, self.grid = kind, config.text_part, config.grid
         self.mask = self._mask(rows, device)
+        cell = torch.arange(-self.text_part, rows * self.grid, device=device)
+        self.starts_row = ((cell >= 0) & (cell % self.grid == 0))[:, None]
 
     def attend(self, q: Heads, k: Heads, v: Heads) -> Heads:
         """Return what each position reads; each code's softmax runs over text and codes jointly."""
@@ -45,15 +47,12 @@ class WholeRows:
         Text takes its first half from the token before. A code takes its first quarter from the code above and its
         second quarter from the code to the left. Entries without a neighbour are zero.
         """
-        text, codes = self._text_and_codes(x)
-        half, quarter = x.shape[-1] // 2, x.shape[-1] // 4
-        before, own = text.split(half, dim=-1)
-        text = torch.cat([F.pad(before[:, :-1], (0, 0, 1, 0)), own], dim=-1)
-        codes = codes.unflatten(1, (-1, self.grid))  # [batch, row, column, dim]
-        above, left, own = codes.split([quarter, quarter, half], dim=-1)
-        above, left = F.pad(above, (0, 0, 0, 0, 1, 0))[:, :-1], F.pad(left[:, :, :-1], (0, 0, 1, 0))
-        codes = torch.cat([above, left, own], dim=-1)
-        return torch.cat([text, codes.flatten(1, 2)], dim=1)
+        quarter = x.shape[-1] // 4
+        first, second, own = x.split([quarter, quarter, 2 * quarter], dim=-1)
+        text, codes = self._text_and_codes(first)
+        first = torch.cat([_later(text, 1), _later(codes, self.grid)], dim=1)
+        second = _later(second, 1).masked_fill(self.starts_row, 0.0)
+        return torch.cat([first, second, own], dim=-1)
 
     def _text_and_codes(self, x: Float[Tensor, "batch seq *rest"]) -> tuple[Tensor, ...]:
         return x.split([self.text_part, x.shape[1] - self.text_part], dim=1)
@@ -80,6 +79,11 @@ class WholeRows:
             above = [near & (row >= up) for up in range(REACH, 0, -1)]  # the first rows have none above
             seen = torch.cat([*above, (near & seen).expand_as(above[0])], dim=-1)
         return F.pad(seen, (self.text_part, 0), value=True)
+
+
+def _later(x: Float[Tensor, "batch seq dim"], by: int) -> Float[Tensor, "batch seq dim"]:
+    """Return `x` moved to later positions; zeros come first."""
+    return F.pad(x[:, :-by], (0, 0, by, 0))
 
 
 def whole_rows(config: ModelConfig, x: Float[Tensor, "batch seq dim"]) -> list[WholeRows]:

@@ -53,19 +53,28 @@ class _Reversible(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dx1: Tensor, dx2: Tensor) -> tuple[Tensor | None, ...]:
-        x1, x2 = ctx.saved_tensors
-        gradients = dict.fromkeys(ctx.parameters)
+        streams = (*ctx.saved_tensors, dx1, dx2)
+        gradients: dict[nn.Parameter, Tensor | None] = dict.fromkeys(ctx.parameters)
         with torch.autocast(**ctx.autocast):
             for layer in reversed(ctx.layers):
-                # It was x1, x2 = x2, x1 + function(x2).
-                trained = [p for p in layer.parameters if p in gradients]
-                with torch.enable_grad():
-                    read = x1.detach().requires_grad_()
-                    added = layer.function(read)
-                dread, *dtrained = torch.autograd.grad(added, [read, *trained], dx2)
-                x1, x2 = x2 - added.detach(), x1
-                dx1, dx2 = dx2, dx1 + dread
-                for parameter, gradient in zip(trained, dtrained, strict=True):
-                    known = gradients[parameter]
-                    gradients[parameter] = gradient if known is None else known.add_(gradient)
+                streams = _undo(layer, *streams, gradients)
+        *_, dx1, dx2 = streams
         return None, dx1 + dx2, *gradients.values()
+
+
+def _undo(
+    layer: Layer, x1: Tensor, x2: Tensor, dx1: Tensor, dx2: Tensor, gradients: dict[nn.Parameter, Tensor | None]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return streams and their gradients as they were before `x1, x2 = x2, x1 + layer.function(x2)`.
+
+    Adds to the gradients of the layer's parameters. A function of its own, so that nothing of it outlives it.
+    """
+    trained = [p for p in layer.parameters if p in gradients]
+    with torch.enable_grad():
+        read = x1.detach().requires_grad_()
+        added = layer.function(read)
+    dread, *dtrained = torch.autograd.grad(added, [read, *trained], dx2)
+    for parameter, gradient in zip(trained, dtrained, strict=True):
+        known = gradients[parameter]
+        gradients[parameter] = gradient if known is None else known.add_(gradient)
+    return x2 - added.detach(), x1, dx2, dx1 + dread

@@ -1,0 +1,77 @@
+"""How many codes a second are drawn, and what is remembered meanwhile, against a plain cache of all positions?
+
+Draws whole pictures of one prompt, one alone and many side by side, as `generate` does and as benchmarks/plain.py does,
+in batches of 16. Prints JSON: codes a second of many pictures (figure), the plain way's (reference) and
+their ratio; the same for a single picture; and the bytes remembered for each picture. A processor's seconds leave out
+what other programs take.
+"""
+
+import json
+import platform
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+import tyro
+from plain import PRESETS, Cache, Plain
+from train_step import matmul_rate, timed
+
+from dalle_lib.model import DALLE, cache_bytes, generate
+
+PLAIN_BATCH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What to time."""
+
+    preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Of the weights and of what is remembered."""
+    samples: int = 128
+    top_k: int = 256
+    threads: int = 1
+    """Of a processor."""
+
+
+def main(benchmark: Benchmark) -> None:
+    """Draw, and print the comparison."""
+    torch.set_num_threads(benchmark.threads)
+    torch.manual_seed(0)
+    config, device = PRESETS[benchmark.preset], benchmark.device
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[benchmark.precision]
+    model = DALLE(config).to(device, dtype).eval()
+    plain = Plain(model)
+    text = torch.randint(1, config.text_vocab, (1, config.text_length), device=device)
+    length, top_k = config.image_length, benchmark.top_k
+
+    def rate(samples: int) -> float:
+        return samples * length / timed(lambda: generate(model, text, samples=samples, top_k=top_k, seed=0), device)
+
+    def plain_rate(samples: int) -> float:
+        prompts = text.expand(samples, -1)
+        return samples * length / timed(lambda: plain.draw(prompts, length, top_k), device)
+
+    speed = matmul_rate(device)
+    many, single = rate(benchmark.samples), rate(1)
+    result = {"figure": many, "reference": plain_rate(PLAIN_BATCH)}
+    result["ratio"] = result["figure"] / result["reference"]
+    alone = {"figure": single, "reference": plain_rate(1)}
+    result["one picture"] = alone | {"ratio": alone["figure"] / alone["reference"]}
+    cache = Cache(plain, 1)
+    each, of_text = cache_bytes(config, dtype)
+    remembered = {"figure": each, "reference": sum(x.nbytes for x in (cache.keys, cache.values, cache.shifted))}
+    result["bytes remembered for each picture"] = remembered | {
+        "ratio": remembered["figure"] / remembered["reference"],
+        "of the text, shared": of_text,
+    }
+    if device == "cuda":
+        result["peak bytes"] = torch.cuda.max_memory_allocated()
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    result |= {"GFLOP/s of a matrix product": speed / 1e9, "settings": asdict(benchmark)}
+    print(json.dumps(result | {"machine": f"{name}, torch {torch.__version__}"}, indent=1))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Benchmark))

@@ -1,0 +1,157 @@
+"""How long does a training step take, and how much memory, against the same function written the plain way?
+
+Runs the forward and the backward pass of one batch, each way in a process of its own: reversible layers, the same
+layers with their activations kept, and benchmarks/plain.py. Prints JSON: the seconds of a reversible step (figure),
+those of a plain one (reference) and their ratio, medians; for each way samples a second, the most memory (a GPU's
+tensors; on a processor RSS above that of the process with the built model, and tensors by PyTorch's own count), model
+FLOPs utilisation (FLOPs of forward and backward once, without what is recomputed, over those of a plain matrix product
+in the same time, measured between the steps), and the most bytes of tensors at other depths. A processor's seconds
+leave out what other programs take.
+"""
+
+import json
+import platform
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import torch
+import tyro
+from plain import PRESETS, Plain
+from torch import Tensor
+
+from dalle_lib.measurement.probe import cpu_peak
+from dalle_lib.memory import Training, estimate
+from dalle_lib.model import DALLE, ModelConfig
+
+WAYS = "reversible", "activations kept", "plain"
+SIDE = {"cpu": 1024, "cuda": 8192}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What to time."""
+
+    preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
+    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """fp16 and bf16 are autocast's."""
+    batch: int = 1
+    threads: int = 1
+    """Of a processor."""
+    repeats: int = 7
+    compiled: bool = False
+    """Compile each layer (not the plain way)."""
+    depths: tuple[int, ...] = (8, 16, 32, 64)
+
+
+def main(benchmark: Benchmark) -> None:
+    """Measure each way in turn, and print the comparison."""
+    config = PRESETS[benchmark.preset]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        ways = {way: pool.submit(measure, benchmark, way).result() for way in WAYS}
+        depths = {
+            depth: pool.submit(tensor_bytes, benchmark, replace(config, depth=depth), "reversible").result()
+            for depth in benchmark.depths
+        }
+    figure, reference = ways["reversible"]["seconds"], ways["plain"]["seconds"]
+    result = {"figure": figure, "reference": reference, "ratio": reference / figure}
+    result |= {"ways": ways, "bytes of tensors at depth": depths, "settings": asdict(benchmark)}
+    name = torch.cuda.get_device_name() if benchmark.device == "cuda" else platform.machine()
+    print(json.dumps(result | {"machine": f"{name}, torch {torch.__version__}"}, indent=1))
+
+
+def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
+    """Return what one way takes."""
+    torch.set_num_threads(benchmark.threads)
+    config, is_gpu = PRESETS[benchmark.preset], benchmark.device == "cuda"
+    step = prepare(benchmark, config, way)
+    rates = [matmul_rate(benchmark.device)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step()
+    if is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(benchmark.repeats):
+        seconds.append(timed(step, benchmark.device))
+        rates.append(matmul_rate(benchmark.device))
+    above = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    flops = estimate({"model_type": "dalle", **asdict(config)}, Training(batch=benchmark.batch)).flops
+    typical, rate = statistics.median(seconds), statistics.median(rates)
+    return {
+        "seconds": typical,
+        "samples/s": benchmark.batch / typical,
+        "GFLOP/s of a matrix product": rate / 1e9,
+        "times as long as its FLOPs": typical * rate / flops,
+        "model FLOPs utilisation": flops / (typical * rate),
+        "peak bytes": torch.cuda.max_memory_allocated() if is_gpu else above,
+        "peak bytes of tensors": torch.cuda.max_memory_allocated() if is_gpu else tensor_bytes(benchmark, config, way),
+    }
+
+
+def prepare(benchmark: Benchmark, config: ModelConfig, way: str) -> Callable[[], None]:
+    """Return a step: forward and backward, after which there are no gradients again."""
+    torch.manual_seed(0)
+    model = DALLE(config).to(benchmark.device)
+    model.transformer.is_reversible = way == "reversible"
+    if benchmark.compiled:
+        model.transformer.compile_layers()
+    text = torch.randint(1, config.text_vocab, (benchmark.batch, config.text_length), device=benchmark.device)
+    codes = torch.randint(config.image_vocab, (benchmark.batch, config.image_length), device=benchmark.device)
+    loss: Callable[[Tensor, Tensor], Tensor] = (
+        Plain(model).loss if way == "plain" else lambda *batch: model(*batch).loss
+    )
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(benchmark.precision)
+
+    def step() -> None:
+        with torch.autocast(benchmark.device, half, enabled=half is not None):
+            value = loss(text, codes)
+        value.backward()
+        model.zero_grad()
+
+    return step
+
+
+def tensor_bytes(benchmark: Benchmark, config: ModelConfig, way: str) -> int:
+    """Return the most bytes that a step's tensors take, those of the weights left out."""
+    step = prepare(benchmark, config, way)
+    if benchmark.device == "cuda":
+        step()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with tempfile.TemporaryDirectory() as folder:
+        return cpu_peak(step, Path(folder))
+
+
+def timed(work: Callable[[], object], device: str) -> float:
+    """Return the seconds that `work` takes: of the processor, or on a GPU of the clock."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def matmul_rate(device: str) -> float:
+    """Return the floating-point operations a second of a large product in float32, the median of five."""
+    side = SIDE[device]
+    left, right = torch.randn(2, side, side, device=device)
+    left @ right
+    return 2 * side**3 / statistics.median(timed(lambda: left @ right, device) for _ in range(5))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Benchmark))
