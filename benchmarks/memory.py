@@ -66,7 +66,8 @@ POINTS = [
 _NOT_YET = """
 Not measured yet: any GPU, so neither efficient attention's kernels there, fp16, paged statistics, nor what CUDA itself
 takes (an assumed range); reversible layers of other models than the paper's, nor sharing their weights. What PyTorch
-keeps on a GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in tests/test_memory.py.
+keeps on a GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in
+tests/test_memory.py.
 """
 
 

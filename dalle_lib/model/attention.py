@@ -83,7 +83,7 @@ class WholeRows:
 
 def _later(x: Float[Tensor, "batch seq dim"], by: int) -> Float[Tensor, "batch seq dim"]:
     """Return `x` moved to later positions; zeros come first."""
-    return F.pad(x[:, :-by], (0, 0, by, 0))
+    return F.pad(x, (0, 0, by, 0))[:, : x.shape[1]]
 
 
 def whole_rows(config: ModelConfig, x: Float[Tensor, "batch seq dim"]) -> list[WholeRows]:

@@ -14,8 +14,13 @@ class Layer(NamedTuple):
     """One of the functions that are added to the streams by turns."""
 
     function: Callable[[Tensor], Tensor]
-    parameters: tuple[nn.Parameter, ...]
-    """All that `function` reads."""
+    parts: tuple[nn.Module | nn.Parameter, ...]
+    """What holds the weights that `function` reads."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those weights."""
+        return [p for part in self.parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
 
 
 def run(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:

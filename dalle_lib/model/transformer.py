@@ -110,10 +110,10 @@ class Transformer(nn.Module):
             function = partial(
                 self.attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views
             )
-            layers.append(Layer(function, (*norm.parameters(), scale, *attention.parameters())))
+            layers.append(Layer(function, (norm, scale, attention)))
             norm, scale = block.feed_forward_norm, block.feed_forward_scale
             function = partial(self.feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
-            layers.append(Layer(function, (*norm.parameters(), scale, *feed_forward.parameters())))
+            layers.append(Layer(function, (norm, scale, feed_forward)))
         return layers
 
 
