@@ -290,17 +290,20 @@ class TextToImage:
     def _rows(self, prompt: str, settings: Settings, first: int, count: int) -> Iterator[Int[Tensor, "count codes"]]:
         """Yield the codes so far of candidates `first` to `first + count`, after each row."""
         device = self.vqgan.device
-        with torch.autocast(device.type, self._dtype, enabled=self._dtype is not None):
-            rows = generate_rows(
-                self.model,
-                self.tokenizer([prompt]).to(device),
-                samples=count,
-                first_sample=first,
-                dtype=self._dtype,
-                **asdict(settings),
-            )
-            for codes in rows:
-                yield codes[0].cpu()
+        rows = generate_rows(
+            self.model,
+            self.tokenizer([prompt]).to(device),
+            samples=count,
+            first_sample=first,
+            dtype=self._dtype,
+            **asdict(settings),
+        )
+        while True:
+            with torch.autocast(device.type, self._dtype, enabled=self._dtype is not None):
+                codes = next(rows, None)
+            if codes is None:
+                return
+            yield codes[0].cpu()
 
 
 def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candidates codes"], count: int) -> list[int]:

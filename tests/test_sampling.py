@@ -2,6 +2,7 @@ import itertools
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,10 @@ from dalle_lib.model.sampling import Sampler, code_probabilities, draw
 
 GOLDEN = load_file(DATA / "dalle_small.safetensors")
 FACTS = json.loads((DATA / "dalle_small.json").read_text())
+
+
+TINY = ModelConfig(dim=8, depth=3, heads=1, dim_head=12, text_length=2, text_vocab=5, image_vocab=7, grid=2)
+"""A grid smaller than a window."""
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +52,13 @@ def test_filters_give_the_published_probabilities(case):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 4])
-@pytest.mark.parametrize("make", [golden_model, random_model], ids=["published", "odd"])
+@pytest.mark.parametrize(
+    "make", [golden_model, random_model, partial(random_model, TINY)], ids=["published", "odd", "tiny"]
+)
 @torch.no_grad()
 def test_each_step_has_the_logits_of_the_whole_sequence(make, rows):
     model = make()
+    rows = min(rows, model.config.grid - 1)
     text, codes = random_batch(model.config)
     expected = model(text, codes).image_logits
     sampler, given = Sampler(model, prompts=2, samples=1), rows * model.config.grid

@@ -32,8 +32,8 @@ def cache_bytes(config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
 class Place:
     """For one kind of attention: in which slot a cell's key and value go, and which slots it sees.
 
-    Made for all cells at first; `at` gives one cell's. The cell is a tensor and all shapes are the same, so that one
-    recorded step can be replayed for every cell.
+    `of_all_cells` makes tables; `at` takes one cell's from them. The cell is a tensor and all shapes are the same, so
+    that one recorded step can be replayed for every cell.
     """
 
     column: Int[Tensor, "cells"]
@@ -54,9 +54,9 @@ class Place:
             slot, line, later = column * grid + row, column, cell[:grid] > row[:, None]
         else:  # a ring of rows: each takes the place of the one that is out of sight
             slot, line = row % ROWS * grid + column, 0 * cell
-            held_row, held_column = cell[: ROWS * grid] // grid, cell[: ROWS * grid] % grid
-            up = (row[:, None] - held_row) % ROWS
-            right = held_column - column[:, None]
+            held = torch.arange(ROWS * grid, device=device)
+            up = (row[:, None] - held // grid) % ROWS
+            right = held % grid - column[:, None]
             later = (up > row[:, None]) | (right.abs() > REACH) | ((up == 0) & (right > 0))
         return cls(column, slot, line, later)
 

@@ -167,7 +167,7 @@ class Trainer:
         self._roll_back_if_broken()
 
     def _roll_back_if_broken(self) -> None:
-        if all(bool(p.isfinite().all()) for p in self.model.parameters()):
+        if torch.nn.utils.get_total_norm(self.model.parameters()).isfinite():
             return
         restore_snapshot(self.optimizer, self.snapshot)
         self.epoch = self.optimizer.local_epoch
