@@ -87,7 +87,7 @@ def test_the_right_pictures_count_as_exact_and_wrong_ones_do_not(mini, tokenizer
     gallery, model, asked = Gallery(data, vqgan), DALLE(mini.model), [row.caption for row in data[:8]]
     for drawn_rows, expected in (data[:8], 1.0), (data[8:16], 0.0):
         codes = torch.stack([torch.from_numpy(row.codes) for row in drawn_rows])
-        monkeypatch.setattr("dalle_lib.evaluation.generate", lambda *_, codes=codes, **__: codes)
+        monkeypatch.setattr("dalle_lib.evaluation.generate", lambda *_, codes=codes, **__: codes[:, None])
         assert draw_and_compare(model, asked, gallery, tokenizer, vqgan).exact == expected
 
 

@@ -265,7 +265,7 @@ for dht in tables:
 """
 
 
-@pytest.mark.parametrize("whom", ["the first of the run", "one that it had"])
+@pytest.mark.parametrize("whom", [pytest.param("the first of the run", marks=pytest.mark.chaos), "one that it had"])
 def test_a_peer_that_has_lost_all_others_calls(whom):
     done = subprocess.run([sys.executable, "-c", REUNION, whom], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
