@@ -48,11 +48,9 @@ class Plain:
         """Return the training loss."""
         c, m = self.config, self.model
         hidden = m.norm(self.transformer(m.embed(text, codes[:, :-1]), 0, None))
+        at_text, at_codes = hidden.split([c.text_length, c.image_length], dim=1)
         text_head, code_head = m.heads()
-        at_text, at_codes = (
-            F.linear(hidden[:, : c.text_length], *text_head),
-            F.linear(hidden[:, c.text_length :], *code_head),
-        )
+        at_text, at_codes = F.linear(at_text, *text_head), F.linear(at_codes, *code_head)
         text_loss = F.cross_entropy(at_text.flatten(0, 1), m.pad_uniquely(text).flatten())
         return (text_loss + 7 * F.cross_entropy(at_codes.flatten(0, 1), codes.flatten())) / 8
 

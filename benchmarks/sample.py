@@ -7,14 +7,12 @@ what other programs take.
 """
 
 import json
-import platform
 from dataclasses import asdict, dataclass
-from typing import Literal
 
 import torch
 import tyro
 from plain import PRESETS, Cache, Plain
-from train_step import matmul_rate, timed
+from train_step import Setting, matmul_rate, timed
 
 from dalle_lib.model import DALLE, cache_bytes, generate
 
@@ -22,17 +20,11 @@ PLAIN_BATCH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark:
+class Benchmark(Setting):
     """What to time."""
 
-    preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Of the weights and of what is remembered."""
     samples: int = 128
     top_k: int = 256
-    threads: int = 1
-    """Of a processor."""
 
 
 def main(benchmark: Benchmark) -> None:
@@ -40,8 +32,7 @@ def main(benchmark: Benchmark) -> None:
     torch.set_num_threads(benchmark.threads)
     torch.manual_seed(0)
     config, device = PRESETS[benchmark.preset], benchmark.device
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[benchmark.precision]
-    model = DALLE(config).to(device, dtype).eval()
+    model = DALLE(config).to(device, benchmark.dtype).eval()
     plain = Plain(model)
     text = torch.randint(1, config.text_vocab, (1, config.text_length), device=device)
     length, top_k = config.image_length, benchmark.top_k
@@ -60,7 +51,7 @@ def main(benchmark: Benchmark) -> None:
     alone = {"figure": single, "reference": plain_rate(1)}
     result["one picture"] = alone | {"ratio": alone["figure"] / alone["reference"]}
     cache = Cache(plain, 1)
-    each, of_text = cache_bytes(config, dtype)
+    each, of_text = cache_bytes(config, benchmark.dtype)
     remembered = {"figure": each, "reference": sum(x.nbytes for x in (cache.keys, cache.values, cache.shifted))}
     result["bytes remembered for each picture"] = remembered | {
         "ratio": remembered["figure"] / remembered["reference"],
@@ -68,9 +59,8 @@ def main(benchmark: Benchmark) -> None:
     }
     if device == "cuda":
         result["peak bytes"] = torch.cuda.max_memory_allocated()
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     result |= {"GFLOP/s of a matrix product": speed / 1e9, "settings": asdict(benchmark)}
-    print(json.dumps(result | {"machine": f"{name}, torch {torch.__version__}"}, indent=1))
+    print(json.dumps(result | {"machine": benchmark.machine}, indent=1))
 
 
 if __name__ == "__main__":

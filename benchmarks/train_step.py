@@ -35,16 +35,33 @@ SIDE = {"cpu": 1024, "cuda": 8192}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """What to time."""
+class Setting:
+    """A model on a machine."""
 
     preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """fp16 and bf16 are autocast's."""
-    batch: int = 1
+    """Training uses autocast; drawing holds the weights, and what is remembered, in it."""
     threads: int = 1
     """Of a processor."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision as torch names it."""
+        return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
+
+    @property
+    def machine(self) -> str:
+        """The machine, in words."""
+        name = torch.cuda.get_device_name() if self.device == "cuda" else platform.machine()
+        return f"{name}, torch {torch.__version__}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark(Setting):
+    """What to time."""
+
+    batch: int = 1
     repeats: int = 7
     compiled: bool = False
     """Compile each layer (not the plain way)."""
@@ -63,8 +80,7 @@ def main(benchmark: Benchmark) -> None:
     figure, reference = ways["reversible"]["seconds"], ways["plain"]["seconds"]
     result = {"figure": figure, "reference": reference, "ratio": reference / figure}
     result |= {"ways": ways, "bytes of tensors at depth": depths, "settings": asdict(benchmark)}
-    name = torch.cuda.get_device_name() if benchmark.device == "cuda" else platform.machine()
-    print(json.dumps(result | {"machine": f"{name}, torch {torch.__version__}"}, indent=1))
+    print(json.dumps(result | {"machine": benchmark.machine}, indent=1))
 
 
 def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
@@ -107,10 +123,9 @@ def prepare(benchmark: Benchmark, config: ModelConfig, way: str) -> Callable[[],
     loss: Callable[[Tensor, Tensor], Tensor] = (
         Plain(model).loss if way == "plain" else lambda *batch: model(*batch).loss
     )
-    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(benchmark.precision)
 
     def step() -> None:
-        with torch.autocast(benchmark.device, half, enabled=half is not None):
+        with torch.autocast(benchmark.device, benchmark.dtype, enabled=benchmark.precision != "fp32"):
             value = loss(text, codes)
         value.backward()
         model.zero_grad()

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import psutil
 import pytest
+import torch
 
 from dalle_lib.run import RunCard
 
@@ -168,3 +169,9 @@ def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
         yield server
         server.shutdown()
         thread.join()
+
+
+def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    """Whether two modules have the same tensors under the same names."""
+    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
+    return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)

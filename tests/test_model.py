@@ -5,7 +5,7 @@ import sys
 import dense_dalle
 import pytest
 import torch
-from conftest import DATA
+from conftest import DATA, same_weights
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -357,8 +357,3 @@ def test_wrong_input_is_refused():
         model(text, codes + 13)
     with pytest.raises(ValueError, match="divisible by 4"):
         ModelConfig(dim=22, depth=3, heads=3, dim_head=14, text_length=7, text_vocab=11, image_vocab=13, grid=5)
-
-
-def same_weights(a: DALLE, b: DALLE) -> bool:
-    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
-    return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)

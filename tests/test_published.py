@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import same_weights
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
@@ -139,11 +140,6 @@ def ids_of(caption: str, files: PaperFiles) -> list[int]:
 def first_two_rows(model: DALLE, text: torch.Tensor, seed: int) -> torch.Tensor:
     rows = generate_rows(model, text, top_k=256, seed=seed)
     return [next(rows)[:, 0] for _ in range(2)][-1]
-
-
-def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
-    return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)
 
 
 def test_the_paper_draws_from_its_files(draw, files, model, vqgan):

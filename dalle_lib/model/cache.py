@@ -98,10 +98,10 @@ class BlockCache:
         self.codes = like.new_zeros(2, pictures, config.heads, codes, config.dim_head)
         self.shifts = tuple(ShiftCache(config, pictures, like) for _ in range(2))
 
-    def around_given(self, sequence: WholeRows, which: Int[Tensor, "prompts"]) -> Around:
+    def around_given(self, sequence: WholeRows, which: Int[Tensor, "prompts"], place: Place) -> Around:
         """Return how the block sees distinct given sequences, all at once, and remember them on the way.
 
-        `which` says for each prompt which of the sequences is its own.
+        `which` says for each prompt which of the sequences is its own, `place` is that of all cells.
         """
 
         def shift(cache: ShiftCache, x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class BlockCache:
             return sequence.shift(x)
 
         def attend(q: Heads, k: Heads, v: Heads) -> Heads:
-            slots = Place.of_all_cells(self.kind, self.grid, q.device).slot[: q.shape[1] - self.text_part]
+            slots = place.slot[: q.shape[1] - self.text_part]
             for text, codes, x in zip(self.text, self.codes, (k, v), strict=True):
                 x = x[which].transpose(1, 2)  # [prompts, head, seq, dim_head]
                 text.copy_(x[:, :, : self.text_part])

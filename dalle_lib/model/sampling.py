@@ -62,7 +62,7 @@ class Sampler:
         distinct, which = torch.cat([text, codes], dim=1).unique(dim=0, return_inverse=True)
         x = self.model.embed(*distinct.split([config.text_length, codes.shape[1]], dim=1))
         sequences = zip(self.caches, whole_rows(config, x), strict=True)
-        around = [cache.around_given(sequence, which) for cache, sequence in sequences]
+        around = [cache.around_given(sequence, which, self.places[cache.kind]) for cache, sequence in sequences]
         x1, x2 = run(transformer.layers(around, self.turns[: x.shape[1]]), x)
         self.cell.fill_(codes.shape[1])
         return self._logits(x1[:, -1], x2[:, -1])[which].repeat_interleave(self.samples, 0)
