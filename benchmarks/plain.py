@@ -1,13 +1,14 @@
 """The same function as `dalle_lib.model`, as one would write it first: what the model's benchmarks compare with.
 
-One dense mask of all positions by all positions for each kind of attention, through PyTorch's fused attention; ordinary
-autograd; for drawing a cache of the keys and values of all positions, text included, for each picture. In good faith:
-nothing is computed twice, masks and tables are made once, the cache is allocated once and read only as far as it is
-filled, and the head computes only the part of the vocabulary that a position can predict.
+One dense mask of all positions by all positions for each kind of attention, through PyTorch's fused attention; dense
+layers as PyTorch computes them; ordinary autograd; for drawing a cache of the keys and values of all positions, text
+included, for each picture. In good faith: nothing is computed twice, masks and tables are made once, the cache is
+allocated once and read only as far as it is filled, and the head computes only that part of the vocabulary which a
+position can predict.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.model import DALLE, ModelConfig
@@ -64,15 +65,16 @@ class Plain:
         ):
             attention, feed_forward = t.attentions[weights], t.feed_forwards[weights]
             h = self.shift(block.attention_norm(x2), start, cache and cache.shifted[2 * i])
-            heads = attention.qkv(h).unflatten(-1, (3 * attention.heads, -1))
+            heads = dense(h, attention.qkv).unflatten(-1, (3 * attention.heads, -1))
             q, k, v = rotate(heads, self.turns[start:end]).transpose(1, 2).chunk(3, dim=1)
             if cache is not None:
                 k, v = cache.extend(i, start, k, v)
             mask = self.masks[kind][start:end, :end]
             h = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            x1 = x1 + block.attention_scale * attention.out(h.transpose(1, 2).flatten(2))
+            x1 = x1 + block.attention_scale * dense(h.transpose(1, 2).flatten(2), attention.out)
             h = self.shift(block.feed_forward_norm(x1), start, cache and cache.shifted[2 * i + 1])
-            x2 = x2 + block.feed_forward_scale * feed_forward(h)
+            value, gate = dense(h, feed_forward.expand).chunk(2, dim=-1)
+            x2 = x2 + block.feed_forward_scale * dense(value * F.gelu(gate), feed_forward.contract)
         return (x1 + x2) / 2
 
     def shift(self, x: Tensor, start: int, seen: Tensor | None) -> Tensor:
@@ -99,6 +101,11 @@ class Plain:
             start += x.shape[1]
             x = m.embed_codes(codes[-1])
         return torch.cat(codes, dim=1)
+
+
+def dense(x: Tensor, layer: nn.Linear) -> Tensor:
+    """Return a dense layer's output as PyTorch computes it."""
+    return F.linear(x, layer.weight, layer.bias)
 
 
 class Cache:

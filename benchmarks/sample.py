@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import torch
 import tyro
 from plain import PRESETS, Cache, Plain
-from train_step import Setting, matmul_rate, timed
+from train_step import Setting, matmul_rates, timed
 
 from dalle_lib.model import DALLE, cache_bytes, generate
 
@@ -44,7 +44,7 @@ def main(benchmark: Benchmark) -> None:
         prompts = text.expand(samples, -1)
         return samples * length / timed(lambda: plain.draw(prompts, length, top_k), device)
 
-    speed = matmul_rate(device)
+    speed, _ = matmul_rates(benchmark)
     many, single = rate(benchmark.samples), rate(1)
     result = {"figure": many, "reference": plain_rate(PLAIN_BATCH)}
     result["ratio"] = result["figure"] / result["reference"]

@@ -4,9 +4,10 @@ Runs the forward and the backward pass of one batch, each way in a process of it
 layers with their activations kept, and benchmarks/plain.py. Prints JSON: the seconds of a reversible step (figure),
 those of a plain one (reference) and their ratio, the fastest of some; for each way samples a second, the most memory (a
 GPU's tensors; on a processor RSS above that of the process with the built model, and tensors by PyTorch's own count),
-model FLOPs utilisation (FLOPs of forward and backward once, without what is recomputed, over those of a plain matrix
-product in the same time, measured between the steps), and the most bytes of tensors at other depths. A processor's
-seconds leave out what other programs take.
+the time as a multiple of what PyTorch's matrix products would take for its FLOPs (those of forward and backward once,
+without what is recomputed), and model FLOPs utilisation (the inverse, against the faster of PyTorch's and the kit's
+products, both measured between the steps); and the most bytes of tensors at other depths. A processor's seconds leave
+out what other programs take.
 """
 
 import json
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
@@ -25,10 +27,12 @@ import torch
 import tyro
 from plain import PRESETS, Plain
 from torch import Tensor
+from torch.nn import functional as F
 
 from dalle_lib.measurement.probe import cpu_peak
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE, ModelConfig
+from dalle_lib.model.linear import linear
 
 WAYS = "reversible", "activations kept", "plain"
 SIDE = {"cpu": 1024, "cuda": 8192}
@@ -88,7 +92,7 @@ def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
     torch.set_num_threads(benchmark.threads)
     config, is_gpu = PRESETS[benchmark.preset], benchmark.device == "cuda"
     step = prepare(benchmark, config, way)
-    rates = [matmul_rate(benchmark.device)]
+    rates = [matmul_rates(benchmark)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step()
     if is_gpu:
@@ -96,16 +100,17 @@ def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
     seconds = []
     for _ in range(benchmark.repeats):
         seconds.append(timed(step, benchmark.device))
-        rates.append(matmul_rate(benchmark.device))
+        rates.append(matmul_rates(benchmark))
     above = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     flops = estimate({"model_type": "dalle", **asdict(config)}, Training(batch=benchmark.batch)).flops
-    fastest, rate = min(seconds), max(rates)
+    fastest, (pytorch, kit) = min(seconds), map(max, zip(*rates, strict=True))
     return {
         "seconds": fastest,
         "samples/s": benchmark.batch / fastest,
-        "GFLOP/s of a matrix product": rate / 1e9,
-        "times as long as its FLOPs": fastest * rate / flops,
-        "model FLOPs utilisation": flops / (fastest * rate),
+        "GFLOP/s of a matrix product": pytorch / 1e9,
+        "GFLOP/s of the kit's": kit / 1e9,
+        "times as long as its FLOPs": fastest * pytorch / flops,
+        "model FLOPs utilisation": flops / (fastest * max(pytorch, kit)),
         "peak bytes": torch.cuda.max_memory_allocated() if is_gpu else above,
         "peak bytes of tensors": torch.cuda.max_memory_allocated() if is_gpu else tensor_bytes(benchmark, config, way),
     }
@@ -159,12 +164,14 @@ def timed(work: Callable[[], object], device: str) -> float:
     return time.process_time() - started
 
 
-def matmul_rate(device: str) -> float:
-    """Return the floating-point operations a second of a large product in float32, the fastest of five."""
-    side = SIDE[device]
-    left, right = torch.randn(2, side, side, device=device)
-    left @ right
-    return 2 * side**3 / min(timed(lambda: left @ right, device) for _ in range(5))
+def matmul_rates(setting: Setting) -> tuple[float, float]:
+    """Return the floating-point operations a second of a large matrix product, by PyTorch and by the kit."""
+    side = SIDE[setting.device]
+    factors = torch.randn(2, side, side, device=setting.device, dtype=setting.dtype)
+    return tuple(
+        2 * side**3 / min(timed(partial(product, *factors), setting.device) for _ in range(6))
+        for product in (F.linear, linear)
+    )
 
 
 if __name__ == "__main__":

@@ -67,11 +67,10 @@ class DALLE(Model):
         self.lengths = text + 1, codes
         x = tape.embed(tape.given(run.batch * sum(self.lengths), 8), self.table)
         turns = tape.given(sum(self.lengths) * c.dim_head // 2, 8)
-        masks = {kind: self.mask(run, kind) for kind in set(self.kinds)}
         x1 = x2 = x
         del x
         for kind, weights in zip(self.kinds, self.blocks, strict=True):
-            look = partial(self.attention_half, run, weights, kind, turns, masks[kind])
+            look = partial(self.attention_half, run, weights, kind, turns)
             x1 = run.through(look, x1, x2)
             x2 = run.through(partial(self.feed_forward_half, run, weights), x2, x1)
         if run.layer == "reversible":
@@ -95,9 +94,7 @@ class DALLE(Model):
             ]
             return tape.add(*losses)
 
-    def attention_half(
-        self, run: Run, w: SimpleNamespace, kind: str, turns: Tensor, mask: Tensor, x1: Tensor, x2: Tensor
-    ) -> Tensor:
+    def attention_half(self, run: Run, w: SimpleNamespace, kind: str, turns: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
         """Return the first stream after a block's attention has read the second."""
         tape, c = run.tape, self.config
         h = self.shift(run, tape.layer_norm(x2, *w.norm1, width=c.dim))
@@ -105,39 +102,45 @@ class DALLE(Model):
         turned = tape.make("rotate", [h], h.count, 4, [turns.storage])
         heads = tape.chunks(tape.cast(turned, tape.half or tape.width), 3)
         del h, turned
-        h = self.attend(run, kind, mask, *heads)
+        h = self.attend(run, kind, *heads)
         return tape.add(x1, tape.multiply(tape.linear(h, *w.out), w.scale1))
 
-    def attend(self, run: Run, kind: str, mask: Tensor, *heads: Tensor) -> Tensor:
+    def attend(self, run: Run, kind: str, *heads: Tensor) -> Tensor:
         """Return what text reads from the text before it, and each line of codes from all text and a few codes."""
         tape, c = run.tape, self.config
         inner, (text, codes) = run.batch * c.heads * c.dim_head, self.lengths
         (text_q, q), (text_k, k), (text_v, v) = (tape.split(x, text * inner, codes * inner) for x in heads)
         read_by_text = tape.attention(text_q, text_k, text_v, run.batch * c.heads * text)
-        if run.batch > 1:  # text and codes lie between one picture's codes and the next's
+        strips, near = self.strips(kind)
+        if kind == "column" or (run.batch > 1 and strips > 1):
             q = tape.copy(q)
-        lines, near = c.grid, c.grid * (3 if kind == "convolution" else 1)
-        keys = lines * (text + near) * inner
-        seen = []
+        keys = []
         for of_text, of_codes in (text_k, k), (text_v, v):
             if kind == "convolution":
-                padded = tape.make("pad", [of_codes], (lines + 2) * c.grid * inner, of_codes.width)
-                of_codes = tape.concatenate(*(tape.slice(padded, codes * inner) for _ in range(3)))
-                del padded
-            seen.append(tape.concatenate(tape.repeat(of_text, keys - of_codes.count, is_view=True), of_codes))
-        read = tape.attention(q, *seen, run.batch * c.heads * codes, mask)
+                of_codes = tape.make("pad", [of_codes], codes * inner + 2 * c.grid * inner, of_codes.width)
+                of_codes = tape.repeat(of_codes, strips * near * inner, is_view=True)
+            elif kind == "column":
+                of_codes = tape.copy(of_codes)
+            keys.append(tape.concatenate(tape.repeat(of_text, strips * text * inner, is_view=True), of_codes))
+            del of_codes
+        read = tape.attention(q, *keys, run.batch * c.heads * codes, self.mask(run, kind))
         tape.flops += 4 * inner * (text * text + codes * (text + near))
-        del seen
+        del keys
         if kind == "column":
             read = tape.copy(read)
         return tape.concatenate(read_by_text, read)
 
+    def strips(self, kind: str) -> tuple[int, int]:
+        """Return how many strips the codes are cut into, and of how many codes each sees any."""
+        side = self.config.grid
+        lines = max((n for n in range(2, side + 1) if side % n == 0 and n * side <= 64), default=1)
+        return side // lines, side * (lines + 2 * (kind == "convolution"))
+
     def mask(self, run: Run, kind: str) -> Tensor:
-        """Return which keys each code of a line sees, as numbers to add; windows differ from line to line."""
-        c = self.config
-        near = c.grid * (3 if kind == "convolution" else 1)
-        lines = c.grid * run.batch if kind == "convolution" else 1
-        return run.tape.given(lines * c.grid * (self.lengths[0] + near), run.tape.half or run.tape.width)
+        """Return which keys each code of a strip sees, as numbers to add; windows differ from strip to strip."""
+        strips, near = self.strips(kind)
+        codes = self.config.grid**2 * run.batch if kind == "convolution" else self.config.grid**2 // strips
+        return run.tape.given(codes * (self.lengths[0] + near), run.tape.half or run.tape.width)
 
     def feed_forward_half(self, run: Run, w: SimpleNamespace, x2: Tensor, x1: Tensor) -> Tensor:
         """Return the second stream after a block's feed-forward layer has read the first."""

@@ -10,21 +10,29 @@ from dalle_lib.model.config import ModelConfig
 REACH = 2
 """How far a code sees in "convolution" attention, in rows and columns: the window is 5x5, and centred."""
 
+STRIP = 64
+"""Most codes that share one copy of the text's keys, if a line has no more: fewer copies, but more masked products."""
+
 Heads = Float[Tensor, "batch seq head dim_head"]
-Lines = Float[Tensor, "batch line cell head dim_head"]
+Strips = Float[Tensor, "batch strip code head dim_head"]
 
 
 class WholeRows:
     """How a block sees a sequence of the text part and whole rows of codes, all positions at once.
 
-    Each line of codes (a row; for "column" attention a column) attends, as a batch of its own, to the text followed by
-    the few codes that it can see: no matrix of all positions by all positions is ever built.
+    Codes are cut into strips of a few lines: rows, or for "column" attention columns. Each strip attends, as a batch of
+    its own, to the text followed by the strip itself and, for "convolution", by the two rows above it: no matrix of all
+    positions by all positions is ever built.
     Sources: arXiv:1904.10509 (factorised attention), arXiv:2102.12092, appendix B (rows, columns, windows).
     """
 
     def __init__(self, kind: str, config: ModelConfig, rows: int, device: torch.device) -> None:
-        self.kind, self.text_part, self.grid = kind, config.text_part, config.grid
-        self.mask = self._mask(rows, device)
+        self.kind, self.text_part, self.grid, self.rows = kind, config.text_part, config.grid, rows
+        lines, self.line = (config.grid, rows) if kind == "column" else (rows, config.grid)
+        several = [n for n in range(2, lines + 1) if lines % n == 0 and n * self.line <= STRIP]
+        self.strip = self.line * max(several, default=1)
+        self.above = REACH * self.line if kind == "convolution" else 0
+        self.mask = self._mask(device)
         cell = torch.arange(-self.text_part, rows * self.grid, device=device)
         self.starts_row = ((cell >= 0) & (cell % self.grid == 0))[:, None]
 
@@ -32,13 +40,13 @@ class WholeRows:
         """Return what each position reads; each code's softmax runs over text and codes jointly."""
         (text_q, q), (text_k, k), (text_v, v) = map(self._text_and_codes, (q, k, v))
         read_by_text = attend(text_q, text_k, text_v, is_causal=True)
-        if not q.shape[1]:
+        if not self.rows:
             return read_by_text
-        q = self._lines(q)
+        q = self._in_lines(q, self.rows).unflatten(1, (-1, self.strip))
         k, v = (self._keys(*x) for x in ((text_k, k), (text_v, v)))
         mask = self.mask if self.mask.ndim == 2 else self.mask.repeat(len(q), 1, 1, 1)
-        read = attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask).unflatten(0, q.shape[:2])
-        read_by_codes = (read.transpose(1, 2) if self.kind == "column" else read).flatten(1, 2)
+        read = attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask)
+        read_by_codes = self._in_lines(read.unflatten(0, q.shape[:2]).flatten(1, 2), self.grid)
         return torch.cat([read_by_text, read_by_codes], dim=1)
 
     def shift(self, x: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
@@ -57,27 +65,30 @@ class WholeRows:
     def _text_and_codes(self, x: Float[Tensor, "batch seq *rest"]) -> tuple[Tensor, ...]:
         return x.split([self.text_part, x.shape[1] - self.text_part], dim=1)
 
-    def _lines(self, codes: Float[Tensor, "batch codes head dim_head"]) -> Lines:
-        rows = codes.unflatten(1, (-1, self.grid))
-        return rows.transpose(1, 2) if self.kind == "column" else rows
+    def _in_lines(self, codes: Heads, lines: int) -> Heads:
+        """Return codes that lie in that many lines, one line after the other, in lines of the other direction."""
+        return codes.unflatten(1, (lines, -1)).transpose(1, 2).flatten(1, 2) if self.kind == "column" else codes
 
-    def _keys(self, text: Heads, codes: Float[Tensor, "batch codes head dim_head"]) -> Lines:
-        """Return, for each line, all of the text and then the codes of which it sees any."""
-        near = self._lines(codes)
+    def _keys(self, text: Heads, codes: Float[Tensor, "batch codes head dim_head"]) -> Strips:
+        """Return, for each strip, all of the text and then the codes of which it sees any."""
         if self.kind == "convolution":
-            padded = F.pad(near, (0, 0, 0, 0, 0, 0, REACH, 0))
-            near = torch.cat([padded[:, i : i + near.shape[1]] for i in range(REACH + 1)], dim=2)
+            padded = F.pad(codes, (0, 0, 0, 0, self.above, 0))
+            near = padded.unfold(1, self.above + self.strip, self.strip).movedim(-1, 2)
+        else:
+            near = self._in_lines(codes, self.rows).unflatten(1, (-1, self.strip))
         return torch.cat([text[:, None].expand(-1, near.shape[1], -1, -1, -1), near], dim=2)
 
-    def _mask(self, rows: int, device: torch.device) -> Bool[Tensor, "*line_1 cell key"]:
-        """Return which of its line's keys each code sees."""
-        cells = rows if self.kind == "column" else self.grid
-        seen = torch.ones(cells, cells, dtype=torch.bool, device=device).tril()
+    def _mask(self, device: torch.device) -> Bool[Tensor, "*strip_1 code key"]:
+        """Return which of its strip's keys each code sees."""
+        code = torch.arange(self.strip, device=device)[:, None]
+        key = torch.arange(-self.above, self.strip, device=device)
+        up, left = code // self.line - key // self.line, code % self.line - key % self.line
+        seen = key <= code
         if self.kind == "convolution":
-            near = torch.ones_like(seen).tril(REACH).triu(-REACH)
-            row = torch.arange(rows, device=device)[:, None, None, None]
-            above = [near & (row >= up) for up in range(REACH, 0, -1)]  # the first rows have none above
-            seen = torch.cat([*above, (near & seen).expand_as(above[0])], dim=-1)
+            start = torch.arange(0, self.rows * self.grid, self.strip, device=device)[:, None, None, None]
+            seen = seen & (up <= REACH) & (left.abs() <= REACH) & (key >= -start)  # the first rows have none above
+        else:
+            seen = seen & (up == 0)
         return F.pad(seen, (self.text_part, 0), value=True)
 
 

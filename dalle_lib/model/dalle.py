@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.model.config import ModelConfig
+from dalle_lib.model.linear import linear
 from dalle_lib.model.reference import from_reference_names, to_reference_names
 from dalle_lib.model.transformer import Transformer
 
@@ -76,7 +77,7 @@ class DALLE(
         hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])
         at_text, at_codes = hidden.split([self.config.text_length, self.config.image_length], dim=1)
         text_head, code_head = self.heads()
-        text_logits, image_logits = F.linear(at_text, *text_head), F.linear(at_codes, *code_head)
+        text_logits, image_logits = linear(at_text, *text_head), linear(at_codes, *code_head)
         text_loss = F.cross_entropy(text_logits.flatten(0, 1), labels.flatten())
         image_loss = F.cross_entropy(image_logits.flatten(0, 1), codes.flatten())
         loss = (text_loss + IMAGE_WEIGHT * image_loss) / (1 + IMAGE_WEIGHT)

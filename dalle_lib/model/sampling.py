@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dalle_lib.model.attention import whole_rows
 from dalle_lib.model.cache import BlockCache, Place
 from dalle_lib.model.dalle import DALLE
+from dalle_lib.model.linear import linear
 from dalle_lib.model.reversible import run
 
 
@@ -83,7 +84,7 @@ class Sampler:
 
     def _logits(self, x1: Tensor, x2: Tensor) -> Tensor:
         _, code_head = self.model.heads()
-        return F.linear(self.model.norm((x1 + x2) / 2), *code_head)
+        return linear(self.model.norm((x1 + x2) / 2), *code_head)
 
 
 def draw(probabilities: Float[Tensor, "pictures vocab"], uniform: Float[Tensor, "pictures"]) -> Int[Tensor, "pictures"]:

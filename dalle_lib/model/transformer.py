@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from dalle_lib.model.attention import whole_rows
 from dalle_lib.model.config import ModelConfig
+from dalle_lib.model.linear import Linear
 from dalle_lib.model.reversible import Layer, run, run_reversibly
 from dalle_lib.model.rotary import Rotary, rotate
 
@@ -25,8 +26,8 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.heads
         inner = config.heads * config.dim_head
-        self.qkv = nn.Linear(config.dim, 3 * inner, bias=False)
-        self.out = nn.Linear(inner, config.dim)
+        self.qkv = Linear(config.dim, 3 * inner, bias=False)
+        self.out = Linear(inner, config.dim)
 
     def forward(self, x: Stream, turns: Turns, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Stream:
         heads = self.qkv(x).unflatten(-1, (3 * self.heads, -1))  # [batch, seq, 3 x head, dim_head]
@@ -39,8 +40,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.expand = nn.Linear(config.dim, 8 * config.dim)
-        self.contract = nn.Linear(4 * config.dim, config.dim)
+        self.expand = Linear(config.dim, 8 * config.dim)
+        self.contract = Linear(4 * config.dim, config.dim)
 
     def forward(self, x: Stream) -> Stream:
         value, gate = self.expand(x).chunk(2, dim=-1)  # [batch, seq, 4 x dim] each

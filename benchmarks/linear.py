@@ -1,0 +1,63 @@
+"""Are dense layers in float32 quicker by oneDNN than by PyTorch's own choice, on this processor?
+
+Runs the forward and the backward pass of each dense layer of the yardstick (benchmarks/plain.py), for one picture, by
+`dalle_lib.model.linear` and by `torch.nn.functional.linear`, in turns. Prints JSON: milliseconds of processor time of
+all layers together (figure), those of PyTorch's own (reference) and their ratio, the fastest of some on one thread; and
+the same for each layer.
+"""
+
+import json
+import platform
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from plain import YARDSTICK
+from torch import Tensor
+from torch.nn import functional as F
+from train_step import timed
+
+from dalle_lib.model.linear import linear
+
+REPEATS = 20
+
+
+def main() -> None:
+    """Time each layer both ways, and print the comparison."""
+    torch.set_num_threads(1)
+    c = YARDSTICK
+    inner, length = c.heads * c.dim_head, c.text_part + c.image_length
+    layers = {
+        "queries, keys, values": (length, c.dim, 3 * inner),
+        "attention's output": (length, inner, c.dim),
+        "expand": (length, c.dim, 8 * c.dim),
+        "contract": (length, 4 * c.dim, c.dim),
+        "text head": (c.text_length, c.dim, c.text_rows),
+        "code head": (c.image_length, c.dim, c.image_vocab),
+    }
+    times = {name: measure(*sizes) for name, sizes in layers.items()}
+    figure, reference = (sum(time) for time in zip(*times.values(), strict=True))
+    result = {"figure": figure, "reference": reference, "ratio": reference / figure}
+    result["layers"] = {
+        name: {"figure": kit, "reference": pytorch, "ratio": pytorch / kit} for name, (kit, pytorch) in times.items()
+    }
+    print(json.dumps(result | {"machine": f"{platform.machine()}, torch {torch.__version__}"}, indent=1))
+
+
+def measure(positions: int, inputs: int, outputs: int) -> tuple[float, float]:
+    """Return the milliseconds of a layer's forward and backward pass, by the kit and by PyTorch."""
+    x, weight, bias = (
+        torch.randn(*s, requires_grad=True) for s in ((positions, inputs), (outputs, inputs), (outputs,))
+    )
+    dy = torch.randn(positions, outputs)
+
+    def step(layer: Callable[..., Tensor]) -> None:
+        torch.autograd.grad(layer(x, weight, bias), [x, weight, bias], dy)
+
+    turns = [[timed(partial(step, layer), "cpu") for layer in (linear, F.linear)] for _ in range(REPEATS)]
+    kit, pytorch = (1e3 * min(times) for times in zip(*turns, strict=True))
+    return kit, pytorch
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dalle_lib.model.linear import Linear, linear
+
+SHAPES = {
+    "more outputs": ((3, 5), 4, 9),
+    "more inputs": ((7,), 9, 4),
+    "one position": ((1, 1), 6, 6),
+    "one vector": ((), 6, 4),
+    "no position": ((2, 0), 4, 3),
+}
+
+
+def operands(shape: tuple[int, ...], inputs: int, outputs: int, **options) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    sizes = (*shape, inputs), (outputs, inputs), (outputs,)
+    return [torch.randn(*size, **options).requires_grad_() for size in sizes]
+
+
+def with_gradients(layer, *operands: torch.Tensor) -> list[torch.Tensor]:
+    y = layer(*operands)
+    dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+    return [y, *torch.autograd.grad(y, [x for x in operands if x.requires_grad], dy)]
+
+
+def assert_like_float64(operands: list[torch.Tensor], **tolerances) -> None:
+    found = with_gradients(linear, *operands)
+    exact = [x.detach().double().requires_grad_(x.requires_grad) for x in operands]
+    for one, expected in zip(found, with_gradients(F.linear, *exact), strict=True):
+        torch.testing.assert_close(one.double(), expected, **(tolerances or {"rtol": 1e-5, "atol": 1e-5}))
+
+
+@pytest.mark.parametrize("sizes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_and_gradients_are_those_of_float64(sizes, has_bias):
+    found = operands(*sizes)
+    assert_like_float64(found if has_bias else found[:2])
+
+
+def test_parts_of_tensors_and_frozen_weights_are_taken_as_they_are():
+    x, weight, bias = operands((3, 8), 6, 10)
+    assert_like_float64([x[:, 2:7], weight[3:], bias[3:]])
+    assert_like_float64([x.transpose(0, 1), weight.detach(), bias])
+    assert_like_float64([x.detach(), weight, bias.detach()])
+
+
+def test_half_precision_by_autocast_or_by_weights_is_pytorchs():
+    found = operands((3, 5), 4, 9)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(linear(*found), F.linear(*found))
+        assert linear(*found).dtype == torch.bfloat16
+    halves = [x.bfloat16() for x in found]
+    assert torch.equal(linear(*halves), F.linear(*halves))
+
+
+def test_a_layer_is_drop_in_for_pytorchs():
+    ours, theirs = Linear(6, 4), torch.nn.Linear(6, 4)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(ours(x), theirs(x))
+    with pytest.raises(RuntimeError, match="mat1 and mat2|size|shape"):
+        ours(torch.randn(5, 7))
