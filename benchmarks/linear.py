@@ -7,11 +7,11 @@ the same for each layer.
 """
 
 import json
-import platform
 from collections.abc import Callable
 from functools import partial
 
 import torch
+from memory import describe_machine
 from plain import YARDSTICK
 from torch import Tensor
 from torch.nn import functional as F
@@ -41,7 +41,7 @@ def main() -> None:
     result["layers"] = {
         name: {"figure": kit, "reference": pytorch, "ratio": pytorch / kit} for name, (kit, pytorch) in times.items()
     }
-    print(json.dumps(result | {"machine": f"{platform.machine()}, torch {torch.__version__}"}, indent=1))
+    print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
 
 
 def measure(positions: int, inputs: int, outputs: int) -> tuple[float, float]:

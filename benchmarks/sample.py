@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 import tyro
+from memory import describe_machine
 from plain import PRESETS, Cache, Plain
 from train_step import Setting, matmul_rates, timed
 
@@ -60,7 +61,7 @@ def main(benchmark: Benchmark) -> None:
     if device == "cuda":
         result["peak bytes"] = torch.cuda.max_memory_allocated()
     result |= {"GFLOP/s of a matrix product": speed / 1e9, "settings": asdict(benchmark)}
-    print(json.dumps(result | {"machine": benchmark.machine}, indent=1))
+    print(json.dumps(result | {"machine": describe_machine(device)}, indent=1))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ out what other programs take.
 """
 
 import json
-import platform
 import resource
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Literal
 
 import torch
 import tyro
+from memory import describe_machine
 from plain import PRESETS, Plain
 from torch import Tensor
 from torch.nn import functional as F
@@ -54,12 +54,6 @@ class Setting:
         """The precision as torch names it."""
         return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
 
-    @property
-    def machine(self) -> str:
-        """The machine, in words."""
-        name = torch.cuda.get_device_name() if self.device == "cuda" else platform.machine()
-        return f"{name}, torch {torch.__version__}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(Setting):
@@ -84,7 +78,7 @@ def main(benchmark: Benchmark) -> None:
     figure, reference = ways["reversible"]["seconds"], ways["plain"]["seconds"]
     result = {"figure": figure, "reference": reference, "ratio": reference / figure}
     result |= {"ways": ways, "bytes of tensors at depth": depths, "settings": asdict(benchmark)}
-    print(json.dumps(result | {"machine": benchmark.machine}, indent=1))
+    print(json.dumps(result | {"machine": describe_machine(benchmark.device)}, indent=1))
 
 
 def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
