@@ -106,7 +106,7 @@ class DALLE(Model):
         return tape.add(x1, tape.multiply(tape.linear(h, *w.out), w.scale1))
 
     def attend(self, run: Run, kind: str, *heads: Tensor) -> Tensor:
-        """Return what text reads from the text before it, and each line of codes from all text and a few codes."""
+        """Return what text reads from the text before it, and each strip of codes from all text and a few codes."""
         tape, c = run.tape, self.config
         inner, (text, codes) = run.batch * c.heads * c.dim_head, self.lengths
         (text_q, q), (text_k, k), (text_v, v) = (tape.split(x, text * inner, codes * inner) for x in heads)
@@ -131,7 +131,10 @@ class DALLE(Model):
         return tape.concatenate(read_by_text, read)
 
     def strips(self, kind: str) -> tuple[int, int]:
-        """Return how many strips the codes are cut into, and of how many codes each sees any."""
+        """Return how many strips the codes are cut into, and of how many codes each sees any.
+
+        Strips and windows are those of `dalle_lib.model.attention`.
+        """
         side = self.config.grid
         lines = max((n for n in range(2, side + 1) if side % n == 0 and n * side <= 64), default=1)
         return side // lines, side * (lines + 2 * (kind == "convolution"))
