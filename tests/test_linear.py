@@ -60,5 +60,5 @@ def test_a_layer_is_drop_in_for_pytorchs():
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(5, 6)
     torch.testing.assert_close(ours(x), theirs(x))
-    with pytest.raises(RuntimeError, match="mat1 and mat2|size|shape"):
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
         ours(torch.randn(5, 7))
