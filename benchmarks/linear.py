@@ -1,9 +1,9 @@
 """Are dense layers in float32 quicker by oneDNN than by PyTorch's own choice, on this processor?
 
-Runs the forward and the backward pass of each dense layer of the yardstick (benchmarks/plain.py), for one picture, by
-`dalle_lib.model.linear` and by `torch.nn.functional.linear`, in turns. Prints JSON: milliseconds of processor time of
-all layers together (figure), those of PyTorch's own (reference) and their ratio, the fastest of some on one thread; and
-the same for each layer.
+Runs the forward and the backward pass of each kind of dense layer of the yardstick (benchmarks/plain.py), with a bias and
+for one picture, by `dalle_lib.model.linear` and by `torch.nn.functional.linear`, in turns. Prints JSON: milliseconds of
+processor time of the layers of all blocks and both heads (figure), those of PyTorch's own (reference) and their ratio,
+the fastest of some on one thread; and the same for one layer of each kind.
 """
 
 import json
@@ -28,19 +28,19 @@ def main() -> None:
     c = YARDSTICK
     inner, length = c.heads * c.dim_head, c.text_part + c.image_length
     layers = {
-        "queries, keys, values": (length, c.dim, 3 * inner),
-        "attention's output": (length, inner, c.dim),
-        "expand": (length, c.dim, 8 * c.dim),
-        "contract": (length, 4 * c.dim, c.dim),
-        "text head": (c.text_length, c.dim, c.text_rows),
-        "code head": (c.image_length, c.dim, c.image_vocab),
+        "queries, keys, values": (c.depth, length, c.dim, 3 * inner),
+        "attention's output": (c.depth, length, inner, c.dim),
+        "expand": (c.depth, length, c.dim, 8 * c.dim),
+        "contract": (c.depth, length, 4 * c.dim, c.dim),
+        "text head": (1, c.text_length, c.dim, c.text_rows),
+        "code head": (1, c.image_length, c.dim, c.image_vocab),
     }
-    times = {name: measure(*sizes) for name, sizes in layers.items()}
-    figure, reference = (sum(time) for time in zip(*times.values(), strict=True))
-    result = {"figure": figure, "reference": reference, "ratio": reference / figure}
-    result["layers"] = {
-        name: {"figure": kit, "reference": pytorch, "ratio": pytorch / kit} for name, (kit, pytorch) in times.items()
-    }
+    result, figure, reference = {}, 0.0, 0.0
+    for name, (count, *sizes) in layers.items():
+        kit, pytorch = measure(*sizes)
+        result[name] = {"figure": kit, "reference": pytorch, "ratio": pytorch / kit}
+        figure, reference = figure + count * kit, reference + count * pytorch
+    result = {"figure": figure, "reference": reference, "ratio": reference / figure, "layers": result}
     print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
 
 

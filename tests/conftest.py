@@ -175,3 +175,9 @@ def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     """Whether two modules have the same tensors under the same names."""
     pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
     return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)
+
+
+@pytest.fixture(params=[64, 16], ids=["long strips", "short strips"])
+def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the codes of small pictures attend in one strip, or in several, as those of large pictures do."""
+    monkeypatch.setattr("dalle_lib.model.attention.STRIP", request.param)

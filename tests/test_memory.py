@@ -43,6 +43,11 @@ SMALL = {
     "qwen2": LLAMA | {"model_type": "qwen2", "tie_word_embeddings": True},
     "mistral": LLAMA | {"model_type": "mistral", "head_dim": 12},
 }  # fmt: skip
+DALLE = {
+    "model_type": "dalle", "dim": 48, "depth": 3, "heads": 3, "dim_head": 20, "text_length": 20, "text_vocab": 700,
+    "image_vocab": 500, "grid": 12,
+}  # fmt: skip
+"""A picture of three strips, of four lines each."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -70,14 +75,15 @@ def test_parameters_are_those_of_the_real_model(model):
         ("gated t5", Training(batch=3, sequence=70, optimizer="adafactor", precision="bf16", accumulates=True)),
         ("gptj", Training(batch=2, offload="optimizer", optimizer="adamw8bit", checkpointing=True)),
         ("qwen2", Training(batch=3, attention="eager", offload="statistics", precision="bf16")),
-        ("dalle-emoji", Training(batch=2, optimizer="adamw8bit")),
+        ("dalle", Training(batch=3, optimizer="adamw8bit")),
     ],
 )
 def test_the_peak_is_what_is_measured(model, training):
-    measured = measure(SMALL.get(model, model), training, steps=1, device="cpu")
+    config = {**SMALL, "dalle": DALLE}[model]
+    measured = measure(config, training, steps=1, device="cpu")
     assert measured.fits, measured.error
     assert abs(measured.prediction_error) < 0.02
-    predicted = estimate(SMALL.get(model, model), training, "cpu")
+    predicted = estimate(config, training, "cpu")
     state = predicted.gpu.get("optimizer state", predicted.ram.get("offloaded state"))
     assert state == pytest.approx(measured.statistics, rel=0.01, abs=5000)
 

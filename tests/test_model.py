@@ -73,6 +73,7 @@ def largest_error(found: dict[str, torch.Tensor], expected: dict[str, torch.Tens
     return max(float((found[name] - e).abs().max() / e.abs().max()) for name, e in expected.items())
 
 
+@pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("is_reversible", EXACT)
 def test_losses_logits_and_gradients_are_those_of_the_published_code(is_reversible):
     model = golden_model(is_reversible)
@@ -99,6 +100,7 @@ def test_float32_is_as_close_as_the_published_code_in_float32():
     assert largest_error(found, expected) < TOLERANCES["float32_grads_abs_over_max_abs_of_that_grad"]
 
 
+@pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("is_reversible", EXACT)
 def test_a_model_of_odd_sizes_is_that_of_the_dense_masks(is_reversible):
     model = random_model(is_reversible=is_reversible)

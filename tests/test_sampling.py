@@ -51,6 +51,7 @@ def test_filters_give_the_published_probabilities(case):
     assert (probabilities > 0).sum(1).tolist() == case["kept_per_row"]
 
 
+@pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("rows", [0, 1, 2, 4])
 @pytest.mark.parametrize(
     "make", [golden_model, random_model, partial(random_model, TINY)], ids=["published", "odd", "tiny"]

@@ -7,6 +7,9 @@ from typing import ClassVar
 from dalle_lib.memory.graph import Tensor
 from dalle_lib.memory.models import Model, Run, Shape
 
+STRIP = 64
+"""Most codes of a strip of several lines, as in `dalle_lib.model.attention`."""
+
 
 class DALLE(Model):
     """This kit's `dalle_lib.model.DALLE`: two streams, token shift, rotated queries, keys and values.
@@ -131,12 +134,9 @@ class DALLE(Model):
         return tape.concatenate(read_by_text, read)
 
     def strips(self, kind: str) -> tuple[int, int]:
-        """Return how many strips the codes are cut into, and of how many codes each sees any.
-
-        Strips and windows are those of `dalle_lib.model.attention`.
-        """
+        """Return how many strips the codes are cut into, and of how many codes each sees any."""
         side = self.config.grid
-        lines = max((n for n in range(2, side + 1) if side % n == 0 and n * side <= 64), default=1)
+        lines = max((n for n in range(2, side + 1) if side % n == 0 and n * side <= STRIP), default=1)
         return side // lines, side * (lines + 2 * (kind == "convolution"))
 
     def mask(self, run: Run, kind: str) -> Tensor:

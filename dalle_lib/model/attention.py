@@ -11,7 +11,10 @@ REACH = 2
 """How far a code sees in "convolution" attention, in rows and columns: the window is 5x5, and centred."""
 
 STRIP = 64
-"""Most codes that share one copy of the text's keys, if a line has no more: fewer copies, but more masked products."""
+"""A strip has at most this many codes, or is one line if that is longer.
+
+Longer strips copy the text's keys less often, but multiply more that the mask throws away.
+"""
 
 Heads = Float[Tensor, "batch seq head dim_head"]
 Strips = Float[Tensor, "batch strip code head dim_head"]
@@ -28,6 +31,7 @@ class WholeRows:
 
     def __init__(self, kind: str, config: ModelConfig, rows: int, device: torch.device) -> None:
         self.kind, self.text_part, self.grid, self.rows = kind, config.text_part, config.grid, rows
+        # How many codes are in a line, in a strip, and seen above a strip:
         lines, self.line = (config.grid, rows) if kind == "column" else (rows, config.grid)
         several = [n for n in range(2, lines + 1) if lines % n == 0 and n * self.line <= STRIP]
         self.strip = self.line * max(several, default=1)
@@ -46,7 +50,7 @@ class WholeRows:
         k, v = (self._keys(*x) for x in ((text_k, k), (text_v, v)))
         mask = self.mask if self.mask.ndim == 2 else self.mask.repeat(len(q), 1, 1, 1)
         read = attend(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), attn_mask=mask)
-        read_by_codes = self._in_lines(read.unflatten(0, q.shape[:2]).flatten(1, 2), self.grid)
+        read_by_codes = self._in_lines(read.unflatten(0, q.shape[:2]).flatten(1, 2), self.grid)  # and back into rows
         return torch.cat([read_by_text, read_by_codes], dim=1)
 
     def shift(self, x: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq dim"]:
@@ -65,9 +69,9 @@ class WholeRows:
     def _text_and_codes(self, x: Float[Tensor, "batch seq *rest"]) -> tuple[Tensor, ...]:
         return x.split([self.text_part, x.shape[1] - self.text_part], dim=1)
 
-    def _in_lines(self, codes: Heads, lines: int) -> Heads:
-        """Return codes that lie in that many lines, one line after the other, in lines of the other direction."""
-        return codes.unflatten(1, (lines, -1)).transpose(1, 2).flatten(1, 2) if self.kind == "column" else codes
+    def _in_lines(self, codes: Heads, rows: int) -> Heads:
+        """Return codes in that many rows line by line: for "column" attention column by column, else as they are."""
+        return codes.unflatten(1, (rows, -1)).transpose(1, 2).flatten(1, 2) if self.kind == "column" else codes
 
     def _keys(self, text: Heads, codes: Float[Tensor, "batch codes head dim_head"]) -> Strips:
         """Return, for each strip, all of the text and then the codes of which it sees any."""

@@ -1,11 +1,12 @@
-"""Dense layers: on a processor in float32 by oneDNN, which PyTorch brings along but leaves aside there."""
+"""Dense layers: in float32 on AMD's processors by oneDNN, which PyTorch brings along but leaves aside there."""
+
+import platform
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-
-_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class Linear(nn.Linear):
@@ -18,19 +19,37 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return what `torch.nn.functional.linear` returns.
 
-    PyTorch has MKL compute such products in float32, which on AMD's processors uses half of the vector width: there
-    oneDNN is twice as fast (benchmarks/linear.py).
+    PyTorch has MKL multiply matrices in float32. On an AMD processor with AVX-512 oneDNN is twice as fast
+    (benchmarks/linear.py); no other processor has been measured, so all others do as PyTorch does. So does everything
+    while `torch.backends.mkldnn.enabled` is False.
     """
-    return (_OneDNN.apply if _suits_onednn(x, weight) else F.linear)(x, weight, bias)
+    return (_OneDNN.apply if _suits_onednn(x, weight, bias) else F.linear)(x, weight, bias)
 
 
-def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+def _is_onednn_faster() -> bool:
+    """Return whether oneDNN is there, on a processor of the kind for which that has been measured."""
+    cpus = Path("/proc/cpuinfo")
+    vendor = cpus.read_text() if cpus.exists() else platform.processor()
     return (
-        _HAS_ONEDNN
+        "AuthenticAMD" in vendor
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+_ONEDNN_IS_FASTER = _is_onednn_faster()
+
+
+def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return (
+        _ONEDNN_IS_FASTER
+        and torch.backends.mkldnn.enabled
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.numel() > x.shape[-1]  # for one position, weights take longer to read than to multiply
-        and x.shape[-1] == weight.shape[-1]  # or PyTorch's message, which is clearer
+        and weight.shape[1:] == x.shape[-1:]  # or PyTorch's message, which is clearer
+        and (bias is None or bias.shape == weight.shape[:1])
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()  # a compiler chooses by itself
     )
@@ -38,27 +57,35 @@ def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
 
 class _OneDNN(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _product(x, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        x, weight, _ = inputs
+        of_x, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
-        inputs, outputs = x.flatten(0, -2).t(), dy.flatten(0, -2).t()  # [entries, positions]
+        outputs = dy.flatten(0, -2).t()  # [entries, positions]
         return (
-            _product(dy, weight.t()) if of_x else None,
-            _outer(outputs, inputs) if of_weight else None,
-            outputs.sum(1) if of_bias else None,
+            None if weight is None else _product(dy, weight.t()),
+            None if x is None else _outer(outputs, x.flatten(0, -2).t()),
+            outputs.sum(1) if ctx.needs_input_grad[2] else None,
         )
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """Return the product of `left` and the transpose of `right`; of the two, the smaller is copied."""
+    """Return the product of `left` and the transpose of `right`.
+
+    oneDNN copies its first factor if it is transposed, and reads its second as it lies: so the smaller comes first.
+    """
     return _product(left, right) if len(left) <= len(right) else _product(right, left).t()
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    bias = bias if bias is None else bias.contiguous()  # its strides would be ignored
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
