@@ -1,6 +1,6 @@
 """Are dense layers in float32 quicker by oneDNN than by PyTorch's own choice, on this processor?
 
-Runs the forward and the backward pass of each kind of dense layer of the yardstick (benchmarks/plain.py), with a bias and
+Runs the forward and the backward pass of each kind of dense layer of the yardstick (benchmarks/plain.py), with a bias,
 for one picture, by `dalle_lib.model.linear` and by `torch.nn.functional.linear`, in turns. Prints JSON: milliseconds of
 processor time of the layers of all blocks and both heads (figure), those of PyTorch's own (reference) and their ratio,
 the fastest of some on one thread; and the same for one layer of each kind.
