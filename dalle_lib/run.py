@@ -77,7 +77,8 @@ class AveragingCard(_Part):
     """Epochs between averaging the parameters themselves."""
     delayed: Literal[False, "step", "averaging"] = "step"
     """What a peer does not wait for, but computes on: the optimizer's step (as in the paper), the averaging of
-    gradients too, or neither. Updates then come one epoch late. Choose "averaging" where it takes much of an epoch."""
+    gradients too, or neither. With "averaging", updates come late by as much of an epoch as averaging takes, at most
+    all of it: choose it where that is much, with a smaller `lr`."""
     strategy: Literal["gradients", "local"] = "gradients"
     """What peers average in each epoch: their gradients, or how far each has come by steps of its own (DiLoCo,
     arXiv:2311.08105). "local" sends as much an epoch, and allows epochs of many more samples."""

@@ -214,7 +214,7 @@ def make_card(out: Path, name: str, codes_format: CodesFormat) -> RunCard:
         vqgan=file_card(out / "vqgan.safetensors"),
         clip="clip",
         optimizer=OptimizerCard(lr=1e-2, warmup_epochs=5, total_epochs=60),
-        averaging=AveragingCard(target_batch_size=192, matchmaking_s=3, timeout_s=20, delayed="averaging"),
+        averaging=AveragingCard(target_batch_size=192, matchmaking_s=3, timeout_s=20),
         recipe=RecipeCard(code_corruption=0.15, caption_dropout=0.1),
     ).in_folder(out)
 
