@@ -1,4 +1,4 @@
-"""How does a training step compare with that of the code that the paper built on?
+"""How does a training step compare with that of dalle-pytorch, of which the paper used a branch?
 
 Installs dalle-pytorch 1.6.6 into a temporary folder, and runs the forward and the backward pass of the yardstick
 (benchmarks/plain.py) with reversible layers, one picture in float32 on one thread, by turns with this kit's model, each
