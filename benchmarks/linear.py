@@ -15,7 +15,7 @@ from memory import describe_machine
 from plain import YARDSTICK
 from torch import Tensor
 from torch.nn import functional as F
-from train_step import timed
+from train_step import compare, timed
 
 from dalle_lib.model.linear import linear
 
@@ -35,12 +35,12 @@ def main() -> None:
         "text head": (1, c.text_length, c.dim, c.text_rows),
         "code head": (1, c.image_length, c.dim, c.image_vocab),
     }
-    result, figure, reference = {}, 0.0, 0.0
+    times, figure, reference = {}, 0.0, 0.0
     for name, (count, *sizes) in layers.items():
         kit, pytorch = measure(*sizes)
-        result[name] = {"figure": kit, "reference": pytorch, "ratio": pytorch / kit}
+        times[name] = compare(kit, pytorch)
         figure, reference = figure + count * kit, reference + count * pytorch
-    result = {"figure": figure, "reference": reference, "ratio": reference / figure, "layers": result}
+    result = compare(figure, reference) | {"layers": times}
     print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
 
 

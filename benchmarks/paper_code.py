@@ -22,13 +22,13 @@ import torch
 from memory import describe_machine
 from plain import YARDSTICK
 from torch import nn
-from train_step import Benchmark, matmul_rates, prepare, timed
+from train_step import Benchmark, compare, matmul_rates, prepare, timed
 
 PACKAGES = (
     "dalle-pytorch==1.6.6", "rotary-embedding-torch==0.2.5", "axial-positional-embedding==0.2.1",
     "g-mlp-pytorch==0.1.5", "einops==0.8.1",
 )  # fmt: skip
-WAYS = "kit", "kit, dense layers by PyTorch", "dalle-pytorch"
+WAYS = _, BY_PYTORCH, THEIRS = "kit", "kit, dense layers by PyTorch", "dalle-pytorch"
 ROUNDS, REPEATS = 3, 5
 
 
@@ -46,22 +46,17 @@ def main() -> None:
         [min(values) for values in zip(*turns, strict=True)] for turns in zip(*rounds, strict=True)
     )
     rate, _ = matmul_rates(Benchmark(device="cpu"))
-    result = compare(ours[0], theirs[0]) | {WAYS[1]: compare(by_pytorch[0], theirs[0])}
+    result = compare(ours[0], theirs[0]) | {BY_PYTORCH: compare(by_pytorch[0], theirs[0])}
     result |= {"bytes of RSS above": compare(ours[1], theirs[1]), "GFLOP/s of a matrix product": rate / 1e9}
     print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
-
-
-def compare(figure: float, reference: float) -> dict[str, float]:
-    """Return both, and their ratio."""
-    return {"figure": figure, "reference": reference, "ratio": reference / figure}
 
 
 def measure(way: str, folder: str) -> tuple[float, int]:
     """Return the seconds and the bytes of a step of one of `WAYS`; dalle-pytorch is in `folder`."""
     torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = way != "kit, dense layers by PyTorch"
+    torch.backends.mkldnn.enabled = way != BY_PYTORCH
     benchmark = Benchmark(device="cpu")
-    step = prepare_theirs(folder) if way == "dalle-pytorch" else prepare(benchmark, YARDSTICK, "reversible")
+    step = prepare_theirs(folder) if way == THEIRS else prepare(benchmark, YARDSTICK, "reversible")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = min(timed(step, "cpu") for _ in range(REPEATS))
     return seconds, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -75,10 +75,14 @@ def main(benchmark: Benchmark) -> None:
             depth: pool.submit(tensor_bytes, benchmark, replace(config, depth=depth), "reversible").result()
             for depth in benchmark.depths
         }
-    figure, reference = ways["reversible"]["seconds"], ways["plain"]["seconds"]
-    result = {"figure": figure, "reference": reference, "ratio": reference / figure}
+    result = compare(ways["reversible"]["seconds"], ways["plain"]["seconds"])
     result |= {"ways": ways, "bytes of tensors at depth": depths, "settings": asdict(benchmark)}
     print(json.dumps(result | {"machine": describe_machine(benchmark.device)}, indent=1))
+
+
+def compare(figure: float, reference: float) -> dict[str, float]:
+    """Return what a figure, less being better, is compared with, and how many times better it is."""
+    return {"figure": figure, "reference": reference, "ratio": reference / figure}
 
 
 def measure(benchmark: Benchmark, way: str) -> dict[str, float]:

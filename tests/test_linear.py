@@ -24,10 +24,10 @@ def is_by_onednn(y: torch.Tensor) -> bool:
     return y.grad_fn.name() == "_OneDNNBackward"
 
 
-def operands(shape: tuple[int, ...], inputs: int, outputs: int, **options) -> list[torch.Tensor]:
+def operands(shape: tuple[int, ...], inputs: int, outputs: int) -> list[torch.Tensor]:
     torch.manual_seed(0)
     sizes = (*shape, inputs), (outputs, inputs), (outputs,)
-    return [torch.randn(*size, **options).requires_grad_() for size in sizes]
+    return [torch.randn(size).requires_grad_() for size in sizes]
 
 
 def with_gradients(layer, *operands: torch.Tensor) -> list[torch.Tensor]:
@@ -36,11 +36,11 @@ def with_gradients(layer, *operands: torch.Tensor) -> list[torch.Tensor]:
     return [y, *torch.autograd.grad(y, [x for x in operands if x.requires_grad], dy)]
 
 
-def assert_like_float64(operands: list[torch.Tensor], **tolerances) -> None:
+def assert_like_float64(operands: list[torch.Tensor]) -> None:
     found = with_gradients(linear, *operands)
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in operands]
     for one, expected in zip(found, with_gradients(F.linear, *exact), strict=True):
-        torch.testing.assert_close(one.double(), expected, **(tolerances or {"rtol": 1e-5, "atol": 1e-5}))
+        torch.testing.assert_close(one.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", SHAPES.values(), ids=SHAPES)
