@@ -128,6 +128,13 @@ def test_the_gradient_of_embeddings_flows_through_the_reversible_path():
     torch.testing.assert_close(*found)
 
 
+def test_a_reversible_gradient_cannot_be_differentiated_in_silence():
+    model, (text, codes) = random_model(), random_batch()
+    (gradient,) = torch.autograd.grad(model(text, codes).loss, [model.head.weight], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_frozen_weights_get_no_gradient_and_the_others_do():
     model, batch = random_model(), random_batch()
     expected = gradients(model, *batch)
@@ -222,25 +229,35 @@ def test_no_matrix_of_all_positions_by_all_positions_is_built():
 
 COMPILED = """
 import torch
-from torch._dynamo.utils import counters
-from dalle_lib.model import DALLE, ModelConfig
+from torch._dynamo.backends.registry import lookup_backend
+from dalle_lib.model import DALLE, ModelConfig, generate
 torch.manual_seed(0)
 model = DALLE(
     ModelConfig(dim=20, depth=12, heads=3, dim_head=14, text_length=6, text_vocab=11, image_vocab=13, grid=5)
 ).double()
 model.transformer.is_reversible = True
-text, codes = torch.randint(11, (2, 6)), torch.randint(13, (2, 25))
+text, codes = torch.randint(11, (3, 6)), torch.randint(13, (3, 25))
+graphs = []
 
-def gradient():
+def backend(graph, inputs):
+    found = [node.meta.get("example_value") for node in graph.graph.nodes]
+    assert not any(isinstance(x, torch.Tensor) and x.is_complex() for x in found), "compilers make no kernels of these"
+    graphs.append(graph)
+    return lookup_backend("aot_eager")(graph, inputs)
+
+def gradient(batch):
     model.zero_grad()
-    model(text, codes).loss.backward()
+    model(text[:batch], codes[:batch]).loss.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
-expected = gradient()
-model.transformer.compile_layers(backend="aot_eager")
+expected, drawn = {batch: gradient(batch) for batch in (3, 2)}, generate(model, text, samples=2, seed=0)
+model.transformer.compile_layers(backend=backend, fullgraph=True)
 for _ in range(2):
-    torch.testing.assert_close(gradient(), expected)
-    assert counters["stats"]["unique_graphs"] == 8, "three kinds of attention and a feed-forward layer, there and back"
+    for batch, found in expected.items():
+        torch.testing.assert_close(gradient(batch), found)
+    assert len(graphs) == 2 * 8, "three kinds of attention and a feed-forward layer, both ways, for each batch size"
+assert torch.equal(generate(model, text, samples=2, seed=0), drawn)
+assert len(graphs) == 2 * 8
 """
 
 
@@ -357,5 +374,11 @@ def test_wrong_input_is_refused():
         model(text, codes[:, :20])
     with pytest.raises(ValueError, match=r"codes must hold ids from 0 to 12"):
         model(text, codes + 13)
+    with pytest.raises(ValueError, match=r"codes must hold ids from 0 to 12"):
+        model(text, codes, codes - 1)
+    with pytest.raises(ValueError, match=r"codes must have shape \[batch, 25\]"):
+        model(text, codes, codes[:, :20])
+    with pytest.raises(ValueError, match=r"codes must hold ids as torch\.int64, but has torch\.int32"):
+        model(text, codes.int())
     with pytest.raises(ValueError, match="divisible by 4"):
         ModelConfig(dim=22, depth=3, heads=3, dim_head=14, text_length=7, text_vocab=11, image_vocab=13, grid=5)

@@ -177,6 +177,21 @@ def test_one_recorded_step_serves_all_codes():
     assert done.returncode == 0, done.stderr[-4000:]
 
 
+def test_a_model_of_broken_weights_is_told_from_one_that_draws():
+    model = random_model()
+    model.head.bias.data[-1] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"logits in row 0 are not finite: its weights are broken"):
+        generate(model, random_batch()[0])
+
+
+@torch.no_grad()
+def test_a_very_low_temperature_takes_the_likeliest(model, text):
+    for temperature in (1e-30, 1e-40):
+        cold = code_probabilities(GOLDEN["sampling/logits"].float(), temperature=temperature)
+        assert torch.equal(cold, (cold == cold.amax(-1, keepdim=True)).float())
+    assert torch.equal(generate(model, text, temperature=1e-40), generate(model, text, top_p=0.0))
+
+
 def test_codes_are_drawn_as_often_as_they_are_likely():
     probabilities = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]])
     uniform = torch.linspace(0, 1, 1001, dtype=torch.float64)[:-1]
@@ -194,6 +209,8 @@ def test_codes_are_drawn_as_often_as_they_are_likely():
         ({"top_k": -1}, "top_k >= 0"),
         ({"temperature": 0.0}, "temperature > 0"),
         ({"temperature": float("nan")}, "temperature > 0"),
+        ({"temperature": float("inf")}, "finite temperature > 0"),
+        ({"guidance": float("inf")}, "guidance >= 0"),
         ({"guidance": -1.0}, "guidance >= 0"),
         ({"samples": 0}, "samples >= 1"),
         ({"first_sample": -1}, "first_sample >= 0"),

@@ -62,17 +62,18 @@ class DALLE(
         self,
         text: Int[Tensor, "batch text"],
         codes: Int[Tensor, "batch codes"],
-        input_codes: Int[Tensor, "batch codes"] | None = None,
+        input_codes: Int[Tensor, "batch shown"] | None = None,
     ) -> DALLEOutput:
         """Return the losses of predicting `text` and `codes`; `input_codes`, if given, are shown in place of `codes`.
 
         Raises ValueError for shapes or ids that the configuration does not have.
         """
-        self.check(text, codes)
-        if codes.shape[1] != self.config.image_length:
-            raise ValueError(f"codes must have shape [batch, {self.config.image_length}], but has {list(codes.shape)}.")
+        for shown in [codes] if input_codes is None else [codes, input_codes]:
+            self.check(text, shown)
+            if shown.shape[1] != self.config.image_length:
+                wanted = f"codes must have shape [batch, {self.config.image_length}]"
+                raise ValueError(f"{wanted}, those shown and those to predict, but has {list(shown.shape)}.")
         labels = self.pad_uniquely(text)
-        shown = codes if input_codes is None else input_codes
         # The last code predicts nothing: it is there to fill its row.
         hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])
         at_text, at_codes = hidden.split([self.config.text_length, self.config.image_length], dim=1)
@@ -140,6 +141,8 @@ class DALLE(
                 f"but has {list(codes.shape)}."
             )
         for name, ids, vocab in ("text", text, c.text_vocab), ("codes", codes, c.image_vocab):
+            if ids.dtype != torch.int64:
+                raise ValueError(f"{name} must hold ids as torch.int64, but has {ids.dtype}: turn them by .long().")
             if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
                 raise ValueError(
                     f"{name} must hold ids from 0 to {vocab - 1}, but has {int(ids.min())} to {int(ids.max())}: "

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class Layer(NamedTuple):
@@ -35,7 +36,10 @@ def run(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def run_reversibly(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `run` returns, at the price of running each layer once more in the backward pass."""
+    """Return what `run` returns, at the price of running each layer once more in the backward pass.
+
+    That pass cannot itself be differentiated.
+    """
     parameters = {p: None for layer in layers for p in layer.parameters if p.requires_grad}  # each once, in order
     return _Reversible.apply(layers, x, *parameters)
 
@@ -57,6 +61,7 @@ class _Reversible(torch.autograd.Function):
         return x1, x2
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dx1: Tensor, dx2: Tensor) -> tuple[Tensor | None, ...]:
         streams = (*ctx.saved_tensors, dx1, dx2)
         gradients: dict[nn.Parameter, Tensor | None] = dict.fromkeys(ctx.parameters)

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,18 +50,20 @@ class Rotary(nn.Module):
         # Kept as the bits of float32, which .half() and .bfloat16() leave alone: those have no room for 8192 radians.
         self.register_buffer("bits", angles.view(torch.int32), persistent=False)
 
-    def forward(self, dtype: torch.dtype) -> Complex[Tensor, "positions pairs"]:
-        """Return the complex numbers of length 1 that `rotate` multiplies by, for inputs of that precision.
-
-        Pairs that have no angle get 1.
-        """
+    def forward(self, dtype: torch.dtype) -> Float[Tensor, "positions pairs 2"]:
+        """Return cosine and sine of the angles, for inputs of that precision; 1 and 0 for pairs that have no angle."""
         angles = self.bits.view(torch.float32).to(torch.promote_types(dtype, torch.float32))
-        return torch.polar(torch.ones_like(angles), angles)
+        return torch.view_as_real(torch.polar(torch.ones_like(angles), angles))
 
 
 def rotate(
-    x: Float[Tensor, "batch seq head dim_head"], turns: Complex[Tensor, "seq pairs"]
+    x: Float[Tensor, "batch seq head dim_head"], turns: Float[Tensor, "seq pairs 2"]
 ) -> Float[Tensor, "batch seq head dim_head"]:
-    """Return `x` with each pair of neighbouring entries turned, as one complex number, by `turns` at its position."""
-    pairs = torch.view_as_complex(x.to(turns.real.dtype).unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns[:, None]).flatten(-2).to(x.dtype)
+    """Return `x` with each pair of neighbouring entries turned by the angle whose cosine and sine are in `turns`."""
+    pairs, turns = x.to(turns.dtype).unflatten(-1, (-1, 2)), turns[:, None]
+    if torch.compiler.is_compiling():  # a compiler makes one kernel of real numbers, and none of complex ones
+        (a, b), (cos, sin) = pairs.unbind(-1), turns.unbind(-1)
+        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    else:
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.view_as_complex(turns))
+    return turned.flatten(-2).to(x.dtype)

@@ -1,5 +1,6 @@
 """Drawing codes from the model, one at a time, many pictures at once."""
 
+import math
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -38,7 +39,8 @@ def code_probabilities(
     logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0, temperature: float = 1.0
 ) -> Float[Tensor, "batch vocab"]:
     """Return the probabilities to draw from: filtered first, then softened by `temperature`."""
-    return (keep_likely(logits, top_k, top_p) / temperature).softmax(-1)
+    above_zero = logits - logits.amax(-1, keepdim=True)  # or a very low temperature would make the best infinite
+    return (keep_likely(above_zero, top_k, top_p) / temperature).softmax(-1)
 
 
 class Sampler:
@@ -88,11 +90,14 @@ class Sampler:
 
 
 def draw(probabilities: Float[Tensor, "pictures vocab"], uniform: Float[Tensor, "pictures"]) -> Int[Tensor, "pictures"]:
-    """Return the code at which the sum of the probabilities before it and its own first exceeds `uniform`, in 0..1."""
+    """Return the code at which the sum of the probabilities before it and its own first exceeds `uniform`, in 0..1.
+
+    `uniform` is below 1 and in float64: its product with the total is then below the total, rounded or not. Where
+    probabilities are no numbers, the last code is returned.
+    """
     reached = probabilities.cumsum(-1, dtype=torch.float64)
-    total = reached[:, -1]
-    goal = torch.minimum(uniform * total, total.nextafter(total.new_zeros(())))  # rounding may make it the total
-    return torch.searchsorted(reached, goal[:, None], right=True).squeeze(1)
+    goal = uniform[:, None] * reached[:, -1:]
+    return torch.searchsorted(reached, goal, right=True).squeeze(1).clamp(max=probabilities.shape[1] - 1)
 
 
 def generate(
@@ -139,14 +144,15 @@ def generate_rows(
     it again. (Only as far as the arithmetic does not: where probabilities tie, rounding decides.) `dtype` is that of
     the remembered keys and values, the model's unless given: half precision halves the memory, see `cache_bytes`.
 
-    Raises ValueError for a setting out of its range, before any work.
+    Raises ValueError for a setting out of its range, before any work, and FloatingPointError after a row in which the
+    model's logits were not finite.
     Sources: classifier-free guidance, arXiv:2207.12598, section 3; what each block remembers: `model.cache`.
     """
     if first_codes is None:
         first_codes = text.new_zeros(len(text), 0)
-    if top_k < 0 or not 0 <= top_p <= 1 or not temperature > 0 or not guidance >= 0:
+    if top_k < 0 or not 0 <= top_p <= 1 or not 0 < temperature < math.inf or not 0 <= guidance < math.inf:
         raise ValueError(
-            f"expected top_k >= 0, 0 <= top_p <= 1, temperature > 0 and guidance >= 0, but got top_k={top_k}, "
+            f"expected top_k >= 0, 0 <= top_p <= 1, finite temperature > 0 and guidance >= 0, but got top_k={top_k}, "
             f"top_p={top_p}, temperature={temperature}, guidance={guidance}. For greedy drawing set top_p=0."
         )
     if samples < 1 or first_sample < 0 or (seed is not None and seed < 0):
@@ -183,14 +189,21 @@ def _rows(
     logits = sampler.start(text, first_codes)
     codes = first_codes[:prompts].repeat_interleave(samples, 0)
     codes = F.pad(codes, (0, config.image_length - given))  # [prompts x samples, codes]
+    is_finite = torch.ones((), dtype=torch.bool, device=codes.device)
     for i in range(given, config.image_length):
         if is_guided:
             conditional, null = logits.chunk(2)
             logits = null + (conditional - null) * guidance
+        is_finite &= logits.isfinite().all()
         codes[:, i] = draw(
             code_probabilities(logits.to(torch.promote_types(logits.dtype, torch.float32)), **filters), uniform[i]
         )
         if (i + 1) % config.grid == 0:
+            if not is_finite:  # looked at once a row: a GPU would have to wait for each look
+                raise FloatingPointError(
+                    f"the model's logits in row {i // config.grid} are not finite: its weights are broken (were they "
+                    f"saved by a run that diverged?), or {logits.dtype} or guidance={guidance} is too much for them."
+                )
             yield codes[:, : i + 1].unflatten(0, (prompts, samples)).clone()
         if i + 1 < config.image_length:
             logits = sampler.step(codes[:, i].repeat(2 if is_guided else 1))

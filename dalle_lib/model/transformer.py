@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +16,7 @@ from dalle_lib.model.reversible import Layer, run, run_reversibly
 from dalle_lib.model.rotary import Rotary, rotate
 
 Stream = Float[Tensor, "batch seq dim"]
-Turns = Complex[Tensor, "seq pairs"]
+Turns = Float[Tensor, "seq pairs 2"]
 
 
 class Attention(nn.Module):
@@ -68,6 +68,16 @@ class Around(NamedTuple):
     shift_for_feed_forward: Callable[[Stream], Stream]
 
 
+def attention_layer(x: Stream, norm, scale: Tensor, attention: Attention, turns: Turns, views: Around) -> Stream:
+    """Return what an attention layer adds to the first stream when it reads `x`, the second."""
+    return scale * attention(views.shift_for_attention(norm(x)), turns, views.attend)
+
+
+def feed_forward_layer(x: Stream, norm, scale: Tensor, feed_forward: FeedForward, views: Around) -> Stream:
+    """Return what a feed-forward layer adds to the second stream when it reads `x`, the first."""
+    return scale * feed_forward(views.shift_for_feed_forward(norm(x)))
+
+
 class Transformer(nn.Module):
     """Blocks that share their weights in groups of four, over two streams whose mean is the result.
 
@@ -84,45 +94,41 @@ class Transformer(nn.Module):
         self.rotary = Rotary(config)
         self.is_reversible = config.depth > 8
         """Whether training recomputes activations: a third more work, and memory for one layer however deep it is."""
-        self.attention_layer, self.feed_forward_layer = attention_layer, feed_forward_layer
+        self.functions = attention_layer, feed_forward_layer
 
     def forward(self, x: Stream) -> Stream:
         """Return the mean of both streams for embeddings of the text part and then of whole rows of codes."""
         around = [Around(view.shift, view.attend, view.shift) for view in whole_rows(self.config, x)]
-        layers = self.layers(around, self.rotary(x.dtype)[: x.shape[1]])
+        layers = self.layers(around, self.rotary(x.dtype)[: x.shape[1]], *self.functions)
         x1, x2 = (run_reversibly if self.is_reversible else run)(layers, x)
         return (x1 + x2) / 2
 
     def compile_layers(self, **options) -> None:
-        """Compile what a layer computes: one graph for each kind and direction, however many blocks there are.
+        """Compile what `forward` computes in a layer: one graph for each kind and direction, however deep the model.
 
-        `options` are those of `torch.compile`. The whole model has no graph: its backward pass is its own.
+        `options` are those of `torch.compile`. The whole model has no graph: its backward pass is its own. A Sampler
+        does not use these layers: compile its `step`, which serves every code.
         """
-        options = {"fullgraph": True, "dynamic": False, **options}
-        self.attention_layer = torch.compile(attention_layer, **options)
-        self.feed_forward_layer = torch.compile(feed_forward_layer, **options)
+        # PyTorch's limit counts the graphs of all models together; beyond it, calls are not compiled.
+        torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+        options = {"dynamic": False, **options}
+        self.functions = tuple(torch.compile(layer, **options) for layer in (attention_layer, feed_forward_layer))
 
-    def layers(self, around: Sequence[Around], turns: Turns) -> list[Layer]:
+    def layers(
+        self,
+        around: Sequence[Around],
+        turns: Turns,
+        attention_layer: Callable[..., Stream] = attention_layer,
+        feed_forward_layer: Callable[..., Stream] = feed_forward_layer,
+    ) -> list[Layer]:
         """Return the attention and the feed-forward layer of each block, given how each sees other positions."""
         layers = []
         for block, weights, views in zip(self.blocks, self.config.weight_sets, around, strict=True):
             attention, feed_forward = self.attentions[weights], self.feed_forwards[weights]
             norm, scale = block.attention_norm, block.attention_scale
-            function = partial(
-                self.attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views
-            )
+            function = partial(attention_layer, norm=norm, scale=scale, attention=attention, turns=turns, views=views)
             layers.append(Layer(function, (norm, scale, attention)))
             norm, scale = block.feed_forward_norm, block.feed_forward_scale
-            function = partial(self.feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
+            function = partial(feed_forward_layer, norm=norm, scale=scale, feed_forward=feed_forward, views=views)
             layers.append(Layer(function, (norm, scale, feed_forward)))
         return layers
-
-
-def attention_layer(x: Stream, norm, scale: Tensor, attention: Attention, turns: Turns, views: Around) -> Stream:
-    """Return what an attention layer adds to the first stream when it reads `x`, the second."""
-    return scale * attention(views.shift_for_attention(norm(x)), turns, views.attend)
-
-
-def feed_forward_layer(x: Stream, norm, scale: Tensor, feed_forward: FeedForward, views: Around) -> Stream:
-    """Return what a feed-forward layer adds to the second stream when it reads `x`, the first."""
-    return scale * feed_forward(views.shift_for_feed_forward(norm(x)))
