@@ -95,7 +95,10 @@ def load_published(file: str | Path, config: ModelConfig) -> DALLE:
         tensors = load_tensors(file)[0]
     else:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
-        tensors = tensors.get("state_dict", tensors)
+        if isinstance(tensors, dict):
+            tensors = tensors.get("state_dict", tensors)
+        if not isinstance(tensors, dict) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
+            raise ValueError(f"{file} is no checkpoint: expected a dictionary of tensors, by itself or as state_dict.")
     return DALLE.from_reference(tensors, config).float()
 
 

@@ -5,13 +5,15 @@ import sys
 import dense_dalle
 import pytest
 import torch
+from checkout import load_script
 from conftest import DATA, same_weights
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dalle_lib.checkpoint import load_model, save_model
-from dalle_lib.model import DALLE, ModelConfig
+from dalle_lib.model import DALLE, ModelConfig, generate
 from dalle_lib.model.reference import inference_name, reference_names
+from dalle_lib.model.reversible import Layer, run_reversibly
 from dalle_lib.model.rotary import rotary_angles
 from dalle_lib.published import load_published, save_published
 
@@ -100,6 +102,13 @@ def test_float32_is_as_close_as_the_published_code_in_float32():
     assert largest_error(found, expected) < TOLERANCES["float32_grads_abs_over_max_abs_of_that_grad"]
 
 
+def test_the_plain_version_that_benchmarks_compare_with_is_the_same_function():
+    model, (text, codes) = random_model(), random_batch()
+    plain = load_script("benchmarks/plain").Plain(model)
+    assert abs(plain.loss(text, codes) - model(text, codes).loss) < TOLERANCES["float64_loss_abs"]
+    assert torch.equal(plain.draw(text, ODD.image_length, top_k=1), generate(model, text, top_k=1)[:, 0])
+
+
 @pytest.mark.usefixtures("strips")
 @pytest.mark.parametrize("is_reversible", EXACT)
 def test_a_model_of_odd_sizes_is_that_of_the_dense_masks(is_reversible):
@@ -173,6 +182,20 @@ def test_the_backward_pass_may_run_inside_autocast_too():
         loss = model(*batch).loss
     loss.backward()
     assert all(torch.equal(inside[name], parameter.grad) for name, parameter in model.named_parameters())
+
+
+def test_layers_are_run_again_in_the_precision_that_they_ran_in():
+    layer, ran = torch.nn.Linear(4, 4), []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x)
+        ran.append(y.dtype)
+        return y.float()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        x1, x2 = run_reversibly([Layer(function, (layer,))], torch.ones(2, 3, 4, requires_grad=True))
+    (x1 + x2).sum().backward()
+    assert ran == [torch.bfloat16] * 2
 
 
 def test_a_grad_scaler_scales_and_finds_what_is_not_finite():
@@ -345,6 +368,13 @@ def test_a_published_file_comes_back_as_it_was(tmp_path, renamed, prefix):
         assert torch.equal(again[f"model.{copies[0]}"], model.state_dict()[ours])
 
 
+@pytest.mark.parametrize("found", [[torch.zeros(3)], torch.zeros(3), {"epoch": 3}, {"state_dict": None}])
+def test_a_file_of_something_else_is_refused(tmp_path, found):
+    torch.save(found, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="expected a dictionary of tensors"):
+        load_published(tmp_path / "other.pt", ODD)
+
+
 def test_the_names_for_drawing_are_those_of_the_published_code():
     prefix = "transformer.layers.blocks.0"
     assert inference_name(f"{prefix}.f.net.fn.fn.fn.to_qkv.weight") == f"{prefix}.f.net.fn.fn.fn.fn.fn.to_qkv.weight"
@@ -361,6 +391,8 @@ def test_a_wrong_checkpoint_is_refused_by_name():
         DALLE.from_reference({**WEIGHTS, "strange": torch.zeros(1)}, SMALL)
     with pytest.raises(ValueError, match=r"to_logits\.0\.bias has shape \[31\], not \[32\]"):
         DALLE.from_reference({**WEIGHTS, "to_logits.0.bias": torch.zeros(31)}, SMALL)
+    with pytest.raises(ValueError, match=r"pos_emb holds other rotary angles"):
+        DALLE.from_reference({**WEIGHTS, "transformer.pos_emb": GOLDEN["pos_emb"].flip(1)}, SMALL)
     with pytest.raises(ValueError, match=r"image_emb.* must equal to_logits"):
         DALLE.from_reference({**WEIGHTS, "image_emb.linear.bias": torch.zeros(180)}, SMALL)
 

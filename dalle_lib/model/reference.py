@@ -60,7 +60,7 @@ def to_reference_names(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[
 def from_reference_names(
     published: Mapping[str, Tensor], ours: Mapping[str, Tensor], config: ModelConfig
 ) -> dict[str, Tensor]:
-    """Return `published` under our names, each shared tensor once, after checking names, shapes and copies."""
+    """Return `published` under our names, each shared tensor once, after checking names, shapes, angles and copies."""
     expected = to_reference_names(ours, config)
     if all(name.startswith(PREFIX) for name in published):
         published = {name.removeprefix(PREFIX): tensor for name, tensor in published.items()}
@@ -78,6 +78,9 @@ def from_reference_names(
         if published[name].shape != tensor.shape
     ]:
         raise ValueError(f"the checkpoint belongs to another configuration than {config}: {_some(wrong)}.")
+    # Other angles are another model. They may have been rounded otherwise, or to half precision.
+    if not torch.allclose(published[_ANGLES].float(), expected[_ANGLES], rtol=0.01, atol=0.01):
+        raise ValueError(f"{_ANGLES} holds other rotary angles than {config} has.")
     tensors = {}
     for name, copies in reference_names(config).items():
         tensors[name] = published[copies[0]]

@@ -55,7 +55,8 @@ class _Reversible(torch.autograd.Function):
             "enabled": torch.is_autocast_enabled(device),
         }
         x1, x2 = run(layers, x.detach())
-        # Weights that autocast turned to half precision here have no graph; the caller's next layers need one.
+        # Older versions of PyTorch would give the caller's next layers the half-precision weights of these, which have
+        # no graph.
         torch.clear_autocast_cache()
         ctx.save_for_backward(x1, x2)
         return x1, x2
