@@ -2,8 +2,8 @@
 
 Draws whole pictures of one prompt, one alone and many side by side, as `generate` does and as benchmarks/plain.py does,
 in batches of 16. Prints JSON: codes a second of many pictures (figure), the plain way's (reference) and
-their ratio; the same for a single picture; and the bytes remembered for each picture. A processor's seconds leave out
-what other programs take.
+their ratio; the same for a single picture; the bytes remembered for each picture; and on a GPU the most bytes taken by
+drawing many, weights included. On one thread of a processor, seconds leave out what other programs take.
 """
 
 import json
@@ -34,19 +34,24 @@ def main(benchmark: Benchmark) -> None:
     torch.manual_seed(0)
     config, device = PRESETS[benchmark.preset], benchmark.device
     model = DALLE(config).to(device, benchmark.dtype).eval()
-    plain = Plain(model)
     text = torch.randint(1, config.text_vocab, (1, config.text_length), device=device)
     length, top_k = config.image_length, benchmark.top_k
 
     def rate(samples: int) -> float:
         return samples * length / timed(lambda: generate(model, text, samples=samples, top_k=top_k, seed=0), device)
 
+    speed, _ = matmul_rates(benchmark)
+    single = rate(1)  # first, so that a GPU is warm
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    many = rate(benchmark.samples)
+    taken = {"peak bytes": torch.cuda.max_memory_allocated()} if device == "cuda" else {}
+    plain = Plain(model)
+
     def plain_rate(samples: int) -> float:
         prompts = text.expand(samples, -1)
         return samples * length / timed(lambda: plain.draw(prompts, length, top_k), device)
 
-    speed, _ = matmul_rates(benchmark)
-    many, single = rate(benchmark.samples), rate(1)
     result = {"figure": many, "reference": plain_rate(PLAIN_BATCH)}
     result["ratio"] = result["figure"] / result["reference"]
     alone = {"figure": single, "reference": plain_rate(1)}
@@ -58,9 +63,7 @@ def main(benchmark: Benchmark) -> None:
         "ratio": remembered["figure"] / remembered["reference"],
         "of the text, shared": of_text,
     }
-    if device == "cuda":
-        result["peak bytes"] = torch.cuda.max_memory_allocated()
-    result |= {"GFLOP/s of a matrix product": speed / 1e9, "settings": asdict(benchmark)}
+    result |= taken | {"GFLOP/s of a matrix product": speed / 1e9, "settings": asdict(benchmark)}
     print(json.dumps(result | {"machine": describe_machine(device)}, indent=1))
 
 

@@ -2,12 +2,12 @@
 
 Runs the forward and the backward pass of one batch, each way in a process of its own: reversible layers, the same
 layers with their activations kept, and benchmarks/plain.py. Prints JSON: the seconds of a reversible step (figure),
-those of a plain one (reference) and their ratio, the fastest of some; for each way samples a second, the most memory (a
-GPU's tensors; on a processor RSS above that of the process with the built model, and tensors by PyTorch's own count),
-the time as a multiple of what PyTorch's matrix products would take for its FLOPs (those of forward and backward once,
-without what is recomputed), and model FLOPs utilisation (the inverse, against the faster of PyTorch's and the kit's
-products, both measured between the steps); and the most bytes of tensors at other depths. A processor's seconds leave
-out what other programs take.
+those of a plain one (reference) and their ratio, the fastest of some; for each way samples a second, the most memory
+(tensors without the weights, by PyTorch's own count, and on a processor RSS above that of the process with the built
+model), the time as a multiple of what PyTorch's matrix products would take for its FLOPs (those of forward and backward
+once, with products that a mask hides, without what is recomputed), and model FLOPs utilisation (the inverse, against
+the faster of PyTorch's and the kit's products, both measured between the steps); and the most bytes of tensors at other
+depths. On one thread of a processor, seconds leave out what other programs take.
 """
 
 import json
@@ -43,7 +43,7 @@ class Setting:
     """A model on a machine."""
 
     preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
-    device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
     """Training uses autocast; drawing holds the weights, and what is remembered, in it."""
     threads: int = 1
@@ -88,18 +88,18 @@ def compare(figure: float, reference: float) -> dict[str, float]:
 def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
     """Return what one way takes."""
     torch.set_num_threads(benchmark.threads)
-    config, is_gpu = PRESETS[benchmark.preset], benchmark.device == "cuda"
+    config = PRESETS[benchmark.preset]
     step = prepare(benchmark, config, way)
     rates = [matmul_rates(benchmark)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step()
-    if is_gpu:
-        torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(benchmark.repeats):
         seconds.append(timed(step, benchmark.device))
         rates.append(matmul_rates(benchmark))
-    above = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    above = {}
+    if benchmark.device == "cpu":
+        above["bytes of RSS above"] = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     flops = estimate({"model_type": "dalle", **asdict(config)}, Training(batch=benchmark.batch)).flops
     fastest, (pytorch, kit) = min(seconds), map(max, zip(*rates, strict=True))
     return {
@@ -109,8 +109,8 @@ def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
         "GFLOP/s of the kit's": kit / 1e9,
         "times as long as its FLOPs": fastest * pytorch / flops,
         "model FLOPs utilisation": flops / (fastest * max(pytorch, kit)),
-        "peak bytes": torch.cuda.max_memory_allocated() if is_gpu else above,
-        "peak bytes of tensors": torch.cuda.max_memory_allocated() if is_gpu else tensor_bytes(benchmark, config, way),
+        "bytes of tensors": tensor_bytes(benchmark, config, way),
+        **above,
     }
 
 
@@ -150,16 +150,17 @@ def tensor_bytes(benchmark: Benchmark, config: ModelConfig, way: str) -> int:
 
 
 def timed(work: Callable[[], object], device: str) -> float:
-    """Return the seconds that `work` takes: of the processor, or on a GPU of the clock."""
+    """Return the seconds that `work` takes: of the processor's only thread, else of the clock."""
     if device == "cuda":
         torch.cuda.synchronize()
         started = time.perf_counter()
         work()
         torch.cuda.synchronize()
         return time.perf_counter() - started
-    started = time.process_time()
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    started = clock()
     work()
-    return time.process_time() - started
+    return clock() - started
 
 
 def matmul_rates(setting: Setting) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Notebooks as their readers run them: from an empty folder, with the built package."""
 
 import json
-import shutil
+import re
 import subprocess
 import sys
 import sysconfig
@@ -33,7 +33,9 @@ def python_with_wheel(tmp_path_factory) -> Path:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_from_an_empty_folder_with_the_built_package(notebook, python_with_wheel, swarm_folder):
-    copy = Path(shutil.copy(notebook, swarm_folder))
+    copy = swarm_folder / notebook.name
+    # Less training than by default: `make test-images` runs the notebooks as they are.
+    copy.write_text(re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 2.0 ", notebook.read_text()))
     location = subprocess.run(
         [python_with_wheel, "-c", "import dalle_lib; print(dalle_lib.__file__)"],
         check=True, capture_output=True, text=True, cwd=swarm_folder,
