@@ -295,5 +295,5 @@ def main() -> None:
             description="Train a text-to-image model together, and draw with it.",
         )
         command.run()
-    except (ValueError, RuntimeError, ConnectionError) as error:
+    except (ValueError, RuntimeError, ConnectionError, FloatingPointError) as error:
         sys.exit(f"dalle-lib: {error}")

@@ -68,11 +68,12 @@ class DALLE(
 
         Raises ValueError for shapes or ids that the configuration does not have.
         """
-        for shown in [codes] if input_codes is None else [codes, input_codes]:
-            self.check(text, shown)
-            if shown.shape[1] != self.config.image_length:
-                wanted = f"codes must have shape [batch, {self.config.image_length}]"
-                raise ValueError(f"{wanted}, those shown and those to predict, but has {list(shown.shape)}.")
+        shown = codes if input_codes is None else input_codes
+        for ids in codes, shown:
+            self.check(text, ids)
+            if ids.shape[1] != self.config.image_length:
+                wanted = f"codes must have shape [batch, {self.config.image_length}], those shown too"
+                raise ValueError(f"{wanted}, but has {list(ids.shape)}.")
         labels = self.pad_uniquely(text)
         # The last code predicts nothing: it is there to fill its row.
         hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])

@@ -39,8 +39,8 @@ def code_probabilities(
     logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0, temperature: float = 1.0
 ) -> Float[Tensor, "batch vocab"]:
     """Return the probabilities to draw from: filtered first, then softened by `temperature`."""
-    above_zero = logits - logits.amax(-1, keepdim=True)  # or a very low temperature would make the best infinite
-    return (keep_likely(above_zero, top_k, top_p) / temperature).softmax(-1)
+    behind = logits - logits.amax(-1, keepdim=True)  # at most 0: a very low temperature makes none infinitely good
+    return (keep_likely(behind, top_k, top_p) / temperature).softmax(-1)
 
 
 class Sampler:
