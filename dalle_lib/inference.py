@@ -204,8 +204,8 @@ class TextToImage:
         """Return the drawing of a prompt, or one for each of a list: `candidates` pictures, CLIP's choice the `best`.
 
         Without a `seed`, one is made up; the Drawing names it. `progress` is called after each row of codes.
-        Raises ValueError for a prompt that is empty, or a setting out of its range, and FloatingPointError if the model's
-        weights are broken: what they say of the next code is not finite.
+        Raises ValueError for a prompt that is empty, or a setting out of its range, and FloatingPointError if the
+        model's weights are broken: what they say of the next code is not finite.
         """
         if not 1 <= best <= candidates:
             raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
