@@ -32,10 +32,10 @@ PACKAGES = (
     "dalle-pytorch==1.6.6", "rotary-embedding-torch==0.2.5", "axial-positional-embedding==0.2.1",
     "g-mlp-pytorch==0.1.5", "einops==0.8.1",
 )  # fmt: skip
-WAYS = _, BY_PYTORCH, THEIRS = "kit", "kit, dense layers by PyTorch", "dalle-pytorch"
+KIT, BY_PYTORCH, THEIRS = WAYS = "kit", "kit, dense layers by PyTorch", "dalle-pytorch"
 ROUNDS, REPEATS = 3, 5
-AT_ONCE = {"one picture": (1, 1), "many pictures": (128, 16)}
-"""How many pictures are drawn side by side, by this kit and by that code."""
+AT_ONCE = {"one picture": {KIT: 1, THEIRS: 1}, "many pictures": {KIT: 128, THEIRS: 16}}
+"""How many pictures are drawn side by side."""
 TOP_K, STRETCH = 256, 16
 """Among how many codes each is drawn, and how many are drawn by that code."""
 
@@ -50,8 +50,8 @@ def main() -> None:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, *PACKAGES]
         subprocess.run(pip, check=True)
         drawn = {
-            name: compare(*(pool.submit(draw, *each, folder).result() for each in zip(WAYS[::2], numbers, strict=True)))
-            for name, numbers in AT_ONCE.items()
+            name: compare(*(pool.submit(draw, way, pictures, folder).result() for way, pictures in counts.items()))
+            for name, counts in AT_ONCE.items()
         }
         rounds = [[pool.submit(measure, way, folder).result() for way in WAYS] for _ in range(ROUNDS)]
     ours, by_pytorch, theirs = (

@@ -230,15 +230,9 @@ class TextToImage:
 
     def side_by_side(self, candidates: int, guidance: float = 1.0) -> int:
         """Return how many candidates are drawn at once: all, if what must be remembered of them fits into memory."""
-        device = self.vqgan.device
-        if device.type == "cuda":  # what PyTorch keeps of earlier drawings is free to it, but not to others
-            kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            free = torch.cuda.mem_get_info(device)[0] + kept
-        else:
-            free = free_memory()
         each, of_text = cache_bytes(self.model.config, self._dtype or torch.float32)
-        sequences = 1 if guidance == 1 else 2
-        return max(1, min(candidates, int(CACHE_SHARE * free / sequences - of_text) // each))
+        room, sequences = CACHE_SHARE * free_memory(self.vqgan.device), 1 if guidance == 1 else 2
+        return max(1, min(candidates, int(room / sequences - of_text) // each))
 
     @property
     def suggested_candidates(self) -> int:

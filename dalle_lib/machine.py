@@ -143,8 +143,14 @@ def autocast_dtype(device: str | torch.device) -> torch.dtype:
     return torch.bfloat16
 
 
-def free_memory() -> int:
-    """Return the bytes of RAM that this process can still have, in a container as many as it is allowed."""
+def free_memory(device: str | torch.device = "cpu") -> int:
+    """Return the bytes that this process can still have: of RAM, in a container as many as it is allowed, or of a GPU.
+
+    What PyTorch keeps ready on the GPU for this process's next tensors is free to it, though not to others.
+    """
+    if torch.device(device).type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     free = [psutil.virtual_memory().available]
     limit, used, kinds = (_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip().isdigit():

@@ -75,9 +75,9 @@ def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, mo
     other = draw(PROMPT, candidates=6, best=1, seed=2, **BOLD)
     assert not torch.equal(other.codes, drawing.codes[:6])
     each, of_text = cache_bytes(draw.model.config, torch.float32)
-    monkeypatch.setattr("dalle_lib.inference.free_memory", lambda: int((8.5 * each + of_text) / CACHE_SHARE))
+    monkeypatch.setattr("dalle_lib.inference.free_memory", lambda _: int((8.5 * each + of_text) / CACHE_SHARE))
     assert draw.side_by_side(20) == 8
-    assert draw.side_by_side(20, guidance=1.5) == int((8.5 * each + of_text) / 2 - of_text) // each < 5
+    assert draw.side_by_side(20, guidance=1.5) == 3
     assert torch.equal(draw(PROMPT, candidates=20, best=1, seed=1, **BOLD).codes, drawing.codes)
 
 

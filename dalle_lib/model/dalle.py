@@ -68,12 +68,13 @@ class DALLE(
 
         Raises ValueError for shapes or ids that the configuration does not have.
         """
-        shown = codes if input_codes is None else input_codes
-        for ids in codes, shown:
-            self.check(text, ids)
+        pictures = [codes] if input_codes is None else [codes, input_codes]
+        self.check(text, *pictures)
+        for ids in pictures:
             if ids.shape[1] != self.config.image_length:
                 wanted = f"codes must have shape [batch, {self.config.image_length}], those shown too"
                 raise ValueError(f"{wanted}, but has {list(ids.shape)}.")
+        shown = pictures[-1]
         labels = self.pad_uniquely(text)
         # The last code predicts nothing: it is there to fill its row.
         hidden = self.norm(self.transformer(self.embed(text, shown))[:, :-1])
@@ -114,7 +115,8 @@ class DALLE(
     def from_reference(cls, published: Mapping[str, Tensor], config: ModelConfig) -> "DALLE":
         """Return the model with weights in the published layout, in their dtype; see `model.reference`.
 
-        Raises ValueError if a tensor is missing, unknown, of another shape, or differs between its copies.
+        Raises ValueError if a tensor is missing, unknown, of another shape, or differs between its copies, and for
+        other rotary angles.
         """
         model = cls(config)
         tensors = from_reference_names(published, model.state_dict(), config)
@@ -131,17 +133,18 @@ class DALLE(
         # The Hub's default is to leave weights that a file lacks as random as they are.
         return super()._from_pretrained(strict=strict, **options)
 
-    def check(self, text: Tensor, codes: Tensor) -> None:
-        """Raise ValueError unless `text` and `codes`, whole rows of them, can be shown to this model."""
+    def check(self, text: Tensor, *pictures: Tensor) -> None:
+        """Raise ValueError unless `text`, and whole rows of codes of as many pictures, can be shown to this model."""
         c = self.config
         if text.ndim != 2 or text.shape[1] != c.text_length:
             raise ValueError(f"text must have shape [batch, {c.text_length}], but has {list(text.shape)}.")
-        if codes.ndim != 2 or len(codes) != len(text) or codes.shape[1] % c.grid or codes.shape[1] > c.image_length:
-            raise ValueError(
-                f"codes must have shape [{len(text)}, rows x {c.grid}], {c.grid} rows at most, for as many captions, "
-                f"but has {list(codes.shape)}."
-            )
-        for name, ids, vocab in ("text", text, c.text_vocab), ("codes", codes, c.image_vocab):
+        for codes in pictures:
+            if codes.ndim != 2 or len(codes) != len(text) or codes.shape[1] % c.grid or codes.shape[1] > c.image_length:
+                raise ValueError(
+                    f"codes must have shape [{len(text)}, rows x {c.grid}], {c.grid} rows at most, for as many "
+                    f"captions, but has {list(codes.shape)}."
+                )
+        for name, ids, vocab in ("text", text, c.text_vocab), *(("codes", x, c.image_vocab) for x in pictures):
             if ids.dtype != torch.int64:
                 raise ValueError(f"{name} must hold ids as torch.int64, but has {ids.dtype}: turn them by .long().")
             if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):

@@ -94,12 +94,12 @@ class Transformer(nn.Module):
         self.rotary = Rotary(config)
         self.is_reversible = config.depth > 8
         """Whether training recomputes activations: a third more work, and memory for one layer however deep it is."""
-        self.functions = attention_layer, feed_forward_layer
+        self.layer_functions = attention_layer, feed_forward_layer
 
     def forward(self, x: Stream) -> Stream:
         """Return the mean of both streams for embeddings of the text part and then of whole rows of codes."""
         around = [Around(view.shift, view.attend, view.shift) for view in whole_rows(self.config, x)]
-        layers = self.layers(around, self.rotary(x.dtype)[: x.shape[1]], *self.functions)
+        layers = self.layers(around, self.rotary(x.dtype)[: x.shape[1]], *self.layer_functions)
         x1, x2 = (run_reversibly if self.is_reversible else run)(layers, x)
         return (x1 + x2) / 2
 
@@ -112,7 +112,8 @@ class Transformer(nn.Module):
         # PyTorch's limit counts the graphs of all models together; beyond it, calls are not compiled.
         torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
         options = {"dynamic": False, **options}
-        self.functions = tuple(torch.compile(layer, **options) for layer in (attention_layer, feed_forward_layer))
+        functions = attention_layer, feed_forward_layer
+        self.layer_functions = tuple(torch.compile(function, **options) for function in functions)
 
     def layers(
         self,
