@@ -34,7 +34,7 @@ def main() -> None:
     if was_in_use:
         raise RuntimeError("installed, but another version is in use: restart the kernel, then run all cells again.")
     importlib.invalidate_caches()
-    from dalle_lib.report import versions
+    from dalle_lib.checks.report import versions
 
     print(versions().to_string())
 

@@ -34,9 +34,9 @@ from hivemind.compression import Float16Compression, SizeAdaptiveCompression, Un
 from hivemind.optim.grad_averager import GradientAverager
 from shaped_network import ShapedNetwork, isolate
 
-from dalle_lib.swarm import codec
-from dalle_lib.swarm.averaging import RunGradientAverager
-from dalle_lib.swarm.trust import Trust
+from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.trust import Trust
 
 TENSOR_SIZE, EIGHT_BIT_FROM = 2**20, 2**16
 MOST_LOST = 0.2

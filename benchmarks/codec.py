@@ -18,7 +18,7 @@ import torch
 from hivemind.compression import Uniform8BitQuantization
 from hivemind.compression.base import CompressionBase, CompressionInfo
 
-from dalle_lib.swarm.codec import Uniform8Bit
+from dalle_lib.swarm.averaging.codec import Uniform8Bit
 
 SIZE = 524_288
 PARTS = 8

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from dalle_lib.checkpoint import load_model
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerSettings, local_swarm
-from dalle_lib.swarm.history import samples_of
-from dalle_lib.swarm.state import MODEL
+from dalle_lib.swarm.peer.state import MODEL
+from dalle_lib.swarm.process.history import samples_of
 
 
 @dataclass(frozen=True, kw_only=True)

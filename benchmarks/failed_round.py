@@ -34,11 +34,10 @@ from tqdm import tqdm
 from dalle_lib.evaluation import image_loss
 from dalle_lib.model import DALLE
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
-from dalle_lib.run import RunCard
+from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming import CaptionTokenizer, read_codes
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm import PeerSettings
-from dalle_lib.swarm.trainer import batches_of, initial_model
 
 ANSWERS = {"all": ("local", "keep", "zero"), "one of four": ("local", "keep", "zero", "catch up")}
 """What a peer can do, by whom a failed round leaves out."""
@@ -101,7 +100,7 @@ class Peer:
         self.schedule = linear_warmup_schedule(self.optimizer, lamb.warmup_epochs, study.epochs)
         own_seed = 100 * (seed + 1) + number
         settings = PeerSettings(run=card.name, batch_size=study.batch_size, seed=own_seed)
-        self.batches: Iterator[Batch] = batches_of(card, settings)
+        self.batches: Iterator[Batch] = batches_of(card, settings.batch_size, settings.data_seed)
         self.samples = 0
 
     @property

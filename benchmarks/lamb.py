@@ -20,7 +20,7 @@ import torch
 from bitsandbytes.functional import create_dynamic_map, dequantize_blockwise, quantize_blockwise
 from torch import Tensor, nn
 
-from dalle_lib.measurement.probe import cpu_peak
+from dalle_lib.measurement.worker import cpu_peak
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.optimizer import LAMB8bit
 

@@ -15,7 +15,7 @@ import torch
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.build import build_optimizer
+from dalle_lib.swarm.peer.build import build_optimizer
 
 
 def storages() -> dict[int, int]:

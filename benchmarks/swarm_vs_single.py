@@ -21,11 +21,10 @@ from dalle_lib.checkpoint import load_model
 from dalle_lib.evaluation import image_loss
 from dalle_lib.model import DALLE
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
-from dalle_lib.run import RunCard
+from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming import CaptionTokenizer, read_codes
 from dalle_lib.swarm import PeerSettings, local_swarm
-from dalle_lib.swarm.state import MODEL
-from dalle_lib.swarm.trainer import batches_of, initial_model
+from dalle_lib.swarm.peer.state import MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ def single(benchmark: Benchmark, seed: int) -> float:
     lamb, model = card.optimizer, initial_model(card)
     optimizer = LAMB8bit(parameter_groups(model, lamb.weight_decay), lr=lamb.lr, betas=lamb.betas, eps=lamb.eps)
     schedule = linear_warmup_schedule(optimizer, lamb.warmup_epochs, lamb.total_epochs)
-    batches = batches_of(card, PeerSettings(run="emoji-mini", batch_size=benchmark.batch_size, seed=seed))
+    batches = batches_of(card, benchmark.batch_size, seed)
     steps = card.averaging.target_batch_size // benchmark.batch_size
     for _ in range(benchmark.epochs):
         for _ in range(steps):

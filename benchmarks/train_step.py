@@ -29,7 +29,7 @@ from plain import PRESETS, Plain
 from torch import Tensor
 from torch.nn import functional as F
 
-from dalle_lib.measurement.probe import cpu_peak
+from dalle_lib.measurement.worker import cpu_peak
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.linear import linear

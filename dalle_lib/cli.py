@@ -11,7 +11,7 @@ import tyro
 from dalle_lib.memory import GPUS, Training, advise, estimate, largest_batch
 from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.hardware import gpu_bytes
-from dalle_lib.swarm.settings import PeerSettings
+from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
     from dalle_lib.inference import Drawing
@@ -180,12 +180,12 @@ class Doctor:
 
     def run(self) -> None:
         """Run it."""
-        from dalle_lib.doctor import doctor
+        from dalle_lib.checks.doctor import doctor
+        from dalle_lib.checks.report import problem_report
         from dalle_lib.machine import hub_token
-        from dalle_lib.report import problem_report
         from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
-        from dalle_lib.swarm.process import SETTINGS
+        from dalle_lib.swarm.process.join import SETTINGS
 
         if self.folder and not (self.folder / SETTINGS).is_file():
             raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")

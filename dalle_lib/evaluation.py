@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import UInt8
@@ -9,9 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dalle_lib.model import DALLE, generate
-from dalle_lib.streaming import CaptionTokenizer, CodeRow
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import CaptionTokenizer, CodeRow, read_codes
 from dalle_lib.streaming.batches import to_batch
-from dalle_lib.vqgan import VQGAN
+from dalle_lib.vqgan import VQGAN, load_vqgan
+
+COMPARED = 96
+"""Captions of each kind, seen and unseen in training, whose pictures are compared."""
+LARGEST_EXAMINED = 256
+"""Codes of a picture up to which models are examined."""
 
 
 @torch.inference_mode()
@@ -72,6 +79,47 @@ def draw_and_compare(
 def choose_captions(rows: list[CodeRow], count: int, seed: int = 0) -> list[str]:
     """Return `count` captions of `rows`, or all if there are fewer; the choice depends on `seed` alone."""
     return [row.caption for row in random.Random(seed).sample(rows, min(count, len(rows)))]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """How well a model does, with fixed captions and seeds."""
+
+    held_out_loss: float
+    """Mean image loss on pictures that are in no training data, nats per code."""
+    seen: Drawn
+    """Captions of the training data."""
+    unseen: Drawn
+    """Combinations that no training caption contains."""
+
+    def figures(self) -> dict[str, float]:
+        """Return its numbers."""
+        return {
+            "held_out_loss": self.held_out_loss,
+            "exact_seen": self.seen.exact,
+            "exact_unseen": self.unseen.exact,
+        }
+
+
+def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination | None:
+    """Return how well `model` does on `count` captions seen in training and `count` unseen ones.
+
+    None if the run's pictures are not on this machine, or larger than what a processor draws in a minute.
+    """
+    if card.data.held_out.startswith("hf://") or card.model.image_length > LARGEST_EXAMINED:
+        return None
+    train, held_out = (
+        read_codes(Path(card.data_source(split)) / "codes.parquet", card.data.format)
+        for split in (card.data.train, card.data.held_out)
+    )
+    tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
+    vqgan = load_vqgan(card.path(card.vqgan))
+    gallery = Gallery(train + held_out, vqgan)
+    model = model.eval()
+    seen, unseen = (
+        draw_and_compare(model, choose_captions(rows, count), gallery, tokenizer, vqgan) for rows in (train, held_out)
+    )
+    return Examination(image_loss(model, held_out, tokenizer), seen, unseen)
 
 
 def _thumbnails(pictures: Tensor) -> Tensor:

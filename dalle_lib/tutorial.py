@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from dalle_lib.machine import autocast_dtype, require_room
-from dalle_lib.measurement.build import checkpoint_layers
+from dalle_lib.measurement.workload import checkpoint_layers
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.training import Precision
 from dalle_lib.streaming import TEXT, TEXT_MODEL, TextStream

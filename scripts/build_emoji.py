@@ -26,18 +26,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import trange
 
-from dalle_lib.checkpoint import save_model
+from dalle_lib.checkpoint import save_model, sha256_of
 from dalle_lib.dashboard.charts import to_png
 from dalle_lib.evaluation import Gallery
 from dalle_lib.inference import TextToImage, contact_sheet
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.rerank import CLIPRanker
-from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card, sha256_of
+from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, batches_of, file_card
 from dalle_lib.streaming import CodeRow, CodesFormat, read_codes, write_codes
 from dalle_lib.streaming.tokenizer import PADDING_ID
-from dalle_lib.swarm.settings import PeerSettings
-from dalle_lib.swarm.trainer import batches_of
 from dalle_lib.vqgan import VQGAN, VQGANConfig, load_vqgan, save_vqgan
 
 ASSETS = Path("dalle_lib/assets")
@@ -338,7 +336,7 @@ class Model:
         model = DALLE(card.model)
         optimizer = LAMB8bit(parameter_groups(model, card.optimizer.weight_decay), lr=card.optimizer.lr, bits=32)
         schedule = linear_warmup_schedule(optimizer, max(10, self.steps // 50), self.schedule_steps)
-        batches = batches_of(card, PeerSettings(run=self.name, batch_size=self.batch_size, seed=card.seed))
+        batches = batches_of(card, self.batch_size, card.seed)
         curve, started = [], time.process_time()
         for step, batch in zip(trange(1, self.steps + 1, desc=self.name), batches, strict=False):
             output = model(batch.text, batch.codes, batch.input_codes)

@@ -21,13 +21,13 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity, publish_token
 from dalle_lib.run import RunCard
-from dalle_lib.swarm import averaging, codec
-from dalle_lib.swarm.events import EventLog
-from dalle_lib.swarm.membership import IDENTITY, TOKEN, Membership
-from dalle_lib.swarm.optimizer import CollaborativeOptimizer, shared_options
-from dalle_lib.swarm.reducing import Runner
-from dalle_lib.swarm.roles import log_to
-from dalle_lib.swarm.trust import Trust
+from dalle_lib.swarm.averaging import averagers, codec
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.averaging.reducing import Runner
+from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.peer.main import log_to
+from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN, Membership
+from dalle_lib.swarm.process.events import EventLog
 
 LEARNING_RATE = 2.0
 STOCK_CODECS = dict(serialization._BASE_COMPRESSION_TYPES)
@@ -77,7 +77,7 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
         stock = type("Stock", (QuickRounds, hivemind.Optimizer), {"group": group})
         return stock(**options, client_mode=dht.client_mode, grad_averager_factory=averager)
     codec.install()
-    averaging.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
+    averagers.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
     bases = (QuickRounds, CollaborativeOptimizer) if is_honest else (NeverBehind, QuickRounds, CollaborativeOptimizer)
     ours = type("Ours", bases, {"group": group, "averager_type": averager})
     return ours(**options)

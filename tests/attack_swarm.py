@@ -22,8 +22,8 @@ from one_hot import last_lines, start_script
 
 from dalle_lib.auth import Authority, Identity, Role
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.events import read_events
-from dalle_lib.swarm.membership import IDENTITY, TOKEN
+from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
+from dalle_lib.swarm.process.events import read_events
 
 SCRIPT = Path(__file__).parent / "attack_peer.py"
 BROKEN = 2.0

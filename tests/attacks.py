@@ -13,9 +13,9 @@ from hivemind.proto import runtime_pb2
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from dalle_lib.swarm import codec
-from dalle_lib.swarm.averaging import RunGradientAverager
-from dalle_lib.swarm.reducing import RESULT_BOUND, Reducer, Runner
+from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.reducing import RESULT_BOUND, Reducer, Runner
 
 STEP_SAMPLES, STEPS_PER_EPOCH = 16, 3
 """Of each peer, about."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dalle_lib.auth import AccessToken, Authority, Identity, Role
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.events import read_events
-from dalle_lib.swarm.membership import IDENTITY, TOKEN
+from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
+from dalle_lib.swarm.process.events import read_events
 
 SCRIPT = Path(__file__).parent / "one_hot_peer.py"
 GO = "go"

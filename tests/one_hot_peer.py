@@ -18,15 +18,15 @@ import torch
 from hivemind.averaging.control import StepControl
 
 from dalle_lib.run import RunCard
-from dalle_lib.swarm import codec
-from dalle_lib.swarm.averaging import RunGradientAverager, RunStateAverager
-from dalle_lib.swarm.events import EventLog
-from dalle_lib.swarm.local import LOCALHOST
-from dalle_lib.swarm.matchmaking import introductions
-from dalle_lib.swarm.membership import Membership
-from dalle_lib.swarm.optimizer import CollaborativeOptimizer, shared_options
-from dalle_lib.swarm.roles import connect, log_to
-from dalle_lib.swarm.settings import PeerSettings
+from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
+from dalle_lib.swarm.averaging.matchmaking import introductions
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.peer.main import connect, log_to
+from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.local import LOCALHOST
+from dalle_lib.swarm.process.settings import PeerSettings
 
 TENSORS = 3
 SHOWN = 8

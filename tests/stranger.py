@@ -21,11 +21,11 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.averaging import RunGradientAverager
-from dalle_lib.swarm.local import LOCALHOST
-from dalle_lib.swarm.membership import Membership
-from dalle_lib.swarm.roles import connect
-from dalle_lib.swarm.settings import PeerSettings
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.peer.main import connect
+from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.process.local import LOCALHOST
+from dalle_lib.swarm.process.settings import PeerSettings
 
 
 async def tries(identity: str, token: str | None, settings: dict, key: str) -> dict[str, list[str]]:

@@ -13,8 +13,8 @@ from attacks import A_LITTLE, REDUCER
 
 from dalle_lib.aggregation import FAR, RULES, capped, without_far
 from dalle_lib.auth import Role
-from dalle_lib.swarm.reducing import MOST_WEIGHT, combine
-from dalle_lib.swarm.trust import Trust
+from dalle_lib.swarm.averaging.reducing import MOST_WEIGHT, combine
+from dalle_lib.swarm.averaging.trust import Trust
 
 RUNS = 3
 TOLERANCE = 1.05

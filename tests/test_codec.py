@@ -11,9 +11,9 @@ from hivemind.compression.serialization import deserialize_torch_tensor, seriali
 from hivemind.proto import runtime_pb2
 
 from dalle_lib.swarm import PeerSettings, codec
-from dalle_lib.swarm.codec import Float16, Uncompressed, Uniform8Bit
-from dalle_lib.swarm.events import read_events
-from dalle_lib.swarm.process import SETTINGS
+from dalle_lib.swarm.averaging.codec import Float16, Uncompressed, Uniform8Bit
+from dalle_lib.swarm.process.events import read_events
+from dalle_lib.swarm.process.join import SETTINGS
 
 STOCK_DECODES = tuple(int(part) for part in np.__version__.split(".")[:2]) < (2, 4)
 STOCK_WARNS = pytest.mark.filterwarnings(
@@ -245,7 +245,8 @@ BROKEN_PEER = """
 import sys
 from pathlib import Path
 import numpy as np, torch
-from dalle_lib.swarm import codec, roles
+from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.peer import main as roles
 codec.quantize = lambda values: (torch.zeros(len(values), dtype=torch.uint8), np.zeros(256, np.float32))
 roles.main(Path(sys.argv[1]))
 """

@@ -20,8 +20,8 @@ from dalle_lib.inference import Drawing, Settings
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
 from dalle_lib.swarm import Peer
-from dalle_lib.swarm.history import epochs_of
-from dalle_lib.swarm.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.process.history import epochs_of
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
 PAGES = ("#ffffff", "#383838", "#111111")

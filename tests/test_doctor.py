@@ -18,13 +18,13 @@ from conftest import StandInHub, living
 from hivemind.p2p import P2P
 from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
 
-from dalle_lib import doctor as doctors
+from dalle_lib.checks import doctor as doctors
+from dalle_lib.checks.doctor import doctor
+from dalle_lib.checks.preflight import in_words, preflight, table
 from dalle_lib.cli import Doctor
-from dalle_lib.doctor import doctor
-from dalle_lib.preflight import in_words, preflight, table
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
-from dalle_lib.swarm.probe import Findings, probe
+from dalle_lib.swarm.peer.dry_run import Findings, probe
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -91,7 +91,7 @@ def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypat
     here(run="emoji", port=31337).save(tmp_path / "settings.json")
     (tmp_path / "peer.log").write_text("its last words")
     checked = []
-    monkeypatch.setattr("dalle_lib.doctor.doctor", lambda settings, *_: checked.append(settings) or preflight())
+    monkeypatch.setattr("dalle_lib.checks.doctor.doctor", lambda settings, *_: checked.append(settings) or preflight())
     Doctor(folder=tmp_path).run()
     assert checked == [here(run="emoji", port=31337)]
     assert "its last words" in capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_what_hangs_is_ended_with_all_that_it_started(broken):
         "    subprocess.Popen(['sleep', '3600.25'])\n"
         "    time.sleep(3600)\n"
         "sys.modules['hivemind'] = types.SimpleNamespace(DHT=hang)\n"
-        "sys.modules['dalle_lib.swarm.codec'] = types.SimpleNamespace(install=lambda: None)\n"
+        "sys.modules['dalle_lib.swarm.averaging.codec'] = types.SimpleNamespace(install=lambda: None)\n"
     )
     found = probe(here(), [DEAD], timeout_s=15)
     assert found.codecs is None
@@ -178,7 +178,7 @@ def test_without_hivemind_nothing_is_started(broken, monkeypatch):
     assert found.p2pd == found.codecs
     assert "import of hivemind halted" in found.codecs
     stand_in = SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None))
-    monkeypatch.setattr("dalle_lib.preflight.importlib", stand_in)
+    monkeypatch.setattr("dalle_lib.checks.preflight.importlib", stand_in)
     monkeypatch.setattr(doctors, "probe", lambda *_: pytest.fail("it was tried"))
     assert "pip install" in doctor(here()).loc["hivemind", "remedy"]
 
@@ -215,7 +215,7 @@ def test_whoever_cannot_be_reached_is_told_how_to_join(mini):
 
 
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
-    monkeypatch.setattr("dalle_lib.preflight.free_memory", lambda: 10**9)
+    monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
     checks = preflight()
     words = in_words(checks)
     assert words.count("FAILED") == 1
@@ -233,7 +233,7 @@ def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
     ],
 )
 def test_a_machine_that_cannot_run_peers_is_told_what_can(monkeypatch, module, stand_in, row, remedy):
-    monkeypatch.setattr(f"dalle_lib.preflight.{module}", stand_in)
+    monkeypatch.setattr(f"dalle_lib.checks.preflight.{module}", stand_in)
     check = preflight().loc[row]
     assert not check["ok"]
     assert remedy in check["remedy"]
@@ -253,7 +253,7 @@ def test_a_gpu_that_torch_does_not_see_is_mentioned(tmp_path, monkeypatch):
 def test_a_peer_forks_whatever_pythons_default_is(tmp_path, default):
     code = (
         f"import multiprocessing, sys; from pathlib import Path; multiprocessing.set_start_method({default!r});"
-        "from dalle_lib.swarm import roles;"
+        "from dalle_lib.swarm.peer import main as roles;"
         "roles.PeerSettings = type('Any', (), {'load': lambda file: None});"
         "roles.play = lambda *_: print(multiprocessing.get_start_method(), flush=True); roles.main(Path(sys.argv[1]))"
     )

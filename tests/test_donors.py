@@ -8,7 +8,7 @@ import pytest
 import torch
 from one_hot import OneHotSwarm, one_hot_card
 
-from dalle_lib.swarm.donors import ExpectedState
+from dalle_lib.swarm.averaging.donors import ExpectedState
 
 TRAVEL = """
 import hivemind, torch

@@ -18,9 +18,9 @@ from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer, ValueWithExpiration, get_dht_time
 from one_hot import OneHotPeer, OneHotSwarm, one_hot_card
 
-from dalle_lib.swarm.matchmaking import MemberMatchmaking
-from dalle_lib.swarm.progress import PlausibleProgress
-from dalle_lib.swarm.trust import Introduction, Trust
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
+from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.trust import Introduction, Trust
 
 TOLERANCE = 0.02
 """What 8 and 16 bits may do to a sum of weights."""
@@ -220,8 +220,8 @@ def test_no_gradient_is_lost_while_updates_are_delayed(mini, swarm_folder, delay
 REUNION = """
 import sys, time, hivemind
 from hivemind.utils.crypto import RSAPrivateKey
-from dalle_lib.swarm.progress import PlausibleProgress
-from dalle_lib.swarm.trust import Trust
+from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.trust import Trust
 
 async def neighbours(dht, node):
     return [id for bucket in node.protocol.routing_table.buckets for id in bucket.nodes_to_peer_id]

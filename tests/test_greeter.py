@@ -11,7 +11,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PHandlerError
 from hivemind.proto.runtime_pb2 import Tensor
 from hivemind.utils.multiaddr import Multiaddr
 
-from dalle_lib.swarm.greeter import MOST, Greeter, dial_back, upload_mbps
+from dalle_lib.swarm.peer.greeter import MOST, Greeter, dial_back, upload_mbps
 
 
 async def slow_link(to: int, bits_per_second: float) -> asyncio.Server:

@@ -10,7 +10,8 @@ from PIL import Image
 
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import CACHE_SHARE, Progress, TextToImage, choose_best, downloads
+from dalle_lib.inference import Progress, TextToImage, choose_best, downloads
+from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
@@ -75,7 +76,9 @@ def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, mo
     other = draw(PROMPT, candidates=6, best=1, seed=2, **BOLD)
     assert not torch.equal(other.codes, drawing.codes[:6])
     each, of_text = cache_bytes(draw.model.config, torch.float32)
-    monkeypatch.setattr("dalle_lib.inference.free_memory", lambda _: int((8.5 * each + of_text) / CACHE_SHARE))
+    monkeypatch.setattr(
+        "dalle_lib.inference.text_to_image.free_memory", lambda _: int((8.5 * each + of_text) / CACHE_SHARE)
+    )
     assert draw.side_by_side(20) == 8
     assert draw.side_by_side(20, guidance=1.5) == 3
     assert torch.equal(draw(PROMPT, candidates=20, best=1, seed=1, **BOLD).codes, drawing.codes)

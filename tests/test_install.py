@@ -13,7 +13,7 @@ import torch
 from checkout import ROOT, publish_here, source_of
 
 import dalle_lib
-from dalle_lib import report
+from dalle_lib.checks import report
 
 JOIN = ROOT / "notebooks" / "01_join_training.ipynb"
 INSTALL = source_of(JOIN, "VERSION = ")

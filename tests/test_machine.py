@@ -14,16 +14,16 @@ from nbclient import NotebookClient
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dalle_lib import machine
+from dalle_lib.checks.preflight import preflight
+from dalle_lib.checks.report import LOG_LINES, problem_report, without_secrets
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.inference import TextToImage, choose_device
 from dalle_lib.machine import NotEnoughRoom, Platform, autocast_dtype, this_platform
-from dalle_lib.preflight import preflight
-from dalle_lib.report import LOG_LINES, problem_report, without_secrets
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
-from dalle_lib.swarm.events import EventLog
-from dalle_lib.swarm.trainer import Trainer
+from dalle_lib.swarm.peer.trainer import Trainer
+from dalle_lib.swarm.process.events import EventLog
 
 SECRET = "hf_" + "Q" * 34
 
@@ -135,7 +135,7 @@ def test_preflight_says_what_is_missing(monkeypatch, hub):
     table = preflight()
     assert list(table.columns) == ["needed", "here", "ok", "remedy"]
     assert table["ok"].all()
-    monkeypatch.setattr("dalle_lib.preflight.free_memory", lambda: 10**9)
+    monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
     assert not preflight().loc["free memory", "ok"]
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
     monkeypatch.setattr(Platform, "minutes_left", lambda _: 0.0)

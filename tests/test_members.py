@@ -13,7 +13,7 @@ from one_hot import OneHotSwarm, give_token, one_hot_card
 from dalle_lib.auth import Authority, Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerFailed, PeerSettings, join
-from dalle_lib.swarm.membership import IDENTITY, TOKEN
+from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
 
 SCRIPT = Path(__file__).parent / "stranger.py"
 

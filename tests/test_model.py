@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dalle_lib.checkpoint import load_model, save_model
+from dalle_lib.inference.published import load_published, save_published
 from dalle_lib.model import DALLE, ModelConfig, generate
 from dalle_lib.model.reference import inference_name, reference_names
 from dalle_lib.model.reversible import Layer, run_reversibly
 from dalle_lib.model.rotary import rotary_angles
-from dalle_lib.published import load_published, save_published
 
 GOLDEN = load_file(DATA / "dalle_small.safetensors")
 TOLERANCES = json.loads((DATA / "dalle_small.json").read_text())["tolerances"]

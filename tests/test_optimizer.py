@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dalle_lib.measurement.probe import cpu_peak
+from dalle_lib.measurement.worker import cpu_peak
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.optimizer import LAMB8bit, blockwise, lamb, linear_warmup_schedule, parameter_groups
 

@@ -15,7 +15,7 @@ from conftest import living, processes_of
 
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join, join_run
-from dalle_lib.swarm.events import EventLog, read_events
+from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
 PARENT = """
@@ -37,7 +37,7 @@ def bootstrap(folder) -> Peer:
 def supervise(folder, stdin, first_line: str = "") -> subprocess.Popen:
     """Return the supervisor of a connected bootstrap peer, started as a service manager would."""
     PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1").save(folder / "settings.json")
-    command = [sys.executable, "-m", "dalle_lib.swarm.supervisor", str(folder)]
+    command = [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(folder)]
     supervisor = subprocess.Popen(command, stdin=stdin, bufsize=0, start_new_session=True)
     if first_line:
         supervisor.stdin.write(first_line.encode())
@@ -86,7 +86,7 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
 
 
 def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
     port = 10 * secrets.randbelow(1000) + 20_000
     settings = PeerSettings(run="emoji-mini", role="bootstrap", name="ada", host="127.0.0.1", port=port)
     crew = join_run(settings, swarm_folder)

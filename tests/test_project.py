@@ -14,7 +14,7 @@ import dalle_lib
 
 def test_importing_the_package_loads_nothing_heavy_and_changes_nothing():
     code = (
-        "import sys, threading, logging, dalle_lib, dalle_lib.swarm.supervisor;"
+        "import sys, threading, logging, dalle_lib, dalle_lib.swarm.process.supervisor;"
         "heavy = {'torch', 'hivemind', 'transformers', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy; assert threading.active_count() == 1; assert not logging.getLogger().handlers"
     )
@@ -27,8 +27,8 @@ def test_a_peer_needs_the_swarm_extra_alone():
     )
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({others.split()}));"  # None there makes an import fail
-        "import dalle_lib.cli, dalle_lib.dashboard.watching, dalle_lib.swarm.trainer;"
-        "from dalle_lib.report import problem_report; print(problem_report())"
+        "import dalle_lib.cli, dalle_lib.dashboard.watching, dalle_lib.swarm.peer.trainer;"
+        "from dalle_lib.checks.report import problem_report; print(problem_report())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert "free memory" in done.stdout, done.stderr

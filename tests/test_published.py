@@ -18,8 +18,8 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from dalle_lib.checkpoint import sha256_of
 from dalle_lib.inference import PAPER, TextToImage
+from dalle_lib.inference.published import PaperFiles, load_published, save_published
 from dalle_lib.model import DALLE, ModelConfig, generate_rows
-from dalle_lib.published import PaperFiles, load_published, save_published
 from dalle_lib.vqgan import VQGAN, VQGANConfig
 
 SHALLOW = replace(ModelConfig.paper(), depth=2)

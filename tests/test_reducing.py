@@ -7,8 +7,8 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import BannedException, TensorPartContainer
 
-from dalle_lib.swarm.reducing import RESULT_BOUND, Parts, Reducer
-from dalle_lib.swarm.trust import Trust
+from dalle_lib.swarm.averaging.reducing import RESULT_BOUND, Parts, Reducer
+from dalle_lib.swarm.averaging.trust import Trust
 
 SHAPES = (torch.Size([5]), torch.Size([3]))
 TRUST = Trust(max_weight=100.0)

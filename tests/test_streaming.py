@@ -5,12 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dalle_lib.run import RunCard
+from dalle_lib.run import RunCard, batches_of
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, read_codes, stream_codes, write_codes
 from dalle_lib.streaming.batches import training_batches
 from dalle_lib.streaming.tokenizer import PADDING_ID
-from dalle_lib.swarm import PeerSettings
-from dalle_lib.swarm.trainer import batches_of
 
 FORMAT = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="a" * 64)
 TOKEN = "hf_madeUpForThisTest"
@@ -110,7 +108,7 @@ def test_a_private_run_trains_on_private_data(mini, hub, tmp_path):
     hub.files["owner/run/run.json"] = mini.with_changes(data=data).model_dump_json().encode()
     hub.private = dict.fromkeys(["owner/run", "owner/codes"], TOKEN)
     card = RunCard.load("owner/run", TOKEN)
-    assert len(next(batches_of(card, PeerSettings(run="owner/run", batch_size=5)))) == 5
+    assert len(next(batches_of(card, batch_size=5, seed=0))) == 5
 
 
 def test_captions_are_cut_and_padded(mini):

@@ -13,11 +13,11 @@ from conftest import living
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.dashboard.panel import panel_html
+from dalle_lib.run import initial_model
 from dalle_lib.swarm import PeerSettings, local_swarm
-from dalle_lib.swarm.history import counted_by, epochs_of, names_of, samples_of
-from dalle_lib.swarm.state import MODEL
-from dalle_lib.swarm.status import SwarmStatus
-from dalle_lib.swarm.trainer import initial_model
+from dalle_lib.swarm.peer.state import MODEL
+from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, samples_of
+from dalle_lib.swarm.process.status import SwarmStatus
 
 EPOCHS = 6
 
@@ -112,11 +112,12 @@ from pathlib import Path
 import torch
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerSettings
-from dalle_lib.swarm.events import EventLog
-from dalle_lib.swarm.membership import Membership
-from dalle_lib.swarm.metrics import MetricsBoard
-from dalle_lib.swarm.roles import connect
-from dalle_lib.swarm.trainer import Trainer, batches_of
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.peer.main import connect
+from dalle_lib.run import batches_of
+from dalle_lib.swarm.peer.trainer import Trainer
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
 settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
@@ -129,7 +130,7 @@ before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))
     trainer.optimizer.opt.param_groups[0]["params"][0].fill_(float("nan"))
-batch = next(batches_of(card, settings))
+batch = next(batches_of(card, settings.batch_size, settings.data_seed))
 trainer.step(batch)
 assert trainer.samples == 0, "a batch whose loss is not a number was counted"
 after = list(trainer.model.parameters())

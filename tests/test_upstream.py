@@ -27,7 +27,7 @@ from hivemind.utils import MPFuture, MSGPackSerializer, get_dht_time
 from hivemind.utils.asyncio import as_aiter
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from dalle_lib.swarm.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ def codecs(name: str) -> SizeAdaptiveCompression:
         return SizeAdaptiveCompression(
             EIGHT_BIT_FROM, less=Float16Compression(), greater_equal=Uniform8BitQuantization()
         )
-    from dalle_lib.swarm import codec
+    from dalle_lib.swarm.averaging import codec
 
     codec.install()
     return codec.compression(EIGHT_BIT_FROM)

@@ -3,8 +3,9 @@
 Names are imported when first used: whoever only reads or issues tokens needs no hivemind.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from dalle_lib.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dalle_lib.auth.authority import Authority
@@ -13,40 +14,13 @@ if TYPE_CHECKING:
     from dalle_lib.auth.roster import Roster, TokenValidator, find_token, publish_token, token_key
     from dalle_lib.auth.tokens import AccessToken, Refused, Role
 
-_HOMES = {
-    "AccessToken": "tokens",
-    "Authority": "authority",
-    "Identity": "identity",
-    "Members": "members",
-    "Refused": "tokens",
-    "Role": "tokens",
-    "Roster": "roster",
-    "TokenValidator": "roster",
-    "clock_offset_s": "members",
-    "current_token": "members",
-    "find_token": "roster",
-    "publish_token": "roster",
-    "token_key": "roster",
-}
-
-__all__ = [
-    "AccessToken",
-    "Authority",
-    "Identity",
-    "Members",
-    "Refused",
-    "Role",
-    "Roster",
-    "TokenValidator",
-    "clock_offset_s",
-    "current_token",
-    "find_token",
-    "publish_token",
-    "token_key",
-]
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "authority": ("Authority",),
+        "identity": ("Identity",),
+        "members": ("Members", "clock_offset_s", "current_token"),
+        "roster": ("Roster", "TokenValidator", "find_token", "publish_token", "token_key"),
+        "tokens": ("AccessToken", "Refused", "Role"),
+    },
+)

@@ -3,9 +3,9 @@
 from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
-from dalle_lib.swarm.history import epochs_of, last_round, samples_of
-from dalle_lib.swarm.process import Peer
-from dalle_lib.swarm.status import SwarmStatus
+from dalle_lib.swarm.process.history import epochs_of, last_round, samples_of
+from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.status import SwarmStatus
 
 _STYLE = """
 <style>

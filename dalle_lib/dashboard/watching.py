@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from io import TextIOBase
 
+from dalle_lib.checks.report import problem_report
 from dalle_lib.machine import this_platform
-from dalle_lib.report import problem_report
-from dalle_lib.swarm.history import epochs_of, last_round
-from dalle_lib.swarm.process import Peer, PeerFailed
+from dalle_lib.swarm.process.history import epochs_of, last_round
+from dalle_lib.swarm.process.join import Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
 

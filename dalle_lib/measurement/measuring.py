@@ -85,7 +85,7 @@ def measure(
         job["length"] = length
         if blocks is not None:
             save_tensors(Path(folder) / "blocks.safetensors", {"blocks": blocks}, {})
-        command = [sys.executable, "-m", "dalle_lib.measurement.probe"]
+        command = [sys.executable, "-m", "dalle_lib.measurement.worker"]
         done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
     if done.returncode == 0:
         return replace(result, **json.loads(done.stdout.splitlines()[-1]))

@@ -4,30 +4,22 @@ Names are imported when first used: the supervisor of each peer must start quick
 loads neither torch nor hivemind.
 """
 
-import importlib
 from typing import TYPE_CHECKING
 
+from dalle_lib.lazy import lazy_names
+
 if TYPE_CHECKING:
-    from dalle_lib.swarm.crew import Crew, join_run
-    from dalle_lib.swarm.local import LocalSwarm, local_swarm
-    from dalle_lib.swarm.process import Peer, PeerFailed, join
-    from dalle_lib.swarm.settings import PeerSettings
+    from dalle_lib.swarm.process.crew import Crew, join_run
+    from dalle_lib.swarm.process.join import Peer, PeerFailed, join
+    from dalle_lib.swarm.process.local import LocalSwarm, local_swarm, private_swarm, take_part
+    from dalle_lib.swarm.process.settings import PeerSettings
 
-_HOMES = {
-    "Crew": "crew",
-    "LocalSwarm": "local",
-    "Peer": "process",
-    "PeerFailed": "process",
-    "PeerSettings": "settings",
-    "join": "process",
-    "join_run": "crew",
-    "local_swarm": "local",
-}
-
-__all__ = ["Crew", "LocalSwarm", "Peer", "PeerFailed", "PeerSettings", "join", "join_run", "local_swarm"]
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "process.crew": ("Crew", "join_run"),
+        "process.join": ("Peer", "PeerFailed", "join"),
+        "process.local": ("LocalSwarm", "local_swarm", "private_swarm", "take_part"),
+        "process.settings": ("PeerSettings",),
+    },
+)

@@ -1,0 +1,1 @@
+"""Averaging between peers, on hivemind: who meets, what is sent, and what is believed."""

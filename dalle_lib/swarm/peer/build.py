@@ -1,0 +1,52 @@
+"""The optimizer that a run's card describes."""
+
+import hivemind
+import torch
+from hivemind.utils.crypto import RSAPrivateKey
+
+from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.local_updates import LocalUpdateOptimizer
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.averaging.trust import Trust
+
+
+def build_optimizer(
+    card: RunCard,
+    model: torch.nn.Module,
+    dht: hivemind.DHT,
+    trust: Trust | None = None,
+    private_key: RSAPrivateKey | None = None,
+) -> CollaborativeOptimizer:
+    """Return the run's optimizer over `model`, connected to its peers.
+
+    `trust` is what the card says unless given; `private_key` signs this peer's progress, or else a new key does.
+    """
+    settings, groups = card.optimizer, parameter_groups(model, card.optimizer.weight_decay)
+    options = shared_options(card, dht, trust or Trust.of(card)) | {"params": groups, "private_key": private_key}
+
+    def lamb(groups: list[dict]) -> LAMB8bit:
+        return LAMB8bit(
+            groups,
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            max_grad_norm=settings.max_grad_norm,
+            max_weight_norm=settings.max_weight_norm,
+            bits=settings.bits,
+        )
+
+    def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+        return linear_warmup_schedule(optimizer, settings.warmup_epochs, settings.total_epochs)
+
+    if card.averaging.strategy == "gradients":
+        return CollaborativeOptimizer(optimizer=lamb, scheduler=schedule, **options)
+    inner = lamb(groups)
+    return LocalUpdateOptimizer(
+        inner=inner,
+        inner_schedule=schedule(inner),
+        outer_lr=card.averaging.outer_lr,
+        outer_momentum=card.averaging.outer_momentum,
+        **options,
+    )

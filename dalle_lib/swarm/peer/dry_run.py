@@ -1,0 +1,177 @@
+"""What a peer would meet here: codecs, p2pd and a run's first peers, tried before anything is joined.
+
+All of it happens in a process of its own: hivemind forks, which a notebook's kernel must not, and what hangs is ended
+with all that it started.
+"""
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dalle_lib.swarm.process.settings import PeerSettings
+
+TIMEOUT_S = 150.0
+START_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What was found, as far as it came. A problem is None where there is none."""
+
+    codecs: str | None
+    """What is wrong with the codecs."""
+    p2pd: str | None
+    """Why it does not start."""
+    addresses: Sequence[str] = ()
+    """Where p2pd listens."""
+    first_peers: dict[str, str | None]
+    """Why each of the run's first peers does not answer, by its id, or by its address if that names none."""
+    greeting: str | None = "no first peer answers"
+    """Why no first peer could be asked to dial back."""
+    reached: int | None = None
+    """The port on which a first peer reached us, 0 if it could not; None where it was not tried."""
+    ahead: float | None = None
+    """Seconds by which our clock is ahead of that peer's."""
+    upload: str | None = "no first peer answers"
+    """Why the upload was not measured."""
+    mbps: float | None = None
+    """Megabits a second from here to that peer."""
+
+
+def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Findings:
+    """Return what a peer with `settings` would meet, and end whatever was started for it."""
+    asked = {
+        "first_peers": list(first_peers),
+        "host": settings.host,
+        "port": settings.port,
+        "client_mode": settings.client_mode,
+    }
+    with tempfile.TemporaryFile("w+") as told, tempfile.TemporaryFile("w+") as complaints:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "dalle_lib.swarm.peer.dry_run", json.dumps(asked)],
+            stdin=subprocess.DEVNULL, stdout=told, stderr=complaints, process_group=0,
+        )  # fmt: skip
+        try:
+            child.wait(timeout_s)
+            end = "it ended early"
+        except subprocess.TimeoutExpired:
+            end = f"it hung for {timeout_s:.0f} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        for file in told, complaints:
+            file.seek(0)
+        facts = {key: value for line in told if line.startswith("{") for key, value in json.loads(line).items()}
+        last_words = complaints.read().strip().splitlines()[-1:]
+    end = ": ".join([end, *last_words])
+    unfinished = {"codecs": end, "p2pd": end, "first_peers": dict.fromkeys(first_peers, end)}
+    return Findings(**{**unfinished, **facts})
+
+
+def main(asked: dict) -> None:
+    """Try one thing after another, and tell each as a line of JSON as soon as it is known."""
+    import hivemind
+
+    from dalle_lib.swarm.averaging import codec
+
+    multiprocessing.set_start_method("fork", force=True)
+    try:
+        codec.install()
+        _tell(codecs=None)
+    except Exception as error:  # whatever it is, a peer would fail of it
+        _tell(codecs=_in_one_line(error))
+    try:
+        # p2pd would share the port with another p2pd, and each would get some of the other's connections.
+        socket.create_server((asked["host"], asked["port"])).close()
+        dht = hivemind.DHT(
+            start=True,
+            host_maddrs=[f"/ip4/{asked['host']}/tcp/{asked['port']}"],
+            client_mode=asked["client_mode"],
+            startup_timeout=START_TIMEOUT_S,
+        )
+    except Exception as error:
+        _tell(p2pd=_in_one_line(error))
+        return
+    asyncio.run(_meet(dht, asked["first_peers"]))
+    dht.shutdown()
+
+
+async def _meet(dht, first_peers: Sequence[str]) -> None:
+    p2p = await dht.replicate_p2p()
+    _tell(p2pd=None, addresses=[str(address) for address in await p2p.get_visible_maddrs()])
+    by_peer: dict[str, list[str]] = {}
+    for address in first_peers:
+        where, _, peer = address.rpartition("/p2p/")
+        by_peer.setdefault(peer if where else address, []).append(where)
+    problems = await asyncio.gather(*(_connect(p2p, peer, addresses) for peer, addresses in by_peer.items()))
+    _tell(first_peers=dict(zip(by_peer, problems, strict=True)))
+    for peer, problem in zip(by_peer, problems, strict=True):
+        if problem is None and await _is_greeted(p2p, peer):
+            break
+
+
+async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
+    """Return why `peer` cannot be reached at any of `addresses`, or None if it can."""
+    from hivemind.p2p import PeerID
+    from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+    from hivemind.utils.multiaddr import Multiaddr
+
+    try:
+        peer_id, dialled = PeerID.from_base58(peer), [Multiaddr(address) for address in addresses]
+    except ValueError:
+        return "it is no address: expected one like /ip4/…/tcp/…/p2p/…"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await p2p._client.connect(peer_id, dialled)  # hivemind has no public way to try one peer
+    except TimeoutError:
+        return f"{', '.join(addresses)}: no answer within {CONNECT_TIMEOUT_S:.0f} s"
+    except ControlFailure as error:
+        tried = re.findall(r"\* \[(\S+)\] ([^\n]*)", str(error))
+        return ", ".join(f"{address}: {why}" for address, why in tried) or _in_one_line(error)
+    return None
+
+
+async def _is_greeted(p2p, peer: str) -> bool:
+    """Tell what a first peer answers to a newcomer, and return whether it did."""
+    from hivemind.p2p import PeerID
+
+    from dalle_lib.swarm.peer.greeter import dial_back, upload_mbps
+
+    addresses = map(str, await p2p.get_visible_maddrs(latest=True))
+    ports = sorted({int(port) for address in addresses for port in re.findall(r"/tcp/(\d+)", address)})
+    try:
+        _tell(greeting=None, **await dial_back(p2p, PeerID.from_base58(peer), ports))
+    except Exception as error:  # of a stranger any answer is possible
+        _tell(greeting=f"{peer}: {_in_one_line(error)}", upload=f"{peer}: {_in_one_line(error)}")
+        return False
+    try:
+        _tell(upload=None, mbps=await upload_mbps(p2p, PeerID.from_base58(peer)))
+    except Exception as error:
+        _tell(upload=f"{peer}: {_in_one_line(error)}")
+    return True
+
+
+def _tell(**facts) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
+    # hivemind leaves threads behind that would keep the process alive.
+    os._exit(0)

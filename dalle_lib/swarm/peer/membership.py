@@ -1,0 +1,77 @@
+"""What makes a peer a member of its run: an identity that stays, and, where the run asks for it, a token."""
+
+from pathlib import Path
+
+import hivemind
+from hivemind.dht.validation import RecordValidatorBase
+
+from dalle_lib.auth import (
+    AccessToken,
+    Identity,
+    Members,
+    Roster,
+    TokenValidator,
+    clock_offset_s,
+    current_token,
+    publish_token,
+)
+from dalle_lib.auth.clocks import TOLERATED_S
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.trust import Trust
+
+IDENTITY, TOKEN = "identity.key", "access.token"
+
+
+class Membership:
+    """A peer's identity and token, both in files of its folder, and what follows from them."""
+
+    def __init__(self, card: RunCard, folder: Path) -> None:
+        """Take what is in the folder. Raises ValueError if the run wants a token, and there is none that is valid."""
+        self.card, self.folder = card, folder
+        self.identity = Identity.load_or_create(folder / IDENTITY)
+        self.authorizer: Members | None = None
+        if card.members is not None:
+            self.authorizer = Members(self.identity, self._token(), card.members.authority, card.name)
+
+    def _token(self) -> AccessToken:
+        file = self.folder / TOKEN
+        if not file.exists():
+            raise ValueError(
+                f"run {self.card.name!r} is for members: expected an access token in {file}. Ask the organiser for "
+                f"one for peer {self.identity.peer_id}, and start again."
+            )
+        return AccessToken.from_bytes(file.read_bytes())
+
+    @property
+    def identity_file(self) -> str:
+        """From which hivemind takes this peer's id."""
+        return str(self.folder / IDENTITY)
+
+    def validators(self) -> list[RecordValidatorBase]:
+        """Return what keeps false tokens out of the hash table."""
+        if self.card.members is None:
+            return []
+        return [TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
+
+    def publish(self, dht: hivemind.DHT) -> None:
+        """Put the token where others look it up; to be done again from time to time, as holders come and go."""
+        if self.authorizer is not None:
+            publish_token(dht, current_token(dht), self.card.key)
+
+    def trust(self, dht: hivemind.DHT) -> Trust:
+        """Return by whom and by what this peer's averagers go."""
+        if self.authorizer is None:
+            return Trust.of(self.card)
+        roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht)
+        roster.learn(self.identity.peer_id, self.authorizer.token)
+        return Trust.of(self.card, roster=roster, token=self.authorizer.token.to_bytes())
+
+    def clock_problem(self, dht: hivemind.DHT) -> str | None:
+        """Return what is wrong with this computer's clock, by those of other members, or None."""
+        offset_s = None if self.authorizer is None else clock_offset_s(dht)
+        if offset_s is None or abs(offset_s) <= TOLERATED_S:
+            return None
+        direction = "ahead of" if offset_s > 0 else "behind"
+        return (
+            f"this computer's clock is {abs(offset_s):.0f} s {direction} the other members': set it, or they refuse you"
+        )

@@ -1,0 +1,50 @@
+"""All that is needed to go on from an epoch, in memory."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that is needed to go on from an epoch."""
+
+    epoch: int
+    parameters: list[torch.Tensor]
+    """In the order of the optimizer's groups."""
+    statistics: dict
+    """The optimizer's state dict."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no parameter holds NaN or infinity."""
+        return bool(torch.stack([p.isfinite().all() for p in self.parameters]).all())
+
+
+def take_snapshot(optimizer: CollaborativeOptimizer) -> Snapshot:
+    """Return a copy of the parameters and statistics, after waiting for an update under way."""
+    averager = optimizer.state_averager
+    averager.step(wait_for_delayed_updates=True)
+    with torch.no_grad(), averager.lock_averaged_tensors:
+        parameters = [p.detach().clone() for group in optimizer.opt.param_groups for p in group["params"]]
+        return Snapshot(optimizer.local_epoch, parameters, copy.deepcopy(optimizer.opt.state_dict()))
+
+
+def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> None:
+    """Go back to `snapshot`; gradients since then are dropped. If the others are ahead, the next step follows them."""
+    averager = optimizer.state_averager
+    averager.step(wait_for_delayed_updates=True)
+    with torch.no_grad(), averager.lock_averaged_tensors:
+        parameters = [p for group in optimizer.opt.param_groups for p in group["params"]]
+        torch._foreach_copy_(parameters, snapshot.parameters)
+        optimizer.opt.load_state_dict(copy.deepcopy(snapshot.statistics))
+    averager._apply_optimizer_parameters_()
+    averager.local_epoch = snapshot.epoch
+    averager._update_scheduler()
+    optimizer.grad_averager.reset_accumulated_grads_()
+    optimizer.tracker.report_local_progress(snapshot.epoch, samples_accumulated=0)
+    if not optimizer.client_mode:
+        averager.state_sharing_priority = snapshot.epoch

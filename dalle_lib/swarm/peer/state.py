@@ -1,0 +1,46 @@
+"""A peer's progress on disk, from which it goes on when it starts again in the same folder."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from dalle_lib.checkpoint import load_tensors, save_model, save_tensors
+from dalle_lib.model import DALLE
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
+from dalle_lib.swarm.process.join import MODEL
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
+    """Write the model, and what the optimizer needs to go on with it."""
+    snapshot = take_snapshot(optimizer)
+    tensors = {f"parameter.{i}": parameter for i, parameter in enumerate(snapshot.parameters)}
+    for i, statistics in snapshot.statistics["state"].items():
+        tensors.update({f"{name}.{i}": value for name, value in statistics.items()})
+    save_model(folder / MODEL, model, snapshot.epoch)
+    groups = json.dumps(snapshot.statistics["param_groups"])
+    metadata = {"fingerprint": card.fingerprint, "epoch": str(snapshot.epoch), "param_groups": groups}
+    save_tensors(folder / OPTIMIZER, tensors, metadata)
+
+
+def load_state(folder: Path, card: RunCard) -> Snapshot | None:
+    """Return what `save_state` wrote for this run, or None if there is nothing, or only another run's."""
+    if not (folder / OPTIMIZER).exists():
+        return None
+    tensors, metadata = load_tensors(folder / OPTIMIZER)
+    if metadata.get("fingerprint") != card.fingerprint:
+        return None
+    statistics: dict[int, dict[str, torch.Tensor]] = {}
+    parameters = {}
+    for key, value in tensors.items():
+        name, index = key.rsplit(".", 1)
+        if name == "parameter":
+            parameters[int(index)] = value
+        else:
+            statistics.setdefault(int(index), {})[name] = value
+    state_dict = {"state": statistics, "param_groups": json.loads(metadata["param_groups"])}
+    return Snapshot(int(metadata["epoch"]), [parameters[i] for i in range(len(parameters))], state_dict)

@@ -1,0 +1,166 @@
+"""A peer as a process of its own: start it, follow it, make it leave.
+
+A peer runs under a supervisor (dalle_lib.swarm.process.supervisor) in a session of its own. The pipe to its standard
+input is its leash: a line `stop`, or the end of the pipe however it came about, makes it leave cleanly. So a peer never
+outlives the program that started it, and a crashed thread or a stopped notebook cell does not end it.
+
+The first line on that pipe, before the leash, is a Hugging Face token, or empty. It is in no file, argument or
+environment variable, where others could read it. A supervisor on a terminal or on /dev/null expects no such line.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dalle_lib.swarm.process.events import EVENTS, read_events
+from dalle_lib.swarm.process.settings import PeerSettings
+
+SETTINGS = "settings.json"
+LOCK = "peer.lock"
+LOG = "peer.log"
+OUTPUT = "output.txt"
+PID = "supervisor.pid"
+MODEL = "model.safetensors"
+"""The model as this peer last saved it."""
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""What huggingface_hub reads; a peer that is given a token inherits none."""
+LEAVE_TIMEOUT_S = 60.0
+"""A peer that takes longer than this to leave is ended by its supervisor."""
+
+# A leash must outlive the variable that a notebook cell overwrites, or running the cell again would end the peer.
+_LEASHES: dict[Path, subprocess.Popen] = {}
+
+
+class PeerFailed(RuntimeError):
+    """A peer's process ended with an error."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A running or finished peer, known by its folder."""
+
+    folder: Path
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process holds the folder's lock."""
+        if not self.folder.exists():
+            return False
+        try:
+            with FileLock(self.folder / LOCK, timeout=0):
+                return False
+        except Timeout:
+            return True
+
+    def events(self) -> list[dict]:
+        """Return what it has told since it last started."""
+        return read_events(self.folder)
+
+    def log_tail(self, lines: int = 20) -> str:
+        """Return the end of its log, or of its raw output if that is all there is."""
+        for name in LOG, OUTPUT:
+            file = self.folder / name
+            if file.exists() and (text := file.read_text(encoding="utf-8", errors="replace").strip()):
+                return "\n".join(text.splitlines()[-lines:])
+        return "(no log)"
+
+    def wait_for(self, event: str, timeout_s: float = 120.0) -> dict:
+        """Return the first event of that kind. Raises PeerFailed if the peer ends, or stays silent, without it."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            running = self.is_running
+            found = [e for e in self.events() if e["event"] == event]
+            if found:
+                return found[0]
+            if not running:
+                break
+            time.sleep(0.1)
+        raise PeerFailed(
+            f"expected the peer in {self.folder} to report {event!r}, but it "
+            f"{'is still silent' if self.is_running else 'ended'}. Its log ends:\n{self.log_tail()}"
+        )
+
+    def ask_to_stop(self) -> None:
+        """Ask it to leave, and return at once."""
+        if self.folder.resolve() in _LEASHES:
+            _LEASHES[self.folder.resolve()].stdin.close()
+        elif self.is_running:
+            os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+
+    def stop(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
+        """Ask it to leave, and return when it has. Raises PeerFailed if it has not after `timeout_s`."""
+        self.ask_to_stop()
+        self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
+        """Return when it has ended. Raises PeerFailed if it has not after `timeout_s`, or if it ended by an error."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_running:
+            if time.monotonic() > deadline:
+                raise PeerFailed(f"the peer in {self.folder} runs on after {timeout_s:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.05)
+        _release(self.folder.resolve())
+        failures = [e for e in self.events() if e["event"] == "failed"]
+        if failures:
+            raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
+
+
+def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:
+    """Start a peer in `folder`, or return the one that already runs there, which keeps the token it started with.
+
+    `token` is a Hugging Face token that can read the run and its data, if they are private. Raises ValueError if it
+    cannot be one, or if the peer that runs there takes part in another run.
+    """
+    token = (token or "").strip()
+    if not re.fullmatch("[!-~]*", token):
+        raise ValueError("expected a token of one word, but it holds spaces or unusual characters: copy it again.")
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    peer = Peer(folder)
+    if peer.is_running:
+        if (other := PeerSettings.load(folder / SETTINGS).run) != settings.run:
+            raise ValueError(f"the peer in {folder} still takes part in {other}: stop it, or take another folder.")
+        return peer
+    _release(folder)
+    settings.save(folder / SETTINGS)
+    hidden = {*_TOKENS, token} if token else set()
+    events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
+    with open(folder / OUTPUT, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(folder)],
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not {name, value.strip()} & hidden},
+        )
+    _LEASHES[folder] = process
+    hand_on(token, process)
+    while process.poll() is None and not (
+        (folder / EVENTS).exists() and (folder / EVENTS).stat().st_size > events_before
+    ):
+        time.sleep(0.02)
+    return peer
+
+
+def hand_on(token: str, process: subprocess.Popen) -> None:
+    """Give a new process its first line; one that has already ended needs none."""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(f"{token}\n".encode())
+
+
+def _release(folder: Path) -> None:
+    """Forget the leash of a peer that has ended, and collect its exit code."""
+    process = _LEASHES.pop(folder, None)
+    if process is not None:
+        process.stdin.close()
+        process.wait()

@@ -1,0 +1,81 @@
+"""The parent of a peer's process: holds its lock, passes on token and wish to leave, and leaves nothing behind.
+
+hivemind forks several processes; if the peer is killed they would live on and look like a peer. The supervisor ends
+the whole process group when the peer's main process has ended, however it ended. It imports nothing heavy.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dalle_lib.swarm.process.events import STARTED, EventLog
+from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
+from dalle_lib.swarm.process.settings import PeerSettings
+
+ALREADY_RUNNING = 75
+
+
+def main(folder: Path) -> int:
+    """Run the peer of `folder` to its end; return its exit code."""
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return _supervise(folder)
+    except Timeout:
+        return ALREADY_RUNNING
+
+
+def _supervise(folder: Path) -> int:
+    events = EventLog(folder)
+    settings = PeerSettings.load(folder / SETTINGS)
+    token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder)],
+        stdin=subprocess.PIPE,
+        bufsize=0,
+        process_group=0,
+        env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+    )
+    hand_on(token, child)
+    (folder / PID).write_text(str(os.getpid()))
+    events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
+    leave = threading.Event()
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, lambda *_: leave.set())
+    if follows_stdin():
+        threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
+    while child.poll() is None and not leave.wait(0.1):
+        pass
+    child.stdin.close()
+    try:
+        code = child.wait(LEAVE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        code = -signal.SIGKILL
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if code != 0:
+        events.write("failed", error=f"the peer's process ended with exit code {code}.", exit_code=code)
+    events.write("ended", exit_code=code)
+    return code
+
+
+def follows_stdin() -> bool:
+    """Whether standard input can tell us to leave: a pipe or a terminal can, /dev/null (a service's) cannot."""
+    return sys.stdin is not None and (sys.stdin.isatty() or not os.path.samefile("/dev/null", "/dev/stdin"))
+
+
+def _watch_stdin(leave: threading.Event) -> None:
+    for line in sys.stdin:
+        if line.strip() == "stop":
+            break
+    leave.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
