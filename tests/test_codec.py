@@ -10,7 +10,8 @@ from hivemind.compression.floating import Float16Compression
 from hivemind.compression.serialization import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.proto import runtime_pb2
 
-from dalle_lib.swarm import PeerSettings, codec
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.codec import Float16, Uncompressed, Uniform8Bit
 from dalle_lib.swarm.process.events import read_events
 from dalle_lib.swarm.process.join import SETTINGS
