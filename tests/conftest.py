@@ -181,3 +181,16 @@ def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
 def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the codes of small pictures attend in one strip, or in several, as those of large pictures do."""
     monkeypatch.setattr("dalle_lib.model.attention.STRIP", request.param)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-try", action="store_true", help="run a failed test with real peers once more")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that start real peers, which may miss each other on a busy machine."""
+    for item in items:
+        if "swarm_folder" in item.fixturenames or item.get_closest_marker("chaos"):
+            item.add_marker("peers")
+        if config.getoption("second_try") and item.get_closest_marker("peers"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
