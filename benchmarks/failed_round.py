@@ -218,11 +218,13 @@ def main(study: Study) -> None:
         arm: [train(study, arm, seed) for seed in range(study.seeds)] for arm in tqdm([never, *arms], desc="arms")
     }
     figures = {arm: summary(results, outcomes[never]) for arm, results in outcomes.items()}
+    named = {f"{arm.who}, {arm.rate:.0%}, {arm.answer}": figures[arm] for arm in arms}
     print(
         json.dumps(
             {
-                "figure": {f"{arm.who}, {arm.rate:.0%}, {arm.answer}": figures[arm] for arm in arms},
+                "figure": named,
                 "reference": figures[never],
+                "ratio": {name: row["ratio"] for name, row in named.items()},
                 "study": vars(study) | {"rates": list(study.rates)},
                 "machine": f"{platform.machine()}, torch {torch.__version__}",
             },

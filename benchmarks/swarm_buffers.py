@@ -11,6 +11,7 @@ import json
 
 import hivemind
 import torch
+from memory import describe_machine
 
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE
@@ -38,7 +39,8 @@ def main() -> None:
     ram = ("master copies", "offloaded state", "averaging buffers")
     reference = expected.gpu["averaging buffers"] + 4 * count + sum(expected.ram[term] for term in ram)
     figure = sum(made.values())
-    print(json.dumps({"figure": figure / count, "reference": reference / count, "ratio": figure / reference}, indent=1))
+    result = {"figure": figure / count, "reference": reference / count, "ratio": figure / reference}
+    print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
     optimizer.shutdown()
     dht.shutdown()
 

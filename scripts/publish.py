@@ -143,9 +143,9 @@ def fold(cell: dict) -> None:
     """
     if not re.match("# @title .*" + re.escape(FORM), "".join(cell["source"])):
         return
-    cell["metadata"]["cellView"] = "form"
-    if "parameters" not in cell["metadata"].get("tags", []):
-        cell["metadata"]["jupyter"] = {"source_hidden": True}
+    cell["metadata"] |= {"cellView": "form", "jupyter": {"source_hidden": True}}
+    if "parameters" in cell["metadata"].get("tags", []):
+        del cell["metadata"]["jupyter"]
 
 
 def version() -> str:
