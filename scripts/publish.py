@@ -137,15 +137,9 @@ class Repository:
 
 
 def fold(cell: dict) -> None:
-    """Hide the code of a cell whose title asks for a form: in Colab, and in Jupyter if no settings are in it.
-
-    Jupyter shows no forms, so a cell of settings stays open there.
-    """
-    if not re.match("# @title .*" + re.escape(FORM), "".join(cell["source"])):
-        return
-    cell["metadata"] |= {"cellView": "form", "jupyter": {"source_hidden": True}}
-    if "parameters" in cell["metadata"].get("tags", []):
-        del cell["metadata"]["jupyter"]
+    """Hide the code of a cell whose title asks for a form, in Colab and in Jupyter."""
+    if re.match("# @title .*" + re.escape(FORM), "".join(cell["source"])):
+        cell["metadata"] |= {"cellView": "form", "jupyter": {"source_hidden": True}}
 
 
 def version() -> str:

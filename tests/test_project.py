@@ -80,16 +80,12 @@ def test_the_repository_moves_by_one_command_and_back(tmp_path):
     assert texts() == before, "a tag that is not the version changes nothing"
 
 
-def test_forms_are_folded_away_and_settings_stay_open_in_jupyter():
+def test_policy_and_install_cells_are_folded_away():
     for notebook in NOTEBOOKS:
         cells = json.loads(notebook.read_text())["cells"]
-        forms = [cell for cell in cells if cell["metadata"].get("cellView") == "form"]
-        titled = [cell for cell in cells if cell["source"] and 'display-mode: "form"' in cell["source"][0]]
-        assert forms == titled
-        for cell in forms:
-            is_settings = "parameters" in cell["metadata"].get("tags", [])
-            assert cell["metadata"].get("jupyter") == (None if is_settings else {"source_hidden": True})
-        code = "".join("".join(cell["source"]) for cell in forms)
+        folded = [cell for cell in cells if cell["metadata"].get("cellView") == "form"]
+        assert all(cell["metadata"]["jupyter"] == {"source_hidden": True} for cell in folded)
+        code = "".join("".join(cell["source"]) for cell in folded)
         assert "VERSION = " in code
         assert ("PAID_COLAB:" in code) == ("PAID_COLAB:" in notebook.read_text())
 
