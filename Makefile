@@ -20,8 +20,8 @@ lab: setup ## open the notebooks in JupyterLab
 
 setup: .venv/complete ## prepare .venv alone: about 7 GB of packages, downloaded once
 
-# The stamp is written last, so the next make continues an interrupted set-up.
-.venv/complete: requirements.txt pyproject.toml
+# The stamp is written last, so the next make continues an interrupted set-up. dalle_lib/__init__.py holds the version.
+.venv/complete: requirements.txt pyproject.toml dalle_lib/__init__.py
 	rm -f $@
 	@echo "Setting up .venv: about 7 GB of packages are downloaded once; this takes minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv --clear .venv
