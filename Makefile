@@ -1,16 +1,27 @@
-# Each target sets itself up first; `make setup` alone only prepares .venv.
+# Each target sets up .venv first if that is needed; `make help` lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3.11
+# More options for pytest, as in: make test PYTEST="-x -k codec"
+PYTEST ?=
 BIN := .venv/bin
 
-.PHONY: demo test chaos test-images slug setup lint bench lab clean
+.PHONY: help demo test chaos test-images slug setup lint dist bench lab clean
 .DEFAULT_GOAL := demo
 
-setup: .venv/complete
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
-# The stamp is written last, so an interrupted set-up is taken up again by the next make.
-.venv/complete: requirements.txt pyproject.toml
+demo: setup ## train a small swarm here for some minutes, and draw with the model before and after (the default)
+	$(BIN)/python -m dalle_lib demo --notebook notebooks/01_join_training.ipynb
+
+lab: setup ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks
+
+setup: .venv/complete ## prepare .venv alone: about 7 GB of packages, downloaded once
+
+# The stamp is written last, so the next make continues an interrupted set-up. dalle_lib/__init__.py holds the version.
+.venv/complete: requirements.txt pyproject.toml dalle_lib/__init__.py
 	rm -f $@
 	@echo "Setting up .venv: about 7 GB of packages are downloaded once; this takes minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv --clear .venv
@@ -19,38 +30,36 @@ setup: .venv/complete
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-demo: setup
-	$(BIN)/python -m dalle_lib demo --notebook notebooks/01_join_training.ipynb
+lint: setup ## check style, and that layers import downwards only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
-test: setup
-	$(BIN)/python -m pytest -m "not chaos and not images"
+test: setup ## run the tests and every notebook, the longest shortened
+	$(BIN)/python -m pytest -m "not chaos and not images" $(PYTEST)
 
-chaos: setup
-	$(BIN)/python -m pytest -m chaos
+chaos: setup ## kill, freeze and attack peers of real swarms
+	$(BIN)/python -m pytest -m chaos $(PYTEST)
 
-# What Colab has installed, as far as the notebooks touch it.
+# The packages that Colab has installed, as far as the kit and its notebooks touch them.
 .venv-colab/complete: .venv/complete tests/data/images/colab-2026-08-19.txt scripts/try_image.py
 	rm -f $@
 	$(BIN)/python scripts/try_image.py tests/data/images/colab-2026-08-19.txt --python 3.13 --build .venv-colab
 	touch $@
 
-test-images: .venv-colab/complete
-	$(BIN)/python -m pytest -m images
+test-images: .venv-colab/complete ## install the kit among Colab's packages as a notebook does, and run the notebooks
+	$(BIN)/python -m pytest -m images $(PYTEST)
 
-# make slug SLUG=owner/name REF=main
-slug: setup
+bench: setup ## run the benchmarks that this machine can run (hours), and say which were left out
+	$(BIN)/python benchmarks/run_all.py
+
+slug: setup ## move the repository's address: SLUG=owner/name REF=branch or tag
 	$(BIN)/python scripts/publish.py $(if $(SLUG),--slug $(SLUG)) $(if $(REF),--ref $(REF))
 
-lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
+dist: setup ## build the wheel and the source archive into dist/, and check them as a package index does
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
-bench: setup
-	for script in benchmarks/*.py; do $(BIN)/python $$script; done
-
-lab: setup
-	$(BIN)/jupyter lab notebooks
-
-clean:
+clean: ## remove all that make has made
 	rm -rf .venv .venv-colab outputs build dist *.egg-info

@@ -1,6 +1,6 @@
-"""Install the kit from this folder into the running Python: add what is missing, replace nothing that is there.
+"""Install the kit from this folder into the running Python: add the packages that are missing, replace none.
 
-The notebooks' install cells run it. It needs the standard library and pip alone.
+The notebooks' install cells run this file. It needs nothing but the standard library and pip.
 """
 
 import importlib
@@ -13,10 +13,10 @@ PACKAGE = "dalle-lib"
 
 
 def main() -> None:
-    """Install this folder with all extras, and print the versions that matter.
+    """Install this folder with all extras, and print the versions of the packages that matter.
 
-    Raises RuntimeError after pip's own words if that cannot be done, and if the session must be started anew because
-    it uses another version of the kit already.
+    Raises RuntimeError with pip's own words if pip cannot do that, and also if this session has already imported
+    another version of the kit and must be restarted.
     """
     was_in_use = "dalle_lib" in sys.modules
     print("This takes 1 to 3 minutes: 95 MB, and 3 GB more where there is no torch yet.", flush=True)
@@ -27,12 +27,12 @@ def main() -> None:
         done = pip("install", "--constraint", str(constraints), wanted)
     if done.returncode != 0:
         raise RuntimeError(
-            f"{done.stdout}\n{done.stderr}\npip could not add the kit to what is here; its reasons are above, and "
-            f"nothing that was here has changed. Start a fresh session and try once more; if that fails too, please "
-            f"report the lines above."
+            f"{done.stdout}\n{done.stderr}\npip could not add the kit to the installed packages, and has changed none "
+            f"of them; its reasons are above. Start a fresh session and try again. If that fails too, please report "
+            f"the lines above."
         )
     if was_in_use:
-        raise RuntimeError("installed, but another version is in use: restart the kernel, then run all cells again.")
+        raise RuntimeError("installed, but this session uses another version: restart the kernel, then run all cells.")
     importlib.invalidate_caches()
     from dalle_lib.checks.report import versions
 
@@ -40,13 +40,13 @@ def main() -> None:
 
 
 def installed() -> list[str]:
-    """Return `name==version` of every package that is here, but for an older version of the kit itself."""
+    """Return `name==version` of every installed package except the kit itself, of which an older version may go."""
     lines = pip("list", "--format=freeze").stdout.splitlines()
     return [line for line in lines if "==" in line and not line.startswith(f"{PACKAGE}==")]
 
 
 def pip(*arguments: str) -> subprocess.CompletedProcess:
-    """Run this Python's pip to its end."""
+    """Run this Python's pip with `arguments` to its end, and return its output and exit status."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 

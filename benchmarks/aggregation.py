@@ -1,8 +1,8 @@
 """What does it cost a reducer to outvote liars?
 
-Merges 524,288 values, the part that peers exchange by default, of 4, 8 and 16 peers whose weights differ, by each rule
-on one thread, and prints JSON: milliseconds (figure), those of the plain mean (reference) and their ratio, medians of
-15; and the coordinate median by torch.sort, for comparison.
+Merges parts of 524,288 values, the size that peers exchange by default, of 4, 8 and 16 peers whose weights differ, by
+each rule on one thread. Prints JSON: milliseconds of each rule (figure), of the plain mean (reference) and their ratio,
+medians of 15; and, for comparison, the coordinate median by torch.sort.
 """
 
 import json
@@ -22,14 +22,14 @@ ROUNDS = 15
 
 
 def median_by_sorting(parts: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted median of each value, the lower of two, as torch's own operations give it."""
+    """Return the weighted median of each value, the lower of two, by torch.sort."""
     values, order = parts.sort(dim=0)
     place = (weights[order].cumsum(0) < weights.sum() / 2).sum(0)
     return values.gather(0, place[None])[0]
 
 
 def milliseconds(rule: Callable[[Tensor, Tensor], Tensor], peers: int) -> float:
-    """Return how long one part takes."""
+    """Return the milliseconds that merging one part of each peer takes."""
     parts, weights = torch.randn(peers, SIZE), torch.randint(10, 40, (peers,)).float()
     times = []
     for _ in range(ROUNDS):

@@ -1,13 +1,14 @@
 """How close does averaging come to what the links allow?
 
 Peers in networks of their own average the same gradients again and again: with hivemind's averager and codec, with the
-kit's, and, to tell what TCP itself takes, as plain sockets that exchange as many bytes at once. Prints JSON: the kit's
-seconds (figure), those that the fullest link needs for a byte per parameter (reference), their ratio, and for each way
-its seconds, ratio, and of each round the seconds and the share of this machine's processors that was at work. A round
-lasts from the moment the first peer knows its group until the last one has the average; seconds are medians of rounds.
+kit's, and over plain sockets that exchange as many bytes at once, which shows the time of TCP itself. Prints JSON: the
+kit's seconds (figure), the seconds that the fullest link needs for a byte a parameter (reference), their ratio, and for
+each way its seconds and ratio, with the seconds of each round and the share of this machine's processors that worked.
+A round lasts from the moment the first peer knows its group until the last one has the average; seconds are medians of
+rounds.
 
 Needs Linux, root, iproute2 (apt-get install iproute2), and numpy below 2.4, where hivemind's codec still works. On a
-machine that is busy otherwise, figures are too high: an averaging peer needs up to 0.3 seconds of a core each round.
+machine that does other work too, figures are too high: an averaging peer needs up to 0.3 seconds of a core each round.
 """
 
 import functools
@@ -39,43 +40,43 @@ from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.trust import Trust
 
 TENSOR_SIZE, EIGHT_BIT_FROM = 2**20, 2**16
-MOST_LOST = 0.2
+MAX_LOST = 0.2
 PATIENCE_S = 300
 fork = get_context("fork")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What to average, who averages, and over what."""
+    """What is averaged, by how many peers, and over which links."""
 
     reducers: int = 4
-    """Peers that can be reached by all, and so reduce."""
+    """Number of peers that every other can reach, so that they reduce."""
     clients: int = 0
-    """Peers that only connect out, and send everything to the reducers."""
+    """Number of peers that only connect out, and send everything to the reducers."""
     parameters: int = 12_500_000
     megabits: float = 100.0
-    """What each peer's link carries in a second, each way."""
+    """Rate of each peer's link each way, in Mbit/s."""
     round_trip_ms: float = 0.0
     part_bytes: int = 2**19
-    """How large the kit's messages are; hivemind's are of 2**19."""
+    """Size of the kit's messages; hivemind's have 2**19 bytes."""
     rounds: int = 5
-    """Rounds that count. One more goes before them, in which peers connect to each other."""
+    """Rounds that count, after a first one in which peers connect to each other."""
     congestion_control: str | None = None
-    """How TCP finds its rate: "cubic" or "bbr", where the kernel allows; without it, as this machine does."""
+    """How TCP finds its rate: "cubic" or "bbr", where the kernel has it; None keeps this machine's setting."""
     ways: tuple[str, ...] = ("plain TCP", "hivemind", "kit")
 
     @property
     def peers(self) -> int:
-        """Everybody."""
+        """Number of all peers."""
         return self.reducers + self.clients
 
     @property
     def ideal_s(self) -> float:
-        """Seconds that a reducer's link is full, each way: of its own parts for others, and of answers to others."""
+        """Seconds for which a reducer's link is full each way, with its parts for others and its answers to others."""
         return sum(self.exchanged(0, other) for other in range(self.peers)) * 8 / (self.megabits * 1e6)
 
     def exchanged(self, peer: int, other: int) -> float:
-        """Return the bytes that two peers send each other, each way: as senders of parts and as reducers."""
+        """Return the bytes that two peers send each other each way, as senders of parts and as reducers."""
         ends = (peer < self.reducers) + (other < self.reducers) if peer != other else 0
         return ends * self.parameters / self.reducers
 
@@ -92,14 +93,14 @@ class Seen(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """What a benchmark and its peers tell each other by."""
+    """Queues and a barrier between the benchmark's process and its peers."""
 
     arrived: Any
-    """A queue of where each peer can be met."""
+    """A queue of the peers' addresses."""
     together: Any
-    """A barrier that begins each round, and ends the last."""
+    """A barrier before each round and after the last."""
     seen: Any
-    """A queue of what each peer saw."""
+    """A queue of what each peer saw of each round."""
 
 
 def busy() -> float:
@@ -109,14 +110,14 @@ def busy() -> float:
 
 
 def hivemind_averager(_benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
-    """Return what hivemind offers, and what it is made with."""
+    """Return hivemind's averager class and its arguments."""
     small, large = Float16Compression(), Uniform8BitQuantization()
     compression = SizeAdaptiveCompression(threshold=EIGHT_BIT_FROM, less=small, greater_equal=large)
     return GradientAverager, {"compression": compression}
 
 
 def kit_averager(benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
-    """Return what the kit's peers use, and what it is made with."""
+    """Return the averager class of the kit's peers and its arguments."""
     codec.install()
     parts = {"compression": codec.compression(EIGHT_BIT_FROM), "part_size_bytes": benchmark.part_bytes}
     return RunGradientAverager, {"trust": Trust(), **parts}
@@ -143,8 +144,8 @@ def average(
     known: list[str],
     meeting: Meeting,
 ) -> None:
-    """Be a peer that averages its gradients with the others; they are normal, and each peer's of another size."""
-    warnings.simplefilter("ignore")  # hivemind's codec uses what torch gives up
+    """Be a peer that averages its gradients with the others; they are normal, with a scale that differs by peer."""
+    warnings.simplefilter("ignore")  # hivemind's codec uses parts of torch that are deprecated
     torch.set_num_threads(1)
     torch.manual_seed(0)
     is_client = number >= benchmark.reducers
@@ -176,7 +177,7 @@ def average(
 
 
 def exchange(address: str, benchmark: Benchmark, number: int, known: list[str], meeting: Meeting) -> None:
-    """Be a peer that exchanges bytes with the others, as many as in averaging, over a plain connection to each."""
+    """Be a peer that exchanges as many bytes as in averaging with the others, over a plain connection to each."""
     sizes = [int(benchmark.exchanged(number, other)) for other in range(benchmark.peers)]
     server = socket.create_server((address, 5000), backlog=benchmark.peers)
     meeting.arrived.put(address)
@@ -233,7 +234,7 @@ def report(network: ShapedNetwork, benchmark: Benchmark, way: str) -> dict:
         seconds.append(last.end - first.start)
         shares.append((last.busy_after - first.busy_before) / seconds[-1] / os.cpu_count())
         lost.append(max(peer.lost for peer in peers))
-    if max(lost) > MOST_LOST:
+    if max(lost) > MAX_LOST:
         raise RuntimeError(f"{way} did not average: after a round, a peer's error was {max(lost):.0%} of the average.")
     median = statistics.median(seconds)
     ratio = median / benchmark.ideal_s

@@ -1,11 +1,11 @@
-"""Is the 8-bit codec quicker than hivemind's own, and what does each lose?
+"""Is the kit's 8-bit codec quicker than hivemind's own, and what does each lose?
 
-Encodes and decodes a tensor in parts of 524,288 values, those that peers exchange by default, with both in turns, on
-one thread, and prints JSON: the processor's milliseconds for a part both ways (figure), hivemind's (reference) and
-their ratio, medians of 25 tensors; and the norm of what is lost over the norm of the values, median of 8 parts, for a
-normal distribution and for Student's t with 3 degrees of freedom, whose tails are as heavy as those of gradients are
-found to be. The processor's time leaves out what other programs take. Needs numpy below 2.4, where hivemind's codec
-still works.
+Encodes and decodes a tensor in parts of 524,288 values, the size that peers exchange by default, with both codecs in
+turns on one thread. Prints JSON: the kit's milliseconds of processor time to encode and decode a part (figure),
+hivemind's (reference) and their ratio, medians of 25 tensors; and the norm of the error over the norm of the values,
+median of 8 parts, for a normal distribution and for Student's t with 3 degrees of freedom, whose tails are as heavy as
+those found in gradients. Processor time leaves out what other programs take. Needs numpy below 2.4, where hivemind's
+codec still works.
 """
 
 import json
@@ -26,7 +26,7 @@ ROUNDS = 25
 
 
 def seconds(codec: CompressionBase, parts: torch.Tensor) -> float:
-    """Return how long the processor takes to make and to read the message of a part, on average."""
+    """Return the mean processor time, in milliseconds, to encode and decode a part."""
     started = time.thread_time()
     for values in parts:
         codec.extract(codec.compress(values, CompressionInfo.from_tensor(values)))
@@ -34,14 +34,14 @@ def seconds(codec: CompressionBase, parts: torch.Tensor) -> float:
 
 
 def lost(codec: CompressionBase, parts: torch.Tensor) -> float:
-    """Return the norm of what a message loses, over the norm of the part; the median of the parts."""
+    """Return the norm of a message's error over the norm of its part, as the median of the parts."""
     decoded = [codec.extract(codec.compress(values, CompressionInfo.from_tensor(values))) for values in parts]
     return statistics.median(float((d - v).norm() / v.norm()) for d, v in zip(decoded, parts, strict=True))
 
 
 def main() -> None:
     """Measure, and print the comparison."""
-    warnings.simplefilter("ignore")  # hivemind's codec uses what torch gives up
+    warnings.simplefilter("ignore")  # hivemind's codec uses parts of torch that are deprecated
     torch.manual_seed(0)
     torch.set_num_threads(1)
     normal, heavy = torch.randn(PARTS, SIZE), torch.distributions.StudentT(3.0).sample((PARTS, SIZE))

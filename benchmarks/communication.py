@@ -1,9 +1,9 @@
-"""What do the ways to communicate less cost, and what do they save?
+"""What does each way to communicate less cost, and what does it save?
 
-Swarms of two trainers go on with the young embedded model, each way over the same number of samples. Prints JSON, a row
-a way: held-out image loss, bytes that a peer sends for each sample of the run, samples a second, epochs. The figure is
-the loss of the way that sends least, the reference that of waiting for everything. Takes about a quarter of an hour on
-two cores with the defaults.
+Swarms of two trainers continue to train the young embedded model, each way over the same number of samples. Prints
+JSON with a row for each way: held-out image loss, bytes that a peer sends for each sample of the run, samples a second,
+epochs. The figure is the loss of the way that sends least, the reference the loss of the way that waits for everything.
+Takes about a quarter of an hour on two cores with the defaults.
 """
 
 import json
@@ -32,10 +32,10 @@ class Benchmark:
     samples: int = 6144
     epoch_samples: int = 192
     rare: int = 4
-    """Local updates are averaged once in so many of these epochs."""
+    """Local updates are averaged after this many of these epochs."""
     local_lr: float = 5e-4
-    """Of a peer's own steps, which are on one batch each, and which the common step's momentum makes several times as
-    long; the card's rate is for a whole epoch's samples. With 2e-3 the loss rose."""
+    """Learning rate of a peer's own steps. It is below the card's rate, which is for a whole epoch's samples: a step of
+    a peer sees one batch, and the outer step's momentum makes it several times as long. At 2e-3 the loss rose."""
     batch_size: int = 16
 
 
@@ -63,7 +63,7 @@ def ways(benchmark: Benchmark) -> dict[str, RunCard]:
 
 
 def run(card: RunCard, benchmark: Benchmark) -> dict:
-    """Return what a private swarm of `card` comes to."""
+    """Return the results of a private swarm of `card`."""
     trainers = [PeerSettings(run="", name=f"peer{i}", batch_size=benchmark.batch_size, seed=i) for i in (1, 2)]
     with tempfile.TemporaryDirectory() as folder, local_swarm(card, folder, trainers) as running:
         peers = list(running.peers.values())

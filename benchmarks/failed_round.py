@@ -40,9 +40,9 @@ from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm import PeerSettings
 
 ANSWERS = {"all": ("local", "keep", "zero"), "one of four": ("local", "keep", "zero", "catch up")}
-"""What a peer can do, by whom a failed round leaves out."""
+"""The answers of a peer that are compared, for each kind of failure."""
 SMALL = {"dim": 64, "depth": 3, "heads": 2}
-"""Where the small model differs from the run's."""
+"""Sizes in which the small model differs from the run's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Study:
     """Samples of each peer in each epoch."""
     bits: int = 8
     young: bool = False
-    """Train the embedded young model on, instead of the small one: some ten times slower."""
+    """Continue to train the embedded young model, instead of the small one: about ten times slower."""
 
 
 class Arm(NamedTuple):
-    """One way in which rounds fail, and what is done then."""
+    """One way in which rounds fail, with what a peer does then."""
 
     who: str
     rate: float
@@ -115,14 +115,14 @@ class Peer:
         self.samples += len(batch)
 
     def take_gradients(self) -> list[Tensor]:
-        """Return the sum of all samples' gradients, and begin anew."""
+        """Return the sum of all samples' gradients, and reset it."""
         gradients = [p.grad for p in self.parameters]
         self.optimizer.zero_grad(set_to_none=True)
         self.samples = 0
         return gradients
 
     def apply(self, gradients: list[Tensor]) -> None:
-        """Make one step with copies of `gradients`; the peer's own are gone before."""
+        """Make one step with copies of `gradients`, which replace the peer's own."""
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient.clone()
         self.optimizer.step()
@@ -136,7 +136,7 @@ class Peer:
 
 
 def average_gradients(peers: list[Peer]) -> None:
-    """Let `peers` apply the mean gradient of all their samples."""
+    """Have `peers` apply the mean gradient of all their samples."""
     samples = sum(peer.samples for peer in peers)
     gradients = [sum(of_peers) / samples for of_peers in zip(*(peer.take_gradients() for peer in peers), strict=True)]
     for peer in peers:
@@ -155,7 +155,7 @@ def average_parameters(peers: list[Peer]) -> float:
 
 
 def answer_failure(peer: Peer, answer: str, averaged: list[Peer]) -> None:
-    """Let a peer that was not averaged do what the study asks."""
+    """Have a peer that was not averaged act as the arm of the study says."""
     if answer == "local":
         average_gradients([peer])
     elif answer == "zero":
@@ -165,7 +165,7 @@ def answer_failure(peer: Peer, answer: str, averaged: list[Peer]) -> None:
 
 
 def train(study: Study, arm: Arm, seed: int) -> Outcome:
-    """Return how a swarm ends whose rounds fail as `arm` says."""
+    """Return the outcome of a swarm whose rounds fail as `arm` says."""
     peers, luck, apart = [Peer(study, seed, number) for number in range(4)], random.Random(seed), []
     every = embedded_run().averaging.state_every
     for epoch in range(1, study.epochs + 1):
@@ -193,7 +193,7 @@ def held_out_loss(model: DALLE) -> float:
 
 
 def summary(outcomes: list[Outcome], undisturbed: list[Outcome]) -> dict[str, float | list[float]]:
-    """Return what seeds have in common."""
+    """Return the statistics of one arm over its seeds."""
     losses = [outcome.loss for outcome in outcomes]
     rises = [outcome.loss - other.loss for outcome, other in zip(outcomes, undisturbed, strict=True)]
     reference = statistics.mean(other.loss for other in undisturbed)
@@ -218,11 +218,13 @@ def main(study: Study) -> None:
         arm: [train(study, arm, seed) for seed in range(study.seeds)] for arm in tqdm([never, *arms], desc="arms")
     }
     figures = {arm: summary(results, outcomes[never]) for arm, results in outcomes.items()}
+    named = {f"{arm.who}, {arm.rate:.0%}, {arm.answer}": figures[arm] for arm in arms}
     print(
         json.dumps(
             {
-                "figure": {f"{arm.who}, {arm.rate:.0%}, {arm.answer}": figures[arm] for arm in arms},
+                "figure": named,
                 "reference": figures[never],
+                "ratio": {name: row["ratio"] for name, row in named.items()},
                 "study": vars(study) | {"rates": list(study.rates)},
                 "machine": f"{platform.machine()}, torch {torch.__version__}",
             },

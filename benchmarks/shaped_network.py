@@ -1,6 +1,6 @@
 """A small internet on one machine: processes that reach each other only over links of a given rate and delay.
 
-For Linux, as root, with iproute2 (apt-get install iproute2). Nothing can be left behind: devices are in networks that
+It needs Linux, root and iproute2 (apt-get install iproute2). Nothing is left behind: devices are in networks that
 belong to processes, and the kernel ends all these processes with the one in which `isolate` returns.
 """
 
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolate() -> None:
-    """Return in a new process with a network of its own, from where the kernel ends all it has started when it ends.
+    """Return in a new process with a network of its own; when it ends, the kernel ends every process that it started.
 
     The caller's process waits for the new one, exits with its exit code, and ends it when it is told to end itself.
     Raises PermissionError without root, FileNotFoundError without iproute2.
@@ -61,16 +61,16 @@ def isolate() -> None:
 
 @dataclass(kw_only=True)
 class ShapedNetwork:
-    """Links that meet in this process's network, which hands packets on. Make it after `isolate`."""
+    """Links that meet in this process's network, which forwards packets between them. Make it after `isolate`."""
 
     megabits: float
-    """What each link carries in a second, each way."""
+    """Rate of each link each way, in Mbit/s."""
     round_trip_ms: float = 0.0
-    """Between two links, when they are idle."""
+    """Round-trip time between the ends of two idle links."""
     queue_ms: float = 200.0
-    """How late a link's queue may make a packet; it drops those that would be later."""
+    """Longest delay in a link's queue; packets that would wait longer are dropped."""
     congestion_control: str | None = None
-    """How TCP finds its rate, one of net.ipv4.tcp_allowed_congestion_control; without it, as this machine does."""
+    """How TCP finds its rate: one of net.ipv4.tcp_allowed_congestion_control; None keeps this machine's setting."""
 
     def __post_init__(self) -> None:
         self._links = itertools.count()
@@ -83,7 +83,7 @@ class ShapedNetwork:
             _run("ip rule add iif delay lookup main priority 1")
 
     def start(self, target: Callable, *args) -> BaseProcess:
-        """Start a process at the end of a new link that runs `target` with its address and `args`, and return it."""
+        """Start a process at the end of a new link, which runs `target` with its address and `args`; return it."""
         number, agree = next(self._links), _fork.Barrier(2, timeout=_PATIENCE_S)
         link, network = f"link{number}", f"10.77.{number}"
         process = _fork.Process(target=self._at_the_end, args=(network, agree, target, *args))
@@ -118,10 +118,10 @@ class ShapedNetwork:
 
 
 def _delay(seconds: float, agree: Barrier) -> None:
-    """Hand each packet that comes out of the device "delay" back to it `seconds` later, for ever.
+    """Give each packet that leaves the device "delay" back to it `seconds` later, without end.
 
-    In user space, because not every kernel has netem. Packets are handed over before they are cut to what a wire
-    takes, so they are few.
+    This runs in user space, because not every kernel has netem. The kernel hands packets over before it splits them to
+    a wire's size, so they are few.
     """
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _SET_DEVICE, struct.pack("16sH22x", b"delay", _PACKETS | _BARE | _LARGE))
@@ -138,7 +138,7 @@ def _delay(seconds: float, agree: Barrier) -> None:
 
 
 def _separate(what: int) -> None:
-    """Give this process its own of `what`."""
+    """Give this process its own namespaces of the kinds in `what`."""
     if _libc.unshare(what):
         raise PermissionError(f"could not make a network: {os.strerror(ctypes.get_errno())}. Run this as root.")
 

@@ -1,9 +1,9 @@
-"""What does a peer's optimizer take of RAM for each parameter?
+"""How many bytes of RAM does a peer's optimizer take for each parameter?
 
-Starts the embedded run's optimizer on a swarm of its own, counts all tensors that it made, and prints JSON: bytes for
-each parameter (figure), what the memory calculator says (reference), and their ratio. Without a GPU, gradients and
-what is accumulated of them, which would lie beside the model there, are in RAM too. The snapshot that a trainer takes
-later is not among it.
+Starts the embedded run's optimizer on a swarm of its own and counts the tensors that it makes. Prints JSON: bytes for
+each parameter (figure), the memory calculator's prediction (reference) and their ratio. Without a GPU, gradients and
+their sums, which would be on the GPU beside the model, are in RAM and are counted too. The snapshot that a trainer
+takes later is not counted.
 """
 
 import gc
@@ -11,6 +11,7 @@ import json
 
 import hivemind
 import torch
+from memory import describe_machine
 
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE
@@ -19,14 +20,14 @@ from dalle_lib.swarm.peer.build import build_optimizer
 
 
 def storages() -> dict[int, int]:
-    """Return the bytes of all tensors that exist, by address."""
+    """Return the bytes of every storage that a living tensor uses, by address."""
     gc.collect()
     tensors = [thing for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter)]
     return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
 def main() -> None:
-    """Count, and print the comparison."""
+    """Count the optimizer's tensors, and print the comparison."""
     card = RunCard.load("emoji-mini")
     model = DALLE(card.model)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -38,7 +39,8 @@ def main() -> None:
     ram = ("master copies", "offloaded state", "averaging buffers")
     reference = expected.gpu["averaging buffers"] + 4 * count + sum(expected.ram[term] for term in ram)
     figure = sum(made.values())
-    print(json.dumps({"figure": figure / count, "reference": reference / count, "ratio": figure / reference}, indent=1))
+    result = {"figure": figure / count, "reference": reference / count, "ratio": figure / reference}
+    print(json.dumps(result | {"machine": describe_machine("cpu")}, indent=1))
     optimizer.shutdown()
     dht.shutdown()
 

@@ -38,7 +38,7 @@ class Benchmark:
 
 
 def card_of(benchmark: Benchmark, delayed: Literal[False, "averaging"]) -> RunCard:
-    """Return the embedded run, ending after the benchmark's epochs."""
+    """Return the embedded run's card, changed to end after the benchmark's epochs."""
     card = RunCard.load("emoji-mini")
     return card.with_changes(
         optimizer={**card.optimizer.model_dump(), "total_epochs": benchmark.epochs},
@@ -72,7 +72,7 @@ def single(benchmark: Benchmark, seed: int) -> float:
 
 
 def swarm(benchmark: Benchmark, seed: int, delayed: Literal[False, "averaging"]) -> float:
-    """Return the held-out loss of a private swarm that has trained as many epochs."""
+    """Return the held-out loss of a private swarm that trained for as many epochs."""
     card = card_of(benchmark, delayed)
     trainers = [
         PeerSettings(run="", name=f"peer{i}", batch_size=benchmark.batch_size, seed=100 * (seed + 1) + i)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dalle_lib.run import RunCard
     from dalle_lib.swarm import PeerSettings, join_run, local_swarm
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

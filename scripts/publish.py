@@ -1,8 +1,9 @@
-"""Write the repository's address, the install cell and the badges wherever they belong.
+"""Write the repository's address, the kit's version, the install cell and the badges into the notebooks.
 
-The address stands in pyproject.toml; everything else is made from it. `python scripts/publish.py` after a change to a
-notebook; `make slug SLUG=owner/name REF=v0.1.0` when the repository moves or a release is tagged, so that badges
-and install cells mean the same commit; a tag is v and the version.
+pyproject.toml holds the address and `dalle_lib.__version__` the version; everything else is made from these two.
+Run `python scripts/publish.py` after a change to the version or to a notebook's first cells, and
+`make slug SLUG=owner/name REF=v0.2.0` when the repository moves or a release is tagged: badges and install cells then
+name the same commit. A release's tag is `v` followed by the version.
 """
 
 import json
@@ -17,28 +18,31 @@ import tyro
 
 ROOT = Path(__file__).parent.parent
 GPU_METADATA = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
-"""What Colab reads: a runtime with a T4."""
+"""Asks Colab for a runtime with a T4."""
 CPU_METADATA = {"colab": {"provenance": []}}
 KERNEL_METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
 
+FORM = '{display-mode: "form"}'
+"""Ends the title of a cell that Colab shows as a form, with its code folded away."""
+
 INSTALL = """\
-# @title Install: adds what is missing, replaces nothing
+# @title Install: adds what is missing, replaces nothing {{display-mode: "form"}}
 import os
 import runpy
+import sys
 from importlib import metadata
 from subprocess import run
 from tempfile import TemporaryDirectory
-from urllib.request import urlopen
 
 SOURCE, REF, VERSION = "https://github.com/{slug}", "{ref}", "{version}"
 if VERSION not in [package.version for package in metadata.distributions(name="dalle-lib")]:
-    try:
-        urlopen(os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple/pip/"), timeout=3)
-    except OSError as error:
-        raise RuntimeError("no internet: on Kaggle, Settings, Internet on (needs a phone-verified account)") from error
+    ask = [sys.executable, "-m", "pip", "index", "versions", "tyro", "--timeout=5", "--retries=1"]
+    if (asked := run(ask, capture_output=True, text=True)).returncode:
+        remedy = "on Kaggle, turn it on under Settings, Internet (needs a phone-verified account)"
+        raise RuntimeError(f"no internet: {{remedy}}; pip could not ask its index:\\n{{asked.stderr}}")
     with TemporaryDirectory() as folder:
         clone = ["git", "clone", "--quiet", "--depth=1", "--branch", REF, SOURCE, folder]
         done = run(clone, env=os.environ | {{"GIT_TERMINAL_PROMPT": "0"}}, capture_output=True, text=True)
@@ -46,6 +50,7 @@ if VERSION not in [package.version for package in metadata.distributions(name="d
             raise RuntimeError(f"{{SOURCE}} ({{REF}}) is not published yet, or moved; git says:\\n{{done.stderr}}")
         runpy.run_path(f"{{folder}}/install.py", run_name="__main__")
 """
+"""Asks pip, as this machine configures it, for a small package that the kit needs: a mirror or a proxy counts."""
 
 
 @dataclass(frozen=True)
@@ -59,18 +64,19 @@ class Repository:
 
     @classmethod
     def read(cls) -> Self:
-        """Return what pyproject.toml says."""
+        """Return the repository that pyproject.toml names."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         slug = project["project"]["urls"]["Repository"].removeprefix("https://github.com/")
         return cls(slug, project["tool"]["dalle-lib"]["ref"])
 
     def rename(self, text: str, new: "Repository") -> str:
-        """Return `text` with this address, and what is installed from it, replaced by `new`'s."""
-        text = re.sub(rf"{re.escape(self.slug)}@{re.escape(self.ref)}(?![\w.-])", f"{new.slug}@{new.ref}", text)
-        return re.sub(rf"(?<=github\.com/){re.escape(self.slug)}(?![\w-])", new.slug, text)
+        """Return `text` with this address replaced by `new`'s, and the ref too in `slug@ref` and in links to files."""
+        old_slug, old_ref = re.escape(self.slug), re.escape(self.ref)
+        text = re.sub(rf"{old_slug}(@|/(?:blob|raw|tree)/){old_ref}(?![\w.-])", rf"{new.slug}\g<1>{new.ref}", text)
+        return re.sub(rf"(?<=github\.com/){old_slug}(?![\w-])", new.slug, text)
 
     def badges(self, notebook: Path, peer_first: bool) -> list[str]:
-        """Return the notebook's badges: Colab, Kaggle and download; Kaggle's first where a peer is run."""
+        """Return the notebook's badges: Colab, Kaggle, download; Kaggle comes first where the notebook runs a peer."""
         path = f"{self.slug}/blob/{self.ref}/notebooks/{notebook.name}"
         colab = (
             "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
@@ -97,6 +103,8 @@ class Repository:
         notebook["cells"][0]["source"] = f"{title}\n\n{' '.join(badges)}\n\n{promise}".splitlines(True)
         (start,) = (n for n, cell in enumerate(notebook["cells"]) if "".join(cell["source"]).startswith("## Install"))
         notebook["cells"][start + 1]["source"] = self.install_cell()
+        for cell in notebook["cells"]:
+            fold(cell)
         uses_gpu = about["uses_gpu"]
         kaggle = {
             "accelerator": "nvidiaTeslaT4" if uses_gpu else "none",
@@ -128,23 +136,29 @@ class Repository:
         return "\n".join(lines) + "\n"
 
 
+def fold(cell: dict) -> None:
+    """Hide the code of a cell whose title asks for a form, in Colab and in Jupyter."""
+    if re.match("# @title .*" + re.escape(FORM), "".join(cell["source"])):
+        cell["metadata"] |= {"cellView": "form", "jupyter": {"source_hidden": True}}
+
+
 def version() -> str:
     """Return the version of the kit."""
     return re.search(r'__version__ = "(.+)"', (ROOT / "dalle_lib" / "__init__.py").read_text(encoding="utf-8"))[1]
 
 
 def notebooks() -> list[Path]:
-    """Return the notebooks in their order."""
+    """Return the notebooks in the order of their numbers."""
     return sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def made(repository: Repository) -> dict[Path, str]:
-    """Return what the files that are made from the address must hold."""
+    """Return the files that are made from the address and the version, each with the text that it must hold."""
     return {path: repository.notebook(path) for path in notebooks()} | {ROOT / "colab_badges.md": repository.table()}
 
 
 def move(old: Repository, new: Repository) -> None:
-    """Replace the old address in pyproject.toml and in every text that names it."""
+    """Replace the old address by the new one in pyproject.toml and in every text that names it."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     files = [ROOT / name for name in names if Path(name).suffix in {".md", ".py", ".toml", ".yml", ".ipynb"}]
@@ -157,7 +171,10 @@ def move(old: Repository, new: Repository) -> None:
 
 
 def main(slug: str | None = None, ref: str | None = None) -> None:
-    """Write everything that is made from the repository's address; with a slug or ref, move it there first."""
+    """Write everything that is made from the repository's address and the version.
+
+    With a slug (owner/name) or a ref (a branch or tag), the repository is moved there first.
+    """
     old = Repository.read()
     new = Repository(slug or old.slug, ref or old.ref)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", new.slug) or not re.fullmatch(r"[\w./-]+", new.ref):

@@ -1,7 +1,8 @@
-"""Does the kit fit into an image, the packages that a platform has installed? Add what is missing, replace nothing.
+"""Does the kit fit into a platform's image, so that packages are added and none is replaced?
 
-`python scripts/try_image.py tests/data/images/colab-2026-08-19.txt --python 3.13` says what would be added, or why it
-cannot be done; with `--build FOLDER` it makes an environment of those packages of the image that the kit touches.
+An image is the list of packages that a platform such as Colab has installed.
+`python scripts/try_image.py tests/data/images/colab-2026-08-19.txt --python 3.13` prints what would be added, or why
+the kit does not fit. With `--build FOLDER` it also makes an environment of the image's packages that the kit touches.
 """
 
 import os
@@ -17,9 +18,9 @@ import tyro
 
 ROOT = Path(__file__).parent.parent
 JUPYTER = ("ipykernel", "ipython", "ipywidgets", "jupyter-client", "nbclient", "nbconvert", "notebook", "pip")
-"""What runs a notebook, beside what the kit needs."""
+"""Packages that run a notebook, beside those that the kit needs."""
 ELSEWHERE = re.compile("nvidia-")
-"""CUDA's libraries: an image's torch finds them elsewhere than the index's, so their versions are not its own."""
+"""CUDA's libraries are left out of the comparison: an image's torch may bring its own, unlike the index's torch."""
 
 
 class DoesNotFit(RuntimeError):
@@ -28,27 +29,33 @@ class DoesNotFit(RuntimeError):
 
 @dataclass(frozen=True)
 class Image:
-    """The packages of a platform, by version: what must not change."""
+    """The packages of a platform with their versions, none of which may change."""
 
     python: str
-    """As 3.13."""
+    """Such as 3.13."""
     packages: dict[str, str]
-    """A constraint, as ==2.1.3, for each normalised name."""
+    """A constraint, such as ==2.1.3, for each normalised name."""
 
     @classmethod
     def read(cls, listing: Path, python: str) -> Self:
-        """Return the image of a `pip freeze`; lines that name no version are left out."""
+        """Return the image that `pip freeze` listed in a file; lines without a version are skipped."""
         found = re.findall(r"^([A-Za-z0-9][\w.-]*)==([^\s;+]+)", listing.read_text(encoding="utf-8"), re.MULTILINE)
         return cls(python, {normal(n): f"=={v}" for n, v in found if not ELSEWHERE.match(normal(n))})
 
     def with_changes(self, python: str, **constraints: str | None) -> Self:
-        """Return the image of another Python with other constraints, by name with underscores; None removes one."""
+        """Return this image with another Python and other constraints.
+
+        Names are written with underscores; None removes a package.
+        """
         changes = {normal(name): constraint for name, constraint in constraints.items()}
         packages = {name: constraint for name, constraint in (self.packages | changes).items() if constraint}
         return replace(self, python=python, packages=packages)
 
     def resolve(self, extras: str = "all", platform: str = "linux", only_wheels: bool = False) -> dict[str, str]:
-        """Return all that the kit with `extras` needs, by version, in this image. Raises DoesNotFit."""
+        """Return the version of every package that the kit with `extras` needs in this image.
+
+        Raises DoesNotFit, with the resolver's words, if there is no such set.
+        """
         command = [
             *uv("pip", "compile"), str(ROOT / "pyproject.toml"), "--quiet", "--no-header", "--no-annotate",
             *(f"--extra={extra}" for extra in extras.split(",")),
@@ -56,7 +63,7 @@ class Image:
             *(["--only-binary", ":all:"] if only_wheels else []),
             *(["--constraint", "-"] if self.packages else []),
         ]  # fmt: skip
-        # The oldest macOS that wheels of bitsandbytes are for.
+        # bitsandbytes has wheels from this macOS on.
         environment = {**os.environ, "MACOSX_DEPLOYMENT_TARGET": "14.0"}
         done = subprocess.run(command, input=self.constraints(), capture_output=True, text=True, env=environment)
         if done.returncode != 0:
@@ -64,11 +71,11 @@ class Image:
         return {normal(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", done.stdout, re.MULTILINE)}
 
     def constraints(self) -> str:
-        """Return a constraints file."""
+        """Return the text of a constraints file for pip."""
         return "".join(f"{name}{constraint}\n" for name, constraint in self.packages.items())
 
     def build(self, folder: Path) -> Path:
-        """Return the interpreter of a new environment in `folder` with those packages that the kit touches."""
+        """Make an environment in `folder` of this image's packages that the kit touches; return its interpreter."""
         needed = self.resolve()
         touched = [f"{n}{self.packages[n]}" for n in sorted({*needed, *JUPYTER} & set(self.packages))]
         shutil.rmtree(folder, ignore_errors=True)
@@ -80,7 +87,7 @@ class Image:
 
 
 def kaggle(colab: Image) -> Image:
-    """Return Kaggle's image, which is made from Colab's: an older Python, and a few versions of its own."""
+    """Return Kaggle's image: it is made from Colab's, with an older Python and other versions of a few packages."""
     return colab.with_changes(
         "3.12", protobuf="==5.29.5", setuptools="<82", grpcio_tools=">=1.60", ipywidgets="==8.1.5",
         jupyterlab_widgets=None, widgetsnbextension=None,
@@ -88,26 +95,28 @@ def kaggle(colab: Image) -> Image:
 
 
 def uv(*arguments: str) -> list[str]:
-    """Return the command line of the uv of this environment."""
+    """Return the command line that runs this environment's uv with `arguments`."""
     return [sys.executable, "-m", "uv", *arguments]
 
 
 def interpreter(version: str) -> str:
-    """Return a Python of that version, on the path or from pyenv. Raises FileNotFoundError if there is none."""
+    """Return a Python of that version from PATH or pyenv. Raises FileNotFoundError if there is none."""
     installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     for candidate in (shutil.which(f"python{version}"), *map(str, installed)):
         if candidate and subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
             return candidate
-    raise FileNotFoundError(f"Python {version} is needed for this image: install it (pyenv install {version}).")
+    raise FileNotFoundError(
+        f"this image needs Python {version}, but none was found on PATH or in pyenv: run pyenv install {version}."
+    )
 
 
 def normal(name: str) -> str:
-    """Return a package's normalised name."""
+    """Return a package's name in lower case with single hyphens, as package indexes compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def main(listing: tyro.conf.Positional[Path], python: str = "3.13", build: Path | None = None) -> None:
-    """Print what installing the kit would add to the image of `listing`; exit 1 if it does not fit."""
+    """Print what installing the kit would add to the image of `listing`; exit with 1 if the kit does not fit."""
     image = Image.read(listing, python)
     try:
         needed = image.resolve()

@@ -1,4 +1,4 @@
-"""This checkout as tests see it: its scripts, its notebooks' cells, and the checkout as if it were published."""
+"""What tests need of this checkout: its scripts, its notebooks' cells, and a copy in place of the published one."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def load_script(name: str):
-    """Return a script of the checkout as a module."""
+    """Return a script of the checkout, named by its path without .py, as a module."""
     spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -19,7 +19,7 @@ def load_script(name: str):
 
 
 def source_of(notebook: Path, text: str) -> str:
-    """Return the source of the one code cell that contains `text`."""
+    """Return the source of the only code cell that contains `text`."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     (source,) = (source for source in sources if text in source)
@@ -27,7 +27,7 @@ def source_of(notebook: Path, text: str) -> str:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what git tracks, or would track, to `folder` as it is now."""
+    """Copy all files that git tracks or would track, as they are now, to `folder`, and return it."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     for name in names:
@@ -45,7 +45,7 @@ def commit_all(folder: Path, branch: str = "main") -> None:
 
 
 def publish_here(folder: Path, branch: str = "main") -> dict[str, str]:
-    """Return the variables with which git finds this checkout, as it is now, at the address where it is published."""
+    """Copy this checkout to `folder`, and return the environment in which git finds it at its published address."""
     commit_all(copy_checkout(folder), branch)
     address = f"https://github.com/{load_script('scripts/publish').Repository.read().slug}"
     return {

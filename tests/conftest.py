@@ -45,7 +45,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def swarm_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for peers; fails the test that leaves a process behind, after ending it."""
+    """A folder for peers. A test that leaves a process of it behind fails, and the process is ended."""
     yield tmp_path
     left = processes_of(tmp_path)
     commands = [process.info["cmdline"] for process in left]
@@ -62,8 +62,8 @@ def mini() -> RunCard:
 class StandInHub(SimpleHTTPRequestHandler):
     """Answers the Hub's questions about the repositories whose files `server.files` holds.
 
-    Files are named owner/name/file, those of data sets datasets/owner/name/file. A repository in `server.private`, by
-    owner/name, is shown to those alone who send its token, and refused in the Hub's own words.
+    Files are named owner/name/file, and those of data sets datasets/owner/name/file. `server.private` maps owner/name
+    to the Hub token that a private repository asks for; requests without it are refused in the Hub's own words.
     """
 
     def do_HEAD(self) -> None:
@@ -107,7 +107,7 @@ class StandInHub(SimpleHTTPRequestHandler):
             self.wfile.write(body)
 
     def refusal(self) -> dict[str, str] | None:
-        """Return why the one who asks is refused, as headers, or None if he is not."""
+        """Return why this request is refused, as headers, or None if it is not."""
         asked = re.match(r"/(?:api/models/|api/datasets/|datasets/)?([\w-]+/[\w-]+)", self.path)
         token, shown = self.server.private.get(asked and asked[1]), self.headers.get("Authorization")
         if token is None or shown == f"Bearer {token}":
@@ -117,7 +117,7 @@ class StandInHub(SimpleHTTPRequestHandler):
         return {"X-Error-Message": "Invalid credentials in Authorization header"}
 
     def tree(self, siblings: list[dict]) -> list[dict]:
-        """Return the files and folders below the folder that is asked for, deeper ones if they are asked for too."""
+        """Return the files and folders in the folder that the request names; all below it if it is recursive."""
         url = urlsplit(self.path)
         folder = Path(unquote(re.sub(r".*/tree/\w+/?", "", url.path)))
         files = {Path(file["rfilename"]): file["size"] for file in siblings}
@@ -142,10 +142,10 @@ class StandInHub(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """A stand-in for the Hub on this machine, for this process and those that it starts, none of which has a token.
+    """A stand-in for the Hub on this machine, for this process and its children, none of which has a Hub token.
 
-    `files` are what it holds, `private` the tokens for what it hides, `refusal` how it answers without them,
-    `digests` what it wrongly says of files.
+    `files` are its files, `private` the Hub tokens of its private repositories, `refusal` the HTTP status without such
+    a token, and `digests` wrong SHA-256 digests that it gives for files.
     """
     with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
         server.files, server.private, server.refusal, server.digests = {}, {}, 401, {}
@@ -172,12 +172,25 @@ def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    """Whether two modules have the same tensors under the same names."""
+    """Return whether two modules have the same tensors under the same names."""
     pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
     return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)
 
 
 @pytest.fixture(params=[64, 16], ids=["long strips", "short strips"])
 def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the codes of small pictures attend in one strip, or in several, as those of large pictures do."""
+    """Codes of small pictures attend in one strip, or, as those of large pictures do, in several."""
     monkeypatch.setattr("dalle_lib.model.attention.STRIP", request.param)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--second-try", action="store_true", help="run a failed test with real peers once more")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that start real peers, which may miss each other on a busy machine."""
+    for item in items:
+        if "swarm_folder" in item.fixturenames or item.get_closest_marker("chaos"):
+            item.add_marker("peers")
+        if config.getoption("second_try") and item.get_closest_marker("peers"):
+            item.add_marker(pytest.mark.flaky(reruns=1))

@@ -1,4 +1,4 @@
-"""What a notebook's first cells do before there is a kit: refuse, explain, install."""
+"""What a notebook's first cells do before the kit is installed: refuse, explain, install."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkout import ROOT, publish_here, source_of
+from checkout import NOTEBOOKS, ROOT, publish_here, source_of
 
 import dalle_lib
 from dalle_lib.checks import report
@@ -28,15 +28,8 @@ def run_cell(source: str, python: str | Path = sys.executable, cwd: str | Path =
 
 
 @pytest.fixture
-def empty(tmp_path) -> Path:
-    """A Python that has nothing else."""
-    venv.create(tmp_path / "empty")
-    return tmp_path / "empty" / "bin" / "python"
-
-
-@pytest.fixture
 def with_pip(tmp_path) -> Path:
-    """A Python that has pip and nothing else."""
+    """The interpreter of an environment that holds pip alone."""
     venv.create(tmp_path / "with_pip", with_pip=True)
     return tmp_path / "with_pip" / "bin" / "python"
 
@@ -47,18 +40,39 @@ def test_nothing_happens_where_this_version_is_installed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_published_is_said_to_be_so(empty, tmp_path):
-    done = run_cell(INSTALL, empty, **publish_here(tmp_path / "published", branch="another"))
-    assert re.search(r"RuntimeError: .* \(main\) is not published yet, or moved; git says:\n.*main", done.stderr)
+NOT_PUBLISHED = re.compile(r"RuntimeError: .* \(main\) is not published yet, or moved; git says:\n.*main")
+NO_NETWORK = {"https_proxy": "http://127.0.0.1:9", "no_proxy": "", "PIP_FIND_LINKS": ""}
+"""A proxy that refuses, for pip and for git, and no wheels kept on this machine."""
 
 
-def test_without_internet_it_says_what_to_switch_on(empty):
-    """A proxy that refuses, or does not answer, is as good as no network."""
-    refusing = "http://127.0.0.1:9"
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        for proxy in refusing, f"http://127.0.0.1:{silent.getsockname()[1]}":
-            done = run_cell(INSTALL, empty, https_proxy=proxy, no_proxy="")
-            assert "RuntimeError: no internet: on Kaggle, Settings, Internet on" in done.stderr
+def test_what_is_not_published_is_said_to_be_so(with_pip, tmp_path):
+    done = run_cell(INSTALL, with_pip, **publish_here(tmp_path / "published", branch="another"))
+    assert NOT_PUBLISHED.search(done.stderr)
+
+
+def test_without_internet_it_says_what_to_switch_on(with_pip):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and never answers
+        for proxy in NO_NETWORK["https_proxy"], f"http://127.0.0.1:{silent.getsockname()[1]}":
+            without = NO_NETWORK | {"https_proxy": proxy, "PIP_CONFIG_FILE": os.devnull}
+            done = run_cell(INSTALL, with_pip, **without)
+            assert "RuntimeError: no internet: on Kaggle, turn it on under Settings, Internet" in done.stderr
+            assert "No matching distribution found" in done.stderr, "pip's own words follow"
+
+
+def test_the_index_that_pip_is_configured_for_counts_as_the_internet(with_pip, tmp_path):
+    page = tmp_path / "simple" / "tyro" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text('<a href="tyro-1.0.0-py3-none-any.whl">tyro-1.0.0-py3-none-any.whl</a>')
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {(tmp_path / 'simple').as_uri()}\n")
+    published = publish_here(tmp_path / "published", branch="another")
+    mirror = NO_NETWORK | {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")}
+    assert NOT_PUBLISHED.search(run_cell(INSTALL, with_pip, **published, **mirror).stderr)
+
+
+def test_no_notebook_or_script_holds_an_index_address():
+    files = [*NOTEBOOKS, ROOT / "install.py", *ROOT.glob("scripts/*.py"), *ROOT.glob("dalle_lib/**/*.py")]
+    found = [file.name for file in files if re.search(r"https?://[^\s\"']*/simple\b", file.read_text())]
+    assert found == []
 
 
 @pytest.mark.images
@@ -69,7 +83,7 @@ def test_a_package_that_would_have_to_be_replaced_stays_and_pip_says_why(with_pi
     (old / "METADATA").write_text("Metadata-Version: 2.1\nName: pyarrow\nVersion: 10.0.0\n")
     (old / "RECORD").write_text("")
     done = run_cell(INSTALL, with_pip, **publish_here(tmp_path / "published"))
-    assert "nothing that was here has changed" in done.stderr
+    assert "has changed none of them" in done.stderr
     assert re.search(r"pyarrow>=18.*\n(.*\n)*.*pyarrow==10", done.stderr)
     assert {file.name.split("-")[0] for file in packages.glob("*.dist-info")} == {"pip", "pyarrow", "setuptools"}
 
@@ -93,7 +107,7 @@ def test_a_run_of_others_is_refused_on_colab_before_anything_is_installed():
 
 @pytest.mark.images
 def test_a_restart_is_asked_for_only_where_another_version_is_in_use(with_pip, tmp_path, monkeypatch):
-    """The kit itself is built and installed, for once without what it needs."""
+    """The kit itself is built and installed, here without its dependencies."""
     monkeypatch.setenv("PIP_NO_DEPS", "1")
     published = publish_here(tmp_path / "published")
     in_use = run_cell(

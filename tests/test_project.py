@@ -1,9 +1,10 @@
-"""Promises of the repository as a whole."""
+"""What the repository as a whole promises."""
 
 import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_peer_needs_the_swarm_extra_alone():
         "altair vl_convert IPython ipywidgets PIL einops taming transformers bitsandbytes datasets nbclient nbconvert"
     )
     code = (
-        f"import sys; sys.modules.update(dict.fromkeys({others.split()}));"  # None there makes an import fail
+        f"import sys; sys.modules.update(dict.fromkeys({others.split()}));"  # importing what is None there fails
         "import dalle_lib.cli, dalle_lib.dashboard.watching, dalle_lib.swarm.peer.trainer;"
         "from dalle_lib.checks.report import problem_report; print(problem_report())"
     )
@@ -69,11 +70,24 @@ def test_the_repository_moves_by_one_command_and_back(tmp_path):
         assert installed in source_of(notebook, "VERSION = ")
         assert re.findall(rf"{new.slug}/(?:blob|raw)/([^/]+)/", after[notebook]) == 3 * [new.ref]
     assert f"{new.slug}@{new.ref}" in after[tmp_path / "README.md"]
+    links = tomllib.loads(after[tmp_path / "pyproject.toml"])["project"]["urls"]
+    assert links["Documentation"] == f"https://github.com/{new.slug}/tree/{new.ref}/docs"
+    assert links["Changelog"] == f"https://github.com/{new.slug}/blob/{new.ref}/CHANGELOG.md"
     move(old)
     assert texts() == before
     with pytest.raises(subprocess.CalledProcessError):
         move(publish.Repository(slug=old.slug, ref="v0.0.1"))
-    assert texts() == before, "a tag is a version"
+    assert texts() == before, "a tag that is not the version changes nothing"
+
+
+def test_policy_and_install_cells_are_folded_away():
+    for notebook in NOTEBOOKS:
+        cells = json.loads(notebook.read_text())["cells"]
+        folded = [cell for cell in cells if cell["metadata"].get("cellView") == "form"]
+        assert all(cell["metadata"]["jupyter"] == {"source_hidden": True} for cell in folded)
+        code = "".join("".join(cell["source"]) for cell in folded)
+        assert "VERSION = " in code
+        assert ("PAID_COLAB:" in code) == ("PAID_COLAB:" in notebook.read_text())
 
 
 def test_notebooks_ask_for_the_machine_that_they_use():
