@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from dalle_lib.checkpoint import load_model
@@ -20,67 +21,87 @@ from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import MODEL
 from dalle_lib.swarm.process.local import LATE_S
 
-RANKED, CANDIDATES, BEST = 3, 32, 4
-"""Captions of each kind for which many candidates are drawn, how many, and how many of them CLIP keeps."""
+RANKED = 3
+"""Captions of each kind, seen and unseen in training, for which many candidates are drawn."""
+CANDIDATES, BEST = 32, 4
+"""Candidates drawn for each of these captions, and how many of them CLIP keeps."""
 
 
-def rank(card: RunCard, model: DALLE, after: Examination) -> list[Drawing]:
-    """Return, for a few of the compared captions, CANDIDATES drawings each and CLIP's choice among them."""
+def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
+    """Train a private swarm for `minutes`, write its report to the folder `out`, and return the report's figures.
+
+    The last of the three trainers joins after `late_s` seconds. Progress is printed to standard error.
+    """
+    card = RunCard.load("emoji-mini")
+    if from_scratch:
+        card = card.with_changes(checkpoint=None)
+    _say("Drawing with the model as it is before training ...")
+    before = examine(card, initial_model(card))
+    _say(f"Training for {minutes:g} minutes with two other peers on this machine; Ctrl+C ends it early ...")
+    with contextlib.closing(private_swarm(card, out / "swarm", late_s)) as swarm:
+        you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
+        watch(you)
+    _say("Drawing again with the trained model ...")
+    trained = load_model(you.folder / MODEL, card.model)
+    after = examine(card, trained)
+    drawings = rank(card, trained, after)
+    summary = summarize(swarm, you, before, after)
+    write_report(out, summary, you, before, after, drawings)
+    return summary
+
+
+def rank(card: RunCard, model: DALLE, after: Examination | None) -> list[Drawing]:
+    """Return CANDIDATES pictures and CLIP's choice among them, for the first captions of an examination.
+
+    There are RANKED captions of each kind, and no drawings where the model was not examined.
+    """
+    if after is None:
+        return []
     draw = TextToImage.from_card(card, model)
     captions = after.seen.captions[:RANKED] + after.unseen.captions[:RANKED]
     return draw(captions, candidates=CANDIDATES, best=BEST, top_k=0, seed=0)
 
 
 def write_report(
-    out: Path,
+    out: str | Path,
     summary: dict,
     you: Peer,
     before: Examination | None,
     after: Examination | None,
-    drawings: list[Drawing] | None,
+    drawings: Sequence[Drawing],
 ) -> None:
-    """Write summary.json, run.png and run.svg to `out`, and before_after.png and best_of_32.png of what was drawn."""
+    """Write summary.json, run.png and run.svg to the folder `out`, and before_after.png and best_of_32.png if drawn."""
+    out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     if before is not None and after is not None:
         grid(before, after).save(out / "before_after.png")
-    if drawings is not None:
+    if drawings:
         ranked_grid(drawings).save(out / f"best_of_{CANDIDATES}.png")
     chart = run_chart(epochs_of(you))
     (out / "run.png").write_bytes(to_png(chart))
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
 
 
-def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
-    """Train a private swarm for `minutes`, write its report to `out`, and return its summary."""
-    card = RunCard.load("emoji-mini")
-    if from_scratch:
-        card = card.with_changes(checkpoint=None)
-    before = examine(card, initial_model(card))
-    with contextlib.closing(private_swarm(card, out / "swarm", late_s)) as swarm:
-        you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
-        watch(you)
-    trained = load_model(you.folder / MODEL, card.model)
-    after = examine(card, trained)
-    summary = summarize(swarm, you, before, after)
-    write_report(out, summary, you, before, after, rank(card, trained, after))
-    return summary
-
-
 def run_notebook(notebook: Path, out: Path) -> dict:
-    """Execute the notebook that does the demo step by step, print its progress, and return its summary.
+    """Execute the notebook that does the demo step by step, and return the figures of its report.
 
-    Its page goes to `out`. The notebook must be set to write there too.
+    The executed notebook is written to the folder `out` as a page; the notebook itself must be set to write its report
+    there. Progress is printed to standard error.
     """
     from dalle_lib.notebook_run import execute
 
-    print(f"Executing {notebook}: a swarm of its own on this machine, about six minutes.", file=sys.stderr)
+    _say(f"Executing {notebook}: a private swarm trains on this machine, about six minutes.")
     you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), lines_display(sys.stderr)
 
     def progress() -> None:
         events = you.events()
-        if events and events[0]["time"] > started:
+        if events and events[0]["time"] > started:  # not what an earlier demo left there
             show(you)
 
     execute(notebook, out / f"{notebook.stem}.html", Path.cwd(), progress)
     return json.loads((out / "summary.json").read_text(encoding="utf-8"))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -5,29 +5,43 @@ import io
 import json
 import re
 
+import pandas as pd
 import pytest
 import torch
 import vl_convert
 from PIL import Image
 
+from dalle_lib.checks.preflight import Check, table
 from dalle_lib.dashboard.bars import COLOURS, OTHER_COLOURS, show_bars
 from dalle_lib.dashboard.calculator import layer_html, result_html, terms_html
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html, to_png, to_svg
+from dalle_lib.dashboard.checklist import checklist
+from dalle_lib.dashboard.contributions import OTHERS, contributions, contributions_chart, largest
+from dalle_lib.dashboard.grids import grid, ranked_grid
 from dalle_lib.dashboard.lessons import ladder, loss_curves, packing, quantisation
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
+from dalle_lib.dashboard.summary import NOT_EXAMINED, describe, scores, summarize
+from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing, Settings
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
-from dalle_lib.swarm import Peer
+from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
 PAGES = ("#ffffff", "#383838", "#111111")
-"""Of saved pages and GitHub, of Colab's dark theme, of Jupyter's."""
+"""The backgrounds of saved pages and GitHub, of Colab's dark theme, and of Jupyter's."""
 ALL_COLOURS = {*SERIES, *COLOURS.values(), *OTHER_COLOURS}
 NAMES = ("ada", "<script>alert(1)</script>", 'eve" & co')
+CHECKS = table(
+    [
+        Check("system", "Linux or macOS", "Linux", True),
+        Check("GPU", "not needed", "none that torch sees", True, "install torch again"),
+        Check("free disk", "9.9 GB", "0.1 GB", False, "make room where <downloads> go, " + "and there " * 30 + "too"),
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +56,11 @@ def peer(tmp_path_factory) -> Peer:
         {"event": "epoch", "epoch": i, "loss": 6.0 - i, "samples": 96, "seconds": 7.0, "peers": i // 2 + 1, "lr": 1e-3}
         for i in range(1, 6)
     ]
+    events += [
+        {"event": "averaged", "epoch": i, "peers": 3, "shares": {"id0": 0.5}, "error": None,
+         "counted": {"id0": 48.0, "id1": 32.0, "id2": 16.0} if i > 2 else {"id0": 64.0, "id1": 32.0}}
+        for i in range(1, 6)
+    ]  # fmt: skip
     lines = [json.dumps({"time": 1e9 + 7 * i, **event}) + "\n" for i, event in enumerate(events)]
     (folder / "events.jsonl").write_text("".join(lines), encoding="utf-8")
     peers = [
@@ -54,7 +73,23 @@ def peer(tmp_path_factory) -> Peer:
 
 
 @pytest.fixture(scope="module")
-def shown(peer) -> dict[str, str]:
+def crew(peer) -> Crew:
+    """The peers that this volunteer started: one."""
+    return Crew(peer.folder.parent, "emoji-mini", {"ada": peer})
+
+
+def examination(right: int) -> Examination:
+    """Return an examination with that many right pictures, of 5 seen captions and of 3 unseen ones."""
+    seen, unseen = (
+        Drawn([f"caption {i}" for i in range(count)], torch.zeros(count, 8, 8, 3, dtype=torch.uint8),
+              [i < right for i in range(count)])
+        for count in (5, 3)
+    )  # fmt: skip
+    return Examination(4.0 - right / 3, seen, unseen)
+
+
+@pytest.fixture(scope="module")
+def shown(peer, crew) -> dict[str, str]:
     """What the dashboard puts on pages, one of each kind."""
     needed, t4 = estimate(SMALL, Training(swarm=True, offload="optimizer")), GPUS["T4"]
     curves = {name: [3.0, 2.0 + i, 1.0] for i, name in enumerate(("a", "b", "c"))}
@@ -77,6 +112,10 @@ def shown(peer) -> dict[str, str]:
         "quantisation": quantisation(torch.linspace(-3, 3, 64), block=32).data,
         "best": best_of(drawing).data,
         "gallery": gallery([drawing]).data,
+        "checklist": checklist(CHECKS).data,
+        "contributions": contributions(peer, crew).data,
+        "scores": scores(examination(1), examination(2)).data,
+        "nothing": scores(None).data,
     }
 
 
@@ -121,7 +160,7 @@ def test_parts_of_a_page_take_its_ink_and_have_no_background(shown):
         others = written_colours(text) - translucent - ALL_COLOURS - {"currentColor", "none", "transparent"}
         assert others == (limits if kind == "calculator" else set()), kind
         assert all('fill="currentColor"' in tag for tag in re.findall(r"<text[^>]*>", text)), kind
-    assert sum("<text" in text for text in shown.values()) == 7
+    assert sum("<text" in text for text in shown.values()) == 8
 
 
 def test_parts_of_a_page_need_neither_network_nor_script(shown):
@@ -134,6 +173,7 @@ def test_parts_of_a_page_need_neither_network_nor_script(shown):
 def test_names_prompts_and_words_are_text_not_markup(shown):
     for name in NAMES:
         assert html.escape(name) in shown["panel"]
+        assert html.escape(name) in shown["contributions"]
     assert "ada (you)" in shown["panel"]
     assert "&lt;b&gt;red&lt;/b&gt; apple" in shown["gallery"]
     assert "<b>red" not in shown["gallery"] + shown["best"]
@@ -142,6 +182,55 @@ def test_names_prompts_and_words_are_text_not_markup(shown):
 
 def test_the_panel_says_where_the_run_is(shown):
     assert all(part in shown["panel"] for part in ("epoch 5 of 20", "width:25.0%", "1 min 45 s", "480", "–"))
+
+
+def test_each_check_is_a_tick_or_a_cross_with_all_that_it_says(shown):
+    assert re.findall("[✓✗]", shown["checklist"]) == ["✓", "✓", "✗"]
+    for text in [*CHECKS.index, *CHECKS["needed"], *CHECKS["here"], *CHECKS["remedy"]]:
+        assert html.escape(text) in shown["checklist"]
+    assert shown["checklist"].count("→") == 2
+
+
+def test_contributions_are_the_shares_of_all_rounds_and_a_bar_for_each(peer, crew, shown):
+    counted = {"ada": 2 * 64 + 3 * 48, NAMES[1]: 5 * 32, NAMES[2]: 3 * 16}
+    for name, samples in counted.items():
+        assert html.escape(f"{name} {samples / sum(counted.values()):.0%}") in shown["contributions"]
+    bars = set(re.findall(r'aria-label="(epoch: [^"]+)" role="graphics-symbol"', shown["contributions"]))
+    assert len(bars) == 5 + 5 + 3
+    assert f"epoch: 4; samples: 48; peer: {NAMES[0]}" in "".join(bars)
+
+
+def test_peers_beyond_the_colours_are_added_up():
+    counted = pd.DataFrame([{f"peer {i}": 10.0 + i for i in range(9)}], index=[1])
+    named = largest(counted, len(SERIES))
+    assert list(named) == ["peer 8", "peer 7", "peer 6", "peer 5", "peer 4", OTHERS]
+    assert named[OTHERS].item() == 10 + 11 + 12 + 13
+    assert named.sum(axis=1).equals(counted.sum(axis=1))
+    assert OTHERS in to_svg(contributions_chart(named))
+
+
+def test_scores_count_right_pictures_before_and_after(shown):
+    assert re.findall(r"<td>(\d of \d)</td>", shown["scores"]) == ["1 of 5", "2 of 5", "1 of 3", "2 of 3"]
+    assert re.findall(r"<td>(\d\.\d+)</td>", shown["scores"]) == ["3.67", "3.33"]
+    assert "after" not in scores(examination(1)).data
+
+
+def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
+    for nothing in (grid(None, None), ranked_grid([]), scores(None), scores(None, None)):
+        assert html.unescape(nothing.data) == f"<p>{NOT_EXAMINED}</p>"
+    newcomer = Peer(tmp_path)
+    assert "has not finished a round" in contributions(newcomer, Crew(tmp_path, "emoji-mini", {"you": newcomer})).data
+
+
+def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew):
+    told = describe(summarize(crew, peer, examination(1), examination(2)), "out")
+    assert "5 epochs" in told
+    assert "20% before, 40% after" in told
+    assert "out/before_after.png" in told
+    told = describe(summarize(crew, peer, None, None), "out")
+    assert "5 epochs" in told
+    assert "out/run.png" in told
+    assert "before" not in told
 
 
 @pytest.mark.parametrize("ink", ["#000000", "#e3e3e3"])

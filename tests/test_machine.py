@@ -204,7 +204,7 @@ def finished_peer(folder: Path, **end) -> Peer:
 def test_the_panel_says_why_a_gpu_idles(tmp_path):
     page = panel_html(finished_peer(tmp_path, event="left", epoch=2, samples=16))
     assert "Computing on cuda:0" in page
-    assert "cuda:1 idles" in page
+    assert "cuda:1 is idle" in page
 
 
 def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub):
@@ -235,5 +235,5 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
         text = "".join(output.get("text", "") for output in cell.outputs)
         (page,) = (output["data"]["text/html"] for output in cell.outputs if "data" in output)
         assert ("epoch   2" in text) == as_text
-        assert "cuda:1 idles" in page
+        assert "cuda:1 is idle" in page
         assert "<svg" in page

@@ -1,1 +1,1 @@
-"""What a run looks like: the same charts in notebooks, in the demo and on pages."""
+"""What a person looks at: charts, tables, pictures and live panels, the same in notebooks, in the demo and on pages."""

@@ -1,15 +1,16 @@
-"""Charts of a run, and how every chart gets on a page or into a file."""
+"""The chart of a run, and how every chart becomes part of a page or a file."""
 
 import altair as alt
 import pandas as pd
 
 WIDTH = 560
+"""Pixels that the inside of a chart is wide."""
 SERIES = ("#4582dc", "#de7908", "#419e49", "#9f6bd4", "#30a095", "#e64c4b")
-"""Colours of series, in turn: each has a contrast of 3:1 to white, to #383838 and to #111111."""
+"""Colours of a chart's series, in their order. Each has a contrast of 3:1 to white, to #383838 and to #111111."""
 
 
 def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
-    """Return the objective and the number of active participants over the epochs of `epochs_of`."""
+    """Return the training objective and the number of active participants over the epochs that `epochs_of` returned."""
     data = epochs.assign(epoch=epochs["epoch"].astype(int))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     loss = (
@@ -26,7 +27,7 @@ def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
 
 
 def to_html(chart: alt.TopLevelMixin) -> str:
-    """Return a chart as SVG within a page: written in the page's text colour, without a script or the network."""
+    """Return a chart as SVG for a page: in the page's own text colour, without a script or the network."""
     import vl_convert
 
     return vl_convert.vegalite_to_svg(chart.to_json(), config=_look("currentColor", "transparent"))
@@ -47,7 +48,7 @@ def to_png(chart: alt.TopLevelMixin, scale: float = 2.0) -> bytes:
 
 
 def _look(ink: str, background: str) -> dict:
-    """Return what a chart takes where it does not choose itself; `ink` is for all but its marks."""
+    """Return the defaults of every chart, for what it does not set itself; `ink` colours all but its marks."""
     return {
         "background": background,
         "view": {"stroke": None},

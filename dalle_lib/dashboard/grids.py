@@ -1,53 +1,79 @@
 """Pictures from before and after training, and from before and after CLIP's choice, as one sheet each."""
 
+from collections.abc import Sequence
+
+from IPython.display import HTML
 from PIL import Image, ImageDraw
 
+from dalle_lib.dashboard.summary import NOT_EXAMINED
+from dalle_lib.dashboard.tables import sentence
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing
 
 SHOWN = 8
 """Captions of each kind in the grid."""
+GAP = 8
+"""Pixels between two pictures of a sheet."""
+INDENT = 24
+"""Pixels by which CLIP's choice stands apart from the first sample."""
+_HEADER, _LABEL = 40, 64
+_KINDS = {"seen": "captions of the training data", "unseen": "combinations never seen in training"}
 
 
-def grid(before: Examination, after: Examination, shown: int = SHOWN, side: int = 96) -> Image.Image:
-    """Return the first pictures of both examinations: a column a caption, before above after."""
-    cell, header, label = side + 8, 40, 64
-    sheet = Image.new("RGB", (label + shown * cell, 2 * (header + 2 * cell)), "white")
+def grid(
+    before: Examination | None, after: Examination | None, shown: int = SHOWN, side: int = 96
+) -> Image.Image | HTML:
+    """Return a sheet of the first pictures of both examinations: a column for each caption, before above after.
+
+    Pictures are `side` pixels wide. Where the model was not examined, a sentence for a notebook says so instead.
+    """
+    if before is None or after is None:
+        return sentence(NOT_EXAMINED)
+    cell = side + GAP
+    height = _HEADER + 2 * cell
+    sheet = Image.new("RGB", (_LABEL + shown * cell, len(_KINDS) * height), "white")
     draw = ImageDraw.Draw(sheet)
-    for block, kind in enumerate(("seen", "unseen")):
-        top = block * (header + 2 * cell)
-        title = "captions of the training data" if kind == "seen" else "combinations never seen in training"
+    for block, (kind, title) in enumerate(_KINDS.items()):
+        top = block * height
         draw.text((4, top + 2), title, fill="#555555")
-        for line, examination in enumerate((before, after)):
+        for i, caption in enumerate(getattr(before, kind).captions[:shown]):
+            draw.multiline_text((_LABEL + i * cell, top + 14), _wrap(caption), fill="black", spacing=1)
+        for line, (name, examination) in enumerate({"before": before, "after": after}.items()):
+            y = top + _HEADER + line * cell
+            draw.text((4, y + side // 2), name, fill="black")
             drawn: Drawn = getattr(examination, kind)
-            y = top + header + line * cell
-            draw.text((4, y + side // 2), ("before", "after")[line], fill="black")
-            for i in range(min(shown, len(drawn.captions))):
-                picture = Image.fromarray(drawn.pictures[i].numpy()).resize((side, side), Image.Resampling.NEAREST)
-                sheet.paste(picture, (label + i * cell, y))
-                if line == 0:
-                    draw.multiline_text((label + i * cell, top + 14), _wrap(drawn.captions[i]), fill="black", spacing=1)
+            for i, picture in enumerate(drawn.pictures[:shown]):
+                sheet.paste(_resized(Image.fromarray(picture.numpy()), side), (_LABEL + i * cell, y))
     return sheet
 
 
-def ranked_grid(drawings: list[Drawing], side: int = 96) -> Image.Image:
-    """Return a row a caption: the first sample as it came, then the best of all candidates by CLIP."""
-    cell, label, header = side + 8, 200, 28
+def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HTML:
+    """Return a sheet with a row for each caption: the first sample, then the best of all candidates by CLIP.
+
+    Pictures are `side` pixels wide. Where nothing was drawn, a sentence for a notebook says so instead.
+    """
+    if not drawings:
+        return sentence(NOT_EXAMINED)
+    cell, label, header = side + GAP, 200, 28
     best, candidates = len(drawings[0].best), len(drawings[0].candidates)
-    sheet = Image.new("RGB", (label + (1 + best) * cell + 24, header + len(drawings) * cell), "white")
+    sheet = Image.new("RGB", (label + (1 + best) * cell + INDENT, header + len(drawings) * cell), "white")
     draw = ImageDraw.Draw(sheet)
     draw.text((label, 8), "first sample", fill="#555555")
-    draw.text((label + cell + 24, 8), f"CLIP's best {best} of {candidates}", fill="#555555")
+    draw.text((label + cell + INDENT, 8), f"CLIP's best {best} of {candidates}", fill="#555555")
     for i, drawing in enumerate(drawings):
         y = header + i * cell
         draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt, 30), fill="black", spacing=1)
         for k, picture in enumerate([Image.fromarray(drawing.candidates[0].numpy()), *drawing.pictures]):
-            x = label + k * cell + (24 if k else 0)
-            sheet.paste(picture.resize((side, side), Image.Resampling.NEAREST), (x, y))
+            sheet.paste(_resized(picture, side), (label + k * cell + (INDENT if k else 0), y))
     return sheet
 
 
+def _resized(picture: Image.Image, side: int) -> Image.Image:
+    return picture.resize((side, side), Image.Resampling.NEAREST)
+
+
 def _wrap(caption: str, width: int = 17) -> str:
+    """Return `caption` in lines of fewer than `width` characters, broken between words."""
     lines = [""]
     for word in caption.split():
         if len(lines[-1]) + len(word) >= width and lines[-1]:

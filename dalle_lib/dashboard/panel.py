@@ -1,8 +1,9 @@
-"""The live panel of one peer: complete HTML at each update, so that a reload or an export still shows it."""
+"""The live panel of one peer. Each update is complete HTML, so that a reload or an exported page still shows it."""
 
 from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
+from dalle_lib.dashboard.tables import table_html
 from dalle_lib.swarm.process.history import epochs_of, last_round, samples_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -14,16 +15,12 @@ _STYLE = """
 .dalle-panel .bar div { border-radius: 4px; height: 10px; }
 .dalle-panel .figures { display: flex; flex-wrap: wrap; gap: 8px 28px; margin: 12px 0; }
 .dalle-panel .figures b { display: block; font-size: 1.4em; }
-.dalle-panel table { border-collapse: collapse; width: 100%; margin: 8px 0; }
-.dalle-panel th, .dalle-panel td { text-align: right; padding: 3px 8px; }
-.dalle-panel tr { border-bottom: 1px solid rgba(128,128,128,0.4); }
-.dalle-panel th:first-child, .dalle-panel td:first-child { text-align: left; }
 </style>
 """
 
 
 def panel_html(peer: Peer) -> str:
-    """Return the panel as it is now."""
+    """Return the panel of a peer as it is now, as HTML."""
     events, status, epochs = peer.events(), SwarmStatus.read(peer.folder), epochs_of(peer)
     joined = next((event for event in events if event["event"] == "joined"), None)
     parts = [f"<p><b>{escape(_state(peer, events))}</b></p>"]
@@ -48,9 +45,9 @@ def _state(peer: Peer, events: list[dict]) -> str:
 
 
 def _devices(joined: dict) -> str:
-    """Return what computes, and why another GPU does not."""
+    """Return which device computes, and why another GPU does not."""
     idle = [
-        f"{gpu} idles: a peer computes on one GPU, and only another peer would use it." for gpu in joined["idle_gpus"]
+        f"{gpu} is idle: a peer computes on one GPU, so only another peer would use it." for gpu in joined["idle_gpus"]
     ]
     return " ".join([f"Computing on {joined['device']}.", *idle])
 
@@ -83,10 +80,14 @@ def _time_left(status: SwarmStatus, epochs) -> str:
 
 
 def _table(status: SwarmStatus, you: str | None) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(peer.name)}{' (you)' if peer.peer_id == you else ''}</td><td>{peer.epoch}</td>"
-        f"<td>{peer.samples:,}</td><td>{peer.samples_per_s:.0f}</td>"
-        f"<td>{'–' if peer.loss is None else f'{peer.loss:.3f}'}</td></tr>"
+    rows = [
+        (
+            escape(peer.name) + (" (you)" if peer.peer_id == you else ""),
+            str(peer.epoch),
+            f"{peer.samples:,}",
+            f"{peer.samples_per_s:.0f}",
+            "–" if peer.loss is None else f"{peer.loss:.3f}",
+        )
         for peer in status.peers
-    )
-    return f"<table><tr><th>peer</th><th>epoch</th><th>samples</th><th>samples/s</th><th>loss</th></tr>{rows}</table>"
+    ]
+    return table_html(["peer", "epoch", "samples", "samples/s", "loss"], rows)

@@ -18,7 +18,7 @@ SIDE = 128
 
 
 def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
-    """Return a `progress` for `draw` that shows the first of those being drawn, row by row, and a bar."""
+    """Return a `progress` for `draw` that shows a bar, and the first candidates row by row as they are drawn."""
     bar = widgets.FloatProgress(max=1.0, layout=widgets.Layout(width="50%"))
     label, rows = widgets.Label(), widgets.HTML()
     display(widgets.VBox([widgets.HBox([bar, label]), rows]))
@@ -33,7 +33,7 @@ def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
 
 
 def best_of(drawing: Drawing) -> HTML:
-    """Return the best pictures with their scores; all candidates unfold on demand."""
+    """Return the best pictures with their CLIP scores; a click unfolds all candidates."""
     best = "".join(
         f"<figure style='margin:0'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
         f"<figcaption>{float(drawing.scores[number]):.3f}</figcaption></figure>"
@@ -53,7 +53,7 @@ def best_of(drawing: Drawing) -> HTML:
 
 
 def gallery(drawings: list[Drawing]) -> HTML:
-    """Return the best picture of each drawing over its prompt."""
+    """Return the best picture of each drawing, with its prompt below."""
     figures = "".join(
         f"<figure style='margin:0;width:{SIDE}px'>"
         f"{_img(drawing.pictures[0].resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
@@ -64,7 +64,7 @@ def gallery(drawings: list[Drawing]) -> HTML:
 
 
 class Studio(widgets.VBox):
-    """A prompt, knobs and a button; `drawings` keeps what was drawn."""
+    """A prompt, knobs and a button that draws; `drawings` holds what was drawn so far."""
 
     def __init__(self, draw: TextToImage, prompt: str, candidates: int = 32, seed: int = 0) -> None:
         wide = {"style": {"description_width": "90px"}, "layout": widgets.Layout(width="420px")}
@@ -87,7 +87,7 @@ class Studio(widgets.VBox):
         super().__init__([self.prompt, *self.knobs.values(), self.button, self.output])
 
     def press(self) -> None:
-        """Draw what the knobs say, and show it; a wrong setting shows its error in place of pictures."""
+        """Draw with the knobs' settings and show the pictures; a wrong setting shows its error instead."""
         self.button.disabled = True
         self.output.clear_output()
         try:
@@ -101,7 +101,7 @@ class Studio(widgets.VBox):
 
 
 def _img(picture: Image.Image) -> str:
-    """Return the picture as a tag that holds its own bytes, so that an exported page still shows it."""
+    """Return the picture as an HTML tag that holds its bytes, so that an exported page still shows it."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return f"<img alt='' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"

@@ -1,27 +1,31 @@
 """The figures of a finished training: who computed what, and what the model gained."""
 
-from dalle_lib.evaluation import Examination
+from pathlib import Path
+
+from IPython.display import HTML
+
+from dalle_lib.dashboard.tables import sentence, table_html
+from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, samples_of
 
+NOT_EXAMINED = (
+    "The model was not examined: that is done only where the run's pictures are small and on this machine. "
+    "To draw with the model, open 02_generate_images."
+)
+
 
 def summarize(crew: Crew, you: Peer, before: Examination | None, after: Examination | None) -> dict:
-    """Return the figures: time, work of each peer, whose gradients each epoch held, and the gain, if examined."""
-    events = you.events()
-    peers = crew.peers
+    """Return the figures of a run as `you` saw it, for summary.json.
+
+    They are the seconds that it took, the samples of each peer of `crew`, whose gradients each epoch was made of, and,
+    where the model was examined, its scores before and after.
+    """
+    peers, events, epochs = crew.peers, you.events(), epochs_of(you)
+    samples = {name: samples_of(peer) for name, peer in peers.items()}
     counted = counted_by(you, names_of(list(peers.values()))).fillna(0.0)
     counted = counted[counted.sum(axis=1) > 0]
     shares = counted.div(counted.sum(axis=1), axis=0)
-    samples = {name: samples_of(peer) for name, peer in peers.items()}
-    epochs = epochs_of(you)
-    gained = {}
-    if before is not None and after is not None:
-        gained = {
-            "before": before.figures(),
-            "after": after.figures(),
-            "gain_seen": after.seen.exact - before.seen.exact,
-            "gain_unseen": after.unseen.exact - before.unseen.exact,
-        }
     return {
         "seconds": events[-1]["time"] - events[0]["time"],
         "epochs": int(epochs["epoch"].max()) if len(epochs) else 0,
@@ -29,5 +33,57 @@ def summarize(crew: Crew, you: Peer, before: Examination | None, after: Examinat
         "share_of_samples": {name: count / max(1, sum(samples.values())) for name, count in samples.items()},
         "share_of_gradients": (counted.sum() / max(1.0, counted.to_numpy().sum())).to_dict(),
         "share_of_gradients_by_epoch": {int(epoch): row.to_dict() for epoch, row in shares.iterrows()},
-        **gained,
+        **_gain(before, after),
     }
+
+
+def _gain(before: Examination | None, after: Examination | None) -> dict:
+    if before is None or after is None:
+        return {}
+    return {
+        "before": before.figures(),
+        "after": after.figures(),
+        "gain_seen": after.seen.exact - before.seen.exact,
+        "gain_unseen": after.unseen.exact - before.unseen.exact,
+    }
+
+
+def describe(summary: dict, out: str | Path) -> str:
+    """Return what `summarize` returned as lines of text, and which files of the folder `out` to look at."""
+    work = ", ".join(
+        f"{name} {summary['share_of_samples'][name]:.0%} of the samples and "
+        f"{summary['share_of_gradients'].get(name, 0):.0%} of the gradients"
+        for name in summary["samples_by_peer"]
+    )
+    lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s: {work}."]
+    pictures = []
+    if "after" in summary:
+        before, after = summary["before"], summary["after"]
+        lines += [
+            f"Right pictures, {kind}: {before[name]:.0%} before, {after[name]:.0%} after."
+            for kind, name in (
+                ("captions of the training data", "exact_seen"),
+                ("combinations never seen", "exact_unseen"),
+            )
+        ]
+        pictures = ["before_after.png", "best_of_32.png"]
+    files = ", ".join(f"{out}/{name}" for name in [*pictures, "run.png"])
+    lines.append(f"Look at {files}. All figures are in {out}/summary.json.")
+    return "\n".join(lines)
+
+
+def scores(before: Examination | None, after: Examination | None = None) -> HTML:
+    """Return how well a model draws, as a table for a notebook, with a second column for the model after training."""
+    columns = [examination for examination in (before, after) if examination is not None]
+    if not columns:
+        return sentence(NOT_EXAMINED)
+    rows = [
+        ["right pictures, captions of the training data", *(_right(one.seen) for one in columns)],
+        ["right pictures, combinations never seen", *(_right(one.unseen) for one in columns)],
+        ["loss on pictures never seen, nats per code", *(f"{one.held_out_loss:.2f}" for one in columns)],
+    ]
+    return HTML(table_html(["", "before", "after"][: 1 + len(columns)], rows))
+
+
+def _right(drawn: Drawn) -> str:
+    return f"{sum(drawn.is_exact)} of {len(drawn.is_exact)}"

@@ -1,4 +1,4 @@
-"""Following a peer until it is done: a live panel in a notebook, lines of text in a terminal or where nobody looks."""
+"""Follow a peer until it is done: a live panel in a notebook, lines of text in a terminal or where nobody looks."""
 
 import sys
 import time
@@ -13,12 +13,13 @@ from dalle_lib.swarm.process.join import Peer, PeerFailed
 UPDATE_EVERY_S = 1.0
 
 Show = Callable[[Peer], None]
+"""Shows a peer as it is now."""
 
 
 def watch(peer: Peer) -> None:
-    """Show what a peer does until it is done; the stop button, or Ctrl+C, makes it leave cleanly first.
+    """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
-    In a notebook that is a panel; in a terminal, and in a notebook that nobody watches, a line an epoch. Raises
+    A notebook shows a panel; a terminal, and a notebook that nobody watches, show a line for each epoch. Raises
     PeerFailed if the peer ended by an error, after printing a block to copy into a report of it.
     """
     in_notebook, unattended = _is_notebook(), this_platform().is_unattended
@@ -43,7 +44,7 @@ def watch(peer: Peer) -> None:
 
 
 def panel_display() -> Show:
-    """Return a function that shows the panel in a notebook, or replaces it."""
+    """Return a function that shows the panel in a notebook: the first call adds it, each later call replaces it."""
     from IPython.display import HTML, display
 
     from dalle_lib.dashboard.panel import panel_html
@@ -61,7 +62,7 @@ def panel_display() -> Show:
 
 
 def lines_display(file: TextIOBase) -> Show:
-    """Return a function that prints the epochs of a peer that it has not printed yet."""
+    """Return a function that prints a line for each epoch of a peer, and for each trouble, that is not printed yet."""
     printed, told = 0, []
 
     def show(peer: Peer) -> None:

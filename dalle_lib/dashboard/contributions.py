@@ -1,0 +1,59 @@
+"""How much each peer's gradients counted, round by round."""
+
+import altair as alt
+import pandas as pd
+from IPython.display import HTML
+
+from dalle_lib.dashboard.charts import SERIES, WIDTH, to_html
+from dalle_lib.dashboard.tables import sentence
+from dalle_lib.swarm import Crew, Peer
+from dalle_lib.swarm.process.history import counted_by, names_of
+
+OTHERS = "(all others)"
+"""The name under which the peers that have no colour of their own are added up."""
+MAX_ROUNDS = 40
+"""The chart shows this many rounds, the last ones."""
+
+
+def contributions(you: Peer, crew: Crew) -> HTML:
+    """Return a sentence on whose gradients your rounds counted, and a chart with a bar for each round.
+
+    A peer's weight in a round is the number of samples that its gradient was computed from.
+    """
+    counted = counted_by(you, names_of(list(crew.peers.values()))).fillna(0.0)
+    counted = largest(counted[counted.sum(axis=1) > 0], len(SERIES))
+    if counted.empty:
+        return sentence("There is nothing to show yet: your peer has not finished a round of averaging with others.")
+    shares = counted.sum() / counted.sum().sum()
+    held = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    told = sentence(f"Rounds that your peer was in: {len(counted)}. Shares of the samples in them: {held}.")
+    return HTML(told.data + to_html(contributions_chart(counted)))
+
+
+def contributions_chart(counted: pd.DataFrame) -> alt.Chart:
+    """Return stacked bars: a bar for each of the last rows of `counted` (an epoch), a colour for each column (a peer).
+
+    `counted` has samples, and at most as many columns as there are colours in SERIES.
+    """
+    names = list(counted.columns)
+    data = counted.iloc[-MAX_ROUNDS:].rename_axis(index="epoch", columns="peer").stack().rename("samples").reset_index()
+    data = data[data["samples"] > 0].assign(place=data["peer"].map(names.index))
+    colours = alt.Scale(domain=names, range=list(SERIES[: len(names)]))
+    return (
+        alt.Chart(data, width=WIDTH, height=140, title="Samples that counted in each round")
+        .mark_bar()
+        .encode(
+            x=alt.X("epoch:O", title="epoch", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("samples:Q", title="samples"),
+            color=alt.Color("peer:N", title=None, scale=colours, legend=alt.Legend(symbolType="square")),
+            order=alt.Order("place:Q"),
+        )
+    )
+
+
+def largest(counted: pd.DataFrame, max_count: int) -> pd.DataFrame:
+    """Return the columns with the most samples first; where there are more than `max_count`, the rest are added up."""
+    order = counted.sum().sort_values(ascending=False).index
+    if len(order) <= max_count:
+        return counted[order]
+    return counted[order[: max_count - 1]].assign(**{OTHERS: counted[order[max_count - 1 :]].sum(axis=1)})
