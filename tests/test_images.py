@@ -1,4 +1,4 @@
-"""The notebooks among the packages that Colab and Kaggle have installed: they run, and none of those changes."""
+"""The notebooks run among the packages that Colab and Kaggle have installed, and none of those changes."""
 
 import json
 import os
@@ -24,7 +24,7 @@ try_image = load_script("scripts/try_image")
 
 @pytest.fixture(scope="module")
 def colab() -> try_image.Image:
-    """What Colab has installed."""
+    """The packages that Colab has installed."""
     return try_image.Image.read(ROOT / "tests" / "data" / "images" / "colab-2026-08-19.txt", "3.13")
 
 
@@ -145,7 +145,7 @@ def test_widgets_answer_there(session, installed, tmp_path):
 
 @pytest.mark.timeout(1800)
 def test_a_run_of_others_is_joined_where_nobody_looks(mini, session, installed, swarm_folder, monkeypatch):
-    """As Kaggle's "Save & Run All" does it: with a peer of this environment, which has other versions of everything."""
+    """Kaggle's "Save & Run All" does it so. The other peer has this environment's versions of all packages."""
     with local_swarm(mini, swarm_folder / "swarm", [PeerSettings(run="", name="ada", duty=0.5)]) as swarm:
         swarm.peers["ada"].wait_for("epoch", timeout_s=300)
         notebook = nbformat.read(NOTEBOOKS[0], as_version=4)

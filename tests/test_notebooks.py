@@ -98,14 +98,18 @@ def test_its_settings_are_a_form_with_folded_code(notebook):
 
 
 def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path):
-    cells = [{"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "execution_count": None,
-              "source": "from IPython.display import HTML; HTML('<b>hello</b>')"}]  # fmt: skip
+    sources = ["from IPython.display import HTML; HTML('<b>hello</b>')", "import sys; print('red', file=sys.stderr)"]
+    cells = [
+        {"cell_type": "code", "id": f"cell-{i}", "metadata": {}, "outputs": [], "execution_count": None, "source": text}
+        for i, text in enumerate(sources)
+    ]
     notebook = tmp_path / "small.ipynb"
     notebook.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     page, ticks = tmp_path / "out" / "small.html", []
     execute(notebook, page, tmp_path, lambda: ticks.append(1))
     html = page.read_text()
     assert "<b>hello</b>" in html
+    assert html.count(STDERR) == 1
     assert ticks
     for attribute in 'src="http', "src='http", 'href="http', "@import":
         assert attribute not in html.replace('href="https://jupyter', ""), attribute

@@ -15,6 +15,7 @@ _STYLE = """
 .dalle-panel .bar div { border-radius: 4px; height: 10px; }
 .dalle-panel .figures { display: flex; flex-wrap: wrap; gap: 8px 28px; margin: 12px 0; }
 .dalle-panel .figures b { display: block; font-size: 1.4em; }
+.dalle-panel table.dalle-table { width: 100%; }
 </style>
 """
 

@@ -7,7 +7,7 @@ from IPython.display import HTML
 
 _STYLE = """
 <style>
-table.dalle-table { border-collapse: collapse; table-layout: auto; width: 100%; max-width: 860px; margin: 8px 0; }
+table.dalle-table { border-collapse: collapse; table-layout: auto; width: auto; max-width: 860px; margin: 8px 0; }
 table.dalle-table th, table.dalle-table td { text-align: right; vertical-align: top; padding: 3px 8px; border: none;
   max-width: none; white-space: normal; overflow-wrap: break-word; background: transparent; }
 table.dalle-table th:first-child, table.dalle-table td:first-child { text-align: left; }
