@@ -12,6 +12,7 @@ table.dalle-table th, table.dalle-table td { text-align: right; vertical-align: 
   max-width: none; white-space: normal; overflow-wrap: break-word; background: transparent; }
 table.dalle-table th:first-child, table.dalle-table td:first-child { text-align: left; }
 table.dalle-table.words th, table.dalle-table.words td { text-align: left; }
+table.dalle-table.words td:nth-child(2), table.dalle-table.words td:last-child { white-space: nowrap; }
 table.dalle-table tr { border-bottom: 1px solid rgba(128,128,128,0.4); background: transparent; }
 </style>
 """
