@@ -1,38 +1,53 @@
-"""Running a notebook from a terminal, and keeping it as a page that opens without a network."""
+"""Run a notebook from a terminal, and keep it as a page that opens without a network."""
 
 import asyncio
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 
 
 def execute(notebook: Path, page: Path, folder: Path, while_running: Callable[[], None]) -> None:
-    """Execute `notebook` in `folder` and write it to `page`, also when a cell fails; the failure is raised then.
+    """Execute `notebook` in `folder`, and write it with its outputs to `page`.
 
-    `while_running` is called once a second.
+    `while_running` is called once a second. If a cell fails, the page ends with its error, which is raised, too.
     """
     nb = nbformat.read(notebook, as_version=4)
-    client = NotebookClient(nb, timeout=None, resources={"metadata": {"path": str(folder)}})
+    with tempfile.TemporaryDirectory() as sockets:
+        config = _connection(Path(sockets))
+        client = NotebookClient(nb, timeout=None, resources={"metadata": {"path": str(folder)}}, config=config)
+        try:
+            asyncio.run(_watched(client, while_running))
+        finally:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(to_html(nb), encoding="utf-8")
 
-    async def run() -> None:
-        execution = asyncio.ensure_future(client.async_execute())
-        while not execution.done():
-            await asyncio.wait({execution}, timeout=1.0)
-            while_running()
-        await execution
 
-    try:
-        asyncio.run(run())
-    finally:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(to_html(nb), encoding="utf-8")
+async def _watched(client: NotebookClient, while_running: Callable[[], None]) -> None:
+    execution = asyncio.ensure_future(client.async_execute())
+    while not execution.done():
+        await asyncio.wait({execution}, timeout=1.0)
+        while_running()
+    await execution
+
+
+def _connection(folder: Path) -> Config:
+    """Return how a kernel is connected: by sockets in `folder`, which other users cannot read, unlike TCP.
+
+    The path of a socket must be short: `folder` should be a temporary one. Windows has no such sockets.
+    """
+    if sys.platform == "win32":
+        return Config()
+    return Config({"KernelManager": {"transport": "ipc", "connection_file": str(folder / "kernel.json")}})
 
 
 def to_html(notebook: nbformat.NotebookNode) -> str:
-    """Return a page with pictures inside and no script or style from elsewhere."""
+    """Return a notebook as a page that holds its pictures, and loads no script or style from elsewhere."""
     exporter = HTMLExporter(embed_images=True, mathjax_url="", require_js_url="", jquery_url="")
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
     return exporter.from_notebook_node(notebook)[0]

@@ -97,7 +97,7 @@ def test_its_settings_are_a_form_with_folded_code(notebook):
         assert form["metadata"]["jupyter"] == {"source_hidden": True}
 
 
-def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path):
+def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path, capfd):
     sources = ["from IPython.display import HTML; HTML('<b>hello</b>')", "import sys; print('red', file=sys.stderr)"]
     cells = [
         {"cell_type": "code", "id": f"cell-{i}", "metadata": {}, "outputs": [], "execution_count": None, "source": text}
@@ -107,6 +107,7 @@ def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path):
     notebook.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     page, ticks = tmp_path / "out" / "small.html", []
     execute(notebook, page, tmp_path, lambda: ticks.append(1))
+    assert capfd.readouterr() == ("", ""), "what runs a notebook leaves the terminal to the program that uses it"
     html = page.read_text()
     assert "<b>hello</b>" in html
     assert html.count(STDERR) == 1
