@@ -41,7 +41,7 @@ def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s
         card = card.with_changes(checkpoint=None)
     _say("Drawing with the model as it is before training ...")
     before = examine(card, initial_model(card))
-    _say(f"Training for {minutes:g} minutes with two other peers on this machine; Ctrl+C ends it early ...")
+    _say(f"Training with two other peers on this machine, for {minutes:g} min; Ctrl+C ends it early ...")
     with contextlib.closing(private_swarm(card, out / "swarm", late_s)) as swarm:
         you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
         watch(you)

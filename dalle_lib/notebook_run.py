@@ -46,8 +46,20 @@ def _connection(folder: Path) -> Config:
     return Config({"KernelManager": {"transport": "ipc", "connection_file": str(folder / "kernel.json")}})
 
 
+_FOLDING = """\
+{% extends "lab/index.html.j2" %}
+{% block input %}
+{% if cell.metadata.get("jupyter", {}).get("source_hidden") %}
+<details><summary style="font-family:sans-serif">{{ cell.source.split("\\n")[0].removeprefix("# @title").split("{")[0] | e }}</summary>
+{{ super() }}</details>
+{% else %}{{ super() }}{% endif %}
+{% endblock %}
+"""
+"""nbconvert's own page, but that code which Jupyter folds away is folded below its title."""
+
+
 def to_html(notebook: nbformat.NotebookNode) -> str:
     """Return a notebook as a page that holds its pictures, and loads no script or style from elsewhere."""
-    exporter = HTMLExporter(embed_images=True, mathjax_url="", require_js_url="", jquery_url="")
+    exporter = HTMLExporter(embed_images=True, mathjax_url="", require_js_url="", jquery_url="", raw_template=_FOLDING)
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
     return exporter.from_notebook_node(notebook)[0]

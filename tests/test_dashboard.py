@@ -200,11 +200,11 @@ def test_contributions_are_the_shares_of_all_rounds_and_a_bar_for_each(peer, cre
     assert f"epoch: 4; samples: 48; peer: {NAMES[0]}" in "".join(bars)
 
 
-def test_peers_beyond_the_colours_are_added_up():
+def test_peers_beyond_the_colours_are_added_up_but_never_ones_own():
     counted = pd.DataFrame([{f"peer {i}": 10.0 + i for i in range(9)}], index=[1])
-    named = largest(counted, len(SERIES))
-    assert list(named) == ["peer 8", "peer 7", "peer 6", "peer 5", "peer 4", OTHERS]
-    assert named[OTHERS].item() == 10 + 11 + 12 + 13
+    named = largest(counted, "peer 1", len(SERIES))
+    assert list(named) == ["peer 1", "peer 8", "peer 7", "peer 6", "peer 5", OTHERS]
+    assert named[OTHERS].item() == 10 + 12 + 13 + 14
     assert named.sum(axis=1).equals(counted.sum(axis=1))
     assert OTHERS in to_svg(contributions_chart(named))
 

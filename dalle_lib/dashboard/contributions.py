@@ -21,9 +21,11 @@ def contributions(you: Peer, crew: Crew) -> HTML:
     A peer's weight in a round is the number of samples that its gradient was computed from.
     """
     counted = counted_by(you, names_of(list(crew.peers.values()))).fillna(0.0)
-    counted = largest(counted[counted.sum(axis=1) > 0], len(SERIES))
+    counted = counted[counted.sum(axis=1) > 0]
     if counted.empty:
         return sentence("There is nothing to show yet: your peer has not finished a round of averaging with others.")
+    own = next(event["name"] for event in you.events() if event["event"] == "joined")
+    counted = largest(counted, own, len(SERIES))
     shares = counted.sum() / counted.sum().sum()
     held = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     told = sentence(f"Rounds that your peer was in: {len(counted)}. Shares of the samples in them: {held}.")
@@ -51,9 +53,13 @@ def contributions_chart(counted: pd.DataFrame) -> alt.Chart:
     )
 
 
-def largest(counted: pd.DataFrame, max_count: int) -> pd.DataFrame:
-    """Return the columns with the most samples first; where there are more than `max_count`, the rest are added up."""
-    order = counted.sum().sort_values(ascending=False).index
+def largest(counted: pd.DataFrame, own: str, max_count: int) -> pd.DataFrame:
+    """Return your `own` column, then the columns with the most samples, `max_count` in all; the last adds up the rest.
+
+    With no more columns than `max_count`, each stays as it is.
+    """
+    others = counted.drop(columns=own, errors="ignore")
+    order = [name for name in (own,) if name in counted] + list(others.sum().sort_values(ascending=False).index)
     if len(order) <= max_count:
         return counted[order]
     return counted[order[: max_count - 1]].assign(**{OTHERS: counted[order[max_count - 1 :]].sum(axis=1)})

@@ -83,7 +83,7 @@ def _time_left(status: SwarmStatus, epochs) -> str:
 def _table(status: SwarmStatus, you: str | None) -> str:
     rows = [
         (
-            escape(peer.name) + (" (you)" if peer.peer_id == you else ""),
+            escape(peer.name) + (" (you)" if peer.peer_id == you and peer.name != "you" else ""),
             str(peer.epoch),
             f"{peer.samples:,}",
             f"{peer.samples_per_s:.0f}",

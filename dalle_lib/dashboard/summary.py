@@ -50,12 +50,10 @@ def _gain(before: Examination | None, after: Examination | None) -> dict:
 
 def describe(summary: dict, out: str | Path) -> str:
     """Return what `summarize` returned as lines of text, and which files of the folder `out` to look at."""
-    work = ", ".join(
-        f"{name} {summary['share_of_samples'][name]:.0%} of the samples and "
-        f"{summary['share_of_gradients'].get(name, 0):.0%} of the gradients"
-        for name in summary["samples_by_peer"]
-    )
-    lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s: {work}."]
+    lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s."]
+    for name, share in summary["share_of_samples"].items():
+        gradients = summary["share_of_gradients"].get(name, 0.0)
+        lines.append(f"  {name}: {share:.0%} of the samples, {gradients:.0%} of the gradients")
     pictures = []
     if "after" in summary:
         before, after = summary["before"], summary["after"]
