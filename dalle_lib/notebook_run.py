@@ -50,12 +50,13 @@ _FOLDING = """\
 {% extends "lab/index.html.j2" %}
 {% block input %}
 {% if cell.metadata.get("jupyter", {}).get("source_hidden") %}
-<details><summary style="font-family:sans-serif">{{ cell.source.split("\\n")[0].removeprefix("# @title").split("{")[0] | e }}</summary>
+{% set title = cell.source.split("\\n")[0].removeprefix("# @title").split("{")[0] %}
+<details><summary style="font-family:sans-serif">{{ title | e }}</summary>
 {{ super() }}</details>
 {% else %}{{ super() }}{% endif %}
 {% endblock %}
 """
-"""nbconvert's own page, but that code which Jupyter folds away is folded below its title."""
+"""nbconvert's page, with the code that Jupyter folds away folded below its title."""
 
 
 def to_html(notebook: nbformat.NotebookNode) -> str:
