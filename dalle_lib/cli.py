@@ -39,14 +39,13 @@ class Demo:
 
     def run(self) -> None:
         """Run it."""
-        from dalle_lib.dashboard.summary import describe
         from dalle_lib.demo import run_demo, run_notebook
 
         if self.notebook is not None:
             summary = run_notebook(self.notebook, self.out)
         else:
             summary = run_demo(self.out, self.minutes, self.from_scratch, self.late_s)
-        print(json.dumps(summary) if self.json else f"\n{describe(summary, self.out)}\n{_AFTER_DEMO}")
+        print(json.dumps(summary) if self.json else describe(summary, self.out))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +226,6 @@ class ConvertVqgan:
         )
 
 
-_AFTER_DEMO = "Next: open the notebook yourself with `make lab`, or read README.md on what a peer can do."
 _SETTINGS = ("top_k", "top_p", "temperature", "guidance", "seed")
 
 
@@ -260,6 +258,25 @@ def describe_memory(asked: Memory, about: dict) -> str:
         lines.append(f"Not measured yet: {', '.join(about['unmeasured'])}.")
     lines.append(about["accuracy"])
     return "\n".join(lines)
+
+
+def describe(summary: dict, out: Path) -> str:
+    """Return the demo's summary for a person."""
+    before, after = summary["before"], summary["after"]
+    work = ", ".join(
+        f"{name} {summary['share_of_samples'][name]:.0%} of the samples and "
+        f"{summary['share_of_gradients'].get(name, 0):.0%} of the gradients"
+        for name in summary["samples_by_peer"]
+    )
+    return (
+        f"\n{summary['epochs']} epochs in {summary['seconds']:.0f} s: {work}.\n"
+        f"Right pictures, captions of the training data: {before['exact_seen']:.0%} before, "
+        f"{after['exact_seen']:.0%} after.\n"
+        f"Right pictures, combinations never seen: {before['exact_unseen']:.0%} before, "
+        f"{after['exact_unseen']:.0%} after.\n"
+        f"Look at {out}/before_after.png, {out}/best_of_32.png and {out}/run.png; figures are in {out}/summary.json.\n"
+        f"Next: open the notebook yourself with `make lab`, or read README.md on what a peer can do."
+    )
 
 
 def main() -> None:
