@@ -66,7 +66,7 @@ def describe(summary: dict, out: str | Path) -> str:
         ]
         pictures = ["before_after.png", "best_of_32.png"]
     files = ", ".join(f"{out}/{name}" for name in [*pictures, "run.png"])
-    lines.append(f"Look at {files}. All figures are in {out}/summary.json.")
+    lines += [f"Look at {files}.", f"All figures are in {out}/summary.json."]
     return "\n".join(lines)
 
 
