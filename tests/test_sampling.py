@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import DATA
 from safetensors.torch import load_file
-from test_model import ODD, SMALL, golden_model, random_batch, random_model
+from small_models import ODD, SMALL, golden_model, random_batch, random_model
 
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import DALLE, ModelConfig, cache_bytes, generate, generate_rows

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dalle_lib.model.attention import whole_rows
-from dalle_lib.model.cache import BlockCache, Place
+from dalle_lib.model.cache import BlockCache, SlotTable
 from dalle_lib.model.dalle import DALLE
+from dalle_lib.model.inputs import check_inputs
 from dalle_lib.model.linear import linear
-from dalle_lib.model.reversible import run
 
 
 def keep_likely(logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0) -> Tensor:
@@ -51,7 +51,7 @@ class Sampler:
         self.model, self.samples = model, samples
         like = weight.new_empty(0, dtype=dtype)
         self.caches = [BlockCache(kind, config, prompts, samples, like) for kind in config.kinds]
-        self.places = {kind: Place.of_all_cells(kind, config.grid, weight.device) for kind in set(config.kinds)}
+        self.tables = {kind: SlotTable(kind, config.grid, weight.device) for kind in set(config.kinds)}
         self.turns = model.transformer.rotary(weight.dtype)
         self.cell = torch.zeros(1, dtype=torch.long, device=weight.device)
 
@@ -61,32 +61,32 @@ class Sampler:
 
         Equal sequences are read once.
         """
-        config, transformer = self.model.config, self.model.transformer
+        config = self.model.config
         distinct, which = torch.cat([text, codes], dim=1).unique(dim=0, return_inverse=True)
         x = self.model.embed(*distinct.split([config.text_length, codes.shape[1]], dim=1))
-        sequences = zip(self.caches, whole_rows(config, x), strict=True)
-        around = [cache.around_given(sequence, which, self.places[cache.kind]) for cache, sequence in sequences]
-        x1, x2 = run(transformer.layers(around, self.turns[: x.shape[1]]), x)
+        blocks = zip(self.caches, whole_rows(config, x), strict=True)
+        mixing = [cache.mix_given(rows, which, self.tables[cache.kind]) for cache, rows in blocks]
+        hidden = self.model.transformer.forward_with(x, mixing, self.turns[: x.shape[1]])
         self.cell.fill_(codes.shape[1])
-        return self._logits(x1[:, -1], x2[:, -1])[which].repeat_interleave(self.samples, 0)
+        return self._logits(hidden)[which].repeat_interleave(self.samples, 0)
 
     @torch.no_grad()
     def step(self, codes: Int[Tensor, "pictures"]) -> Float[Tensor, "pictures image_vocab"]:
-        """Return the logits of the code after `codes`, one a picture, which come next.
+        """Return the logits of the code that follows `codes`, the next code of each picture.
 
-        Its shapes and its instructions are the same for every code.
+        Its shapes and its instructions are the same for every code, so that a recorded step can be replayed.
         """
-        places = {kind: place.at(self.cell) for kind, place in self.places.items()}
-        around = [cache.around_next(places[cache.kind]) for cache in self.caches]
+        slots = {kind: table.at(self.cell) for kind, table in self.tables.items()}
+        mixing = [cache.mix_next(slots[cache.kind]) for cache in self.caches]
         turns = self.turns.index_select(0, self.model.config.text_part + self.cell)
-        x = self.model.embed_codes(codes[:, None])
-        x1, x2 = run(self.model.transformer.layers(around, turns), x)
+        hidden = self.model.transformer.forward_with(self.model.embed_codes(codes[:, None]), mixing, turns)
         self.cell += 1
-        return self._logits(x1[:, -1], x2[:, -1])
+        return self._logits(hidden)
 
-    def _logits(self, x1: Tensor, x2: Tensor) -> Tensor:
+    def _logits(self, hidden: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch image_vocab"]:
+        """Return the logits of the code after the last position."""
         _, code_head = self.model.heads()
-        return linear(self.model.norm((x1 + x2) / 2), *code_head)
+        return linear(self.model.norm(hidden[:, -1]), *code_head)
 
 
 def draw(probabilities: Float[Tensor, "pictures vocab"], uniform: Float[Tensor, "pictures"]) -> Int[Tensor, "pictures"]:
@@ -161,7 +161,7 @@ def generate_rows(
         )
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"expected a floating-point dtype, such as torch.float16, but got {dtype}.")
-    model.check(text, first_codes)
+    check_inputs(model.config, text, first_codes)
     if first_codes.shape[1] == model.config.image_length:
         raise ValueError("first_codes holds whole pictures: nothing is left to draw.")
     seed = secrets.randbits(63) if seed is None else seed
