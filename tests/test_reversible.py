@@ -20,7 +20,7 @@ def test_the_gradient_of_embeddings_flows_through_the_reversible_path():
     torch.testing.assert_close(*found)
 
 
-def test_a_reversible_gradient_cannot_be_differentiated_in_silence():
+def test_differentiating_a_reversible_gradient_is_an_error():
     model, (text, codes) = random_model(), random_batch()
     (gradient,) = torch.autograd.grad(model(text, codes).loss, [model.head.weight], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
@@ -41,9 +41,9 @@ def test_frozen_weights_get_no_gradient_and_the_others_do():
 @pytest.mark.parametrize("is_reversible", EXACT)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_trains_on_nearly_the_same_gradients(dtype, is_reversible):
-    """Each value is off by up to half its eps, at random: together by a few eps, at weights as training starts with.
+    """Rounding moves each value by up to half an eps at random, and a whole gradient by a few eps, at initial weights.
 
-    The streams stay in float32, so what the reversible path takes back from them is as good as what was kept.
+    The streams stay in float32, so inputs that the reversible path recomputes are as good as inputs that were kept.
     """
     torch.manual_seed(0)
     model, batch = DALLE(SMALL), random_batch(SMALL)
@@ -52,7 +52,7 @@ def test_half_precision_trains_on_nearly_the_same_gradients(dtype, is_reversible
     model.zero_grad()
     with torch.autocast("cpu", dtype):
         loss = model(*batch).loss
-    (2.0**10 * loss).backward()  # as a GradScaler does, for float16 has no small numbers
+    (2.0**10 * loss).backward()  # as a GradScaler does: float16 would round small gradients to zero
     found = torch.cat([parameter.grad.flatten() / 2.0**10 for parameter in model.parameters()])
     assert (found - exact).norm() < 2 * torch.finfo(dtype).eps * exact.norm()
 
@@ -82,7 +82,7 @@ def test_layers_are_run_again_in_the_precision_that_they_ran_in():
     assert ran == [torch.bfloat16] * 4
 
 
-def test_a_grad_scaler_scales_and_finds_what_is_not_finite():
+def test_a_grad_scaler_scales_and_skips_gradients_that_are_not_finite():
     model, batch = golden_model().float(), (GOLDEN["inputs/text"], GOLDEN["inputs/image"])
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for is_broken in (False, True):
@@ -97,7 +97,7 @@ def test_a_grad_scaler_scales_and_finds_what_is_not_finite():
     assert scaler.get_scale() == 2.0**9
 
 
-def test_what_is_kept_for_the_backward_pass_does_not_grow_with_depth():
+def test_memory_kept_for_the_backward_pass_does_not_grow_with_depth():
     def kept(depth: int, is_reversible: bool) -> int:
         sizes = {}
 

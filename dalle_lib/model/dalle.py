@@ -89,7 +89,7 @@ class DALLE(
         self,
         text: Int[Tensor, "batch text"],
         codes: Int[Tensor, "batch codes"],
-        input_codes: Int[Tensor, "batch codes"] | None = None,
+        input_codes: Int[Tensor, "batch shown"] | None = None,
     ) -> DALLEOutput:
         """Return the losses of predicting `text` and `codes`, each from all that comes before it.
 
