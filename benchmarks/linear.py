@@ -1,9 +1,9 @@
-"""Are dense layers in float32 quicker by oneDNN than by PyTorch's own choice, on this processor?
+"""Are dense layers in float32 faster by oneDNN than by PyTorch's own choice, on this processor?
 
 Runs the forward and the backward pass of each kind of dense layer of the yardstick (benchmarks/plain.py), with a bias,
-for one picture, by `dalle_lib.model.linear` and by `torch.nn.functional.linear`, in turns. Prints JSON: milliseconds of
+for one picture, by `dalle_lib.model.linear` and by `torch.nn.functional.linear` in turns. Prints JSON: milliseconds of
 processor time of the layers of all blocks and both heads (figure), those of PyTorch's own (reference) and their ratio,
-the fastest of some on one thread; and the same for one layer of each kind.
+each the fastest of some on one thread; and the same for one layer of each kind.
 """
 
 import json
@@ -23,7 +23,7 @@ REPEATS = 20
 
 
 def main() -> None:
-    """Time each layer both ways, and print the comparison."""
+    """Measure each layer in both ways, and print the comparison."""
     torch.set_num_threads(1)
     c = YARDSTICK
     inner, length = c.heads * c.dim_head, c.text_part + c.image_length

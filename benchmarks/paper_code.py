@@ -1,13 +1,17 @@
 """How do a training step and drawing compare with those of dalle-pytorch, of which the paper used a branch?
 
-Installs dalle-pytorch 1.6.6 into a temporary folder, and runs the forward and the backward pass of the yardstick
-(benchmarks/plain.py) with reversible layers, one picture in float32 on one thread, by turns with this kit's model, each
-time in a process of its own. (Its last block looks at another 5x5 window than the paper's, at the same cost.) Prints
-JSON: seconds of processor time of this kit's step (figure), of that code's (reference) and their ratio, the fastest of
-some; the same for this kit's step with dense layers as PyTorch computes them; the same of RSS above that of the process
-with the built model; the same of the seconds that a code takes to be drawn, in one picture alone and in each of many
-(here 128 at once, there 16, which is how many the paper drew at once; here whole pictures, there some codes after a
-caption, drawn from its cache and without the reading of the caption); and the rate of PyTorch's matrix products.
+Installs dalle-pytorch 1.6.6 into a temporary folder. Runs the forward and the backward pass of the yardstick
+(benchmarks/plain.py) with reversible layers, one picture in float32 on one thread, in turns with this kit's model, each
+time in a process of its own. (Its last block sees another 5x5 window than the paper's, at the same cost.) Prints JSON:
+
+- seconds of processor time of this kit's step (figure), of dalle-pytorch's (reference) and their ratio, each the
+  fastest of some steps;
+- the same for this kit's step with dense layers as PyTorch computes them;
+- the same for RSS above that of the process with the built model;
+- the same for the seconds of a code, in one picture alone and in each of many. This kit draws 128 at once, whole
+  pictures. dalle-pytorch draws 16 at once, as many as the paper did, and some codes after a caption, from its cache and
+  without the reading of the caption;
+- the rate of PyTorch's matrix products.
 """
 
 import json
@@ -35,9 +39,9 @@ PACKAGES = (
 KIT, BY_PYTORCH, THEIRS = WAYS = "kit", "kit, dense layers by PyTorch", "dalle-pytorch"
 ROUNDS, REPEATS = 3, 5
 AT_ONCE = {"one picture": {KIT: 1, THEIRS: 1}, "many pictures": {KIT: 128, THEIRS: 16}}
-"""How many pictures are drawn side by side."""
+"""Number of pictures that are drawn side by side."""
 TOP_K, STRETCH = 256, 16
-"""Among how many codes each is drawn, and how many are drawn by that code."""
+"""Number of codes among which each is drawn, and number of codes that dalle-pytorch draws."""
 
 
 def main() -> None:
@@ -68,7 +72,7 @@ def main() -> None:
 
 
 def measure(way: str, folder: str) -> tuple[float, int]:
-    """Return the seconds and the bytes of a step of one of `WAYS`; dalle-pytorch is in `folder`."""
+    """Return seconds and bytes of a step in one of `WAYS`; dalle-pytorch is in `folder`."""
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = way != BY_PYTORCH
     benchmark = Benchmark(device="cpu")
@@ -79,7 +83,7 @@ def measure(way: str, folder: str) -> tuple[float, int]:
 
 
 def draw(way: str, pictures: int, folder: str) -> float:
-    """Return the seconds for each code that `pictures` of one caption take, side by side."""
+    """Return the seconds of each code when `pictures` of one caption are drawn side by side."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     text = torch.randint(1, YARDSTICK.text_vocab, (1, YARDSTICK.text_length))
@@ -106,7 +110,7 @@ def draw(way: str, pictures: int, folder: str) -> float:
 
 
 def prepare_theirs(folder: str) -> Callable[[], None]:
-    """Return a step of the yardstick by the code in `folder`."""
+    """Return a step of the yardstick in dalle-pytorch, which is in `folder`."""
     model, c = their_model(folder, reversible=True), YARDSTICK
     text = torch.randint(1, c.text_vocab, (1, c.text_length))
     codes = torch.randint(c.image_vocab, (1, c.image_length))
@@ -119,15 +123,15 @@ def prepare_theirs(folder: str) -> Callable[[], None]:
 
 
 def their_model(folder: str, **options) -> nn.Module:
-    """Return the yardstick's model by the code in `folder`."""
+    """Return the yardstick's model in dalle-pytorch, which is in `folder`."""
     sys.path.insert(0, folder)
 
     class Codes(nn.Module):
-        """What the model asks of the pictures' tokenizer."""
+        """What the model asks of its image tokenizer."""
 
         num_layers, num_tokens, image_size = 3, YARDSTICK.image_vocab, 8 * YARDSTICK.grid
 
-    # Tokenizers of pictures, with their downloads, are of no use here; nor is setuptools.
+    # Importing its image tokenizers would download them, and asking for its version needs setuptools: neither is used.
     sys.modules["dalle_pytorch.vae"] = ModuleType("dalle_pytorch.vae")
     sys.modules["dalle_pytorch.vae"].__dict__.update(OpenAIDiscreteVAE=Codes, VQGanVAE=Codes)
     sys.modules["pkg_resources"] = ModuleType("pkg_resources")

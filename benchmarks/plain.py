@@ -1,10 +1,9 @@
 """The same function as `dalle_lib.model`, as one would write it first: what the model's benchmarks compare with.
 
-One dense mask of all positions by all positions for each kind of attention, through PyTorch's fused attention; dense
-layers as PyTorch computes them; ordinary autograd; for drawing a cache of the keys and values of all positions, text
-included, for each picture. In good faith: nothing is computed twice, masks and tables are made once, the cache is
-allocated once and read only as far as it is filled, and the head computes only that part of the vocabulary which a
-position can predict.
+Each kind of attention has one dense mask of all positions by all positions, for PyTorch's fused attention. Dense layers
+are PyTorch's, and so is the backward pass. Drawing caches the keys and values of all positions, text included, for each
+picture. It is written in good faith: nothing is computed twice, masks and tables are made once, the cache is allocated
+once and read only as far as it is filled, and the head computes only that part of the vocabulary which can come next.
 """
 
 import torch
@@ -18,12 +17,12 @@ from dalle_lib.model.sampling import code_probabilities
 YARDSTICK = ModelConfig(
     dim=256, depth=16, heads=4, dim_head=64, text_length=256, text_vocab=32100, image_vocab=8192, grid=32
 )
-"""The paper's model, but narrower and less deep."""
+"""The paper's model, made narrower and less deep."""
 PRESETS = {"yardstick": YARDSTICK, "paper": ModelConfig.paper(), "emoji": ModelConfig.emoji()}
 
 
 class Plain:
-    """Runs a model's weights the plain way."""
+    """Computes the plain way with the weights of a model."""
 
     def __init__(self, model: DALLE) -> None:
         self.model, self.config = model, model.config
@@ -56,7 +55,7 @@ class Plain:
         return (text_loss + 7 * F.cross_entropy(at_codes.flatten(0, 1), codes.flatten())) / 8
 
     def transformer(self, x: Tensor, start: int, cache: "Cache | None") -> Tensor:
-        """Return the mean of both streams at positions from `start` on; earlier ones are in the cache."""
+        """Return the mean of both streams at positions from `start` on; the cache holds the earlier ones."""
         t = self.model.transformer
         end = start + x.shape[1]
         x1 = x2 = x
@@ -78,7 +77,7 @@ class Plain:
         return (x1 + x2) / 2
 
     def shift(self, x: Tensor, start: int, seen: Tensor | None) -> Tensor:
-        """Return `x` with half of its entries from its neighbours; `seen` keeps what later positions will need."""
+        """Return `x` after token shift; `seen`, if given, remembers what later positions need."""
         quarter, end = self.config.dim // 4, start + x.shape[1]
         if seen is None:
             padded = F.pad(x[..., : 2 * quarter], (0, 0, 1, 0))
@@ -91,7 +90,7 @@ class Plain:
 
     @torch.no_grad()
     def draw(self, text: Tensor, steps: int, top_k: int) -> Tensor:
-        """Return the first `steps` codes of one picture for each caption, drawn among the `top_k` likeliest."""
+        """Return the first `steps` codes of one picture of each caption, drawn among the `top_k` likeliest."""
         m, cache = self.model, Cache(self, len(text))
         x, start, codes = m.embed(text, text[:, :0]), 0, []
         for _ in range(steps):
@@ -109,7 +108,7 @@ def dense(x: Tensor, layer: nn.Linear) -> Tensor:
 
 
 class Cache:
-    """Keys, values and moved entries of all positions, for each block and each picture."""
+    """Keys, values and entries for token shift of all positions, for each block and picture."""
 
     def __init__(self, plain: Plain, pictures: int) -> None:
         c, like = plain.config, plain.model.head.weight

@@ -1,9 +1,10 @@
-"""How many codes a second are drawn, and what is remembered meanwhile, against a plain cache of all positions?
+"""How many codes are drawn a second, and how much is remembered, compared with a plain cache of all positions?
 
-Draws whole pictures of one prompt, one alone and many side by side, as `generate` does and as benchmarks/plain.py does,
-in batches of 16. Prints JSON: codes a second of many pictures (figure), the plain way's (reference) and
-their ratio; the same for a single picture; the bytes remembered for each picture; and on a GPU the most bytes taken by
-drawing many, weights included. On one thread of a processor, seconds leave out what other programs take.
+Draws whole pictures of one prompt, one alone and many side by side, as `generate` does, and as benchmarks/plain.py does
+in batches of 16. Prints JSON: codes a second of many pictures (figure), those of the plain way (reference) and their
+ratio; the same for a single picture; the bytes remembered for each picture; and on a GPU the peak of its memory while
+many are drawn, weights included. On one thread of a processor, seconds are processor time, which leaves out other
+programs.
 """
 
 import json

@@ -1,13 +1,19 @@
-"""How long does a training step take, and how much memory, against the same function written the plain way?
+"""How long does a training step take, and how much memory, compared with the same function written the plain way?
 
-Runs the forward and the backward pass of one batch, each way in a process of its own: reversible layers, the same
-layers with their activations kept, and benchmarks/plain.py. Prints JSON: the seconds of a reversible step (figure),
-those of a plain one (reference) and their ratio, the fastest of some; for each way samples a second, the most memory
-(tensors without the weights, by PyTorch's own count, and on a processor RSS above that of the process with the built
-model), the time as a multiple of what PyTorch's matrix products would take for its FLOPs (those of forward and backward
-once, with products that a mask hides, without what is recomputed), and model FLOPs utilisation (the inverse, against
-the faster of PyTorch's and the kit's products, both measured between the steps); and the most bytes of tensors at other
-depths. On one thread of a processor, seconds leave out what other programs take.
+Runs the forward and the backward pass of one batch in three ways, each in a process of its own: reversible layers, the
+same layers with their activations kept, and benchmarks/plain.py. Prints JSON: the seconds of a reversible step
+(figure), those of a plain one (reference) and their ratio, each the fastest of some steps. For each way it adds
+
+- samples a second;
+- the largest memory: tensors without the weights, by PyTorch's count, and on a processor RSS above that of the process
+  with the built model;
+- the time as a multiple of what PyTorch's matrix products would take for the step's FLOPs. These are those of forward
+  and backward pass, with products that a mask hides, and without what is recomputed;
+- model FLOPs utilisation, the inverse, against the faster of PyTorch's and the kit's products. Both are measured
+  between the steps.
+
+It ends with the largest bytes of tensors at other depths. On one thread of a processor, seconds are processor time,
+which leaves out other programs.
 """
 
 import json
@@ -40,18 +46,18 @@ SIDE = {"cpu": 1024, "cuda": 8192}
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A model on a machine."""
+    """A model, and where and how it runs."""
 
     preset: Literal["yardstick", "paper", "emoji"] = "yardstick"
     device: Literal["cpu", "cuda"] = "cuda" if torch.cuda.is_available() else "cpu"
     precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Training uses autocast; drawing holds the weights, and what is remembered, in it."""
+    """Training uses autocast; drawing keeps the weights, and what is remembered, in this precision."""
     threads: int = 1
-    """Of a processor."""
+    """Threads on a processor."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision as torch names it."""
+        """The precision as torch's type."""
         return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[self.precision]
 
 
@@ -62,7 +68,7 @@ class Benchmark(Setting):
     batch: int = 1
     repeats: int = 7
     compiled: bool = False
-    """Compile each layer (not the plain way)."""
+    """Compile each layer; the plain way is never compiled."""
     depths: tuple[int, ...] = (8, 16, 32, 64)
 
 
@@ -81,12 +87,12 @@ def main(benchmark: Benchmark) -> None:
 
 
 def compare(figure: float, reference: float) -> dict[str, float]:
-    """Return what a figure, less being better, is compared with, and how many times better it is."""
+    """Return a figure, its reference and their ratio; the figure is better if it is smaller, the ratio if larger."""
     return {"figure": figure, "reference": reference, "ratio": reference / figure}
 
 
 def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
-    """Return what one way takes."""
+    """Return the time and memory of one way."""
     torch.set_num_threads(benchmark.threads)
     config = PRESETS[benchmark.preset]
     step = prepare(benchmark, config, way)
@@ -115,7 +121,7 @@ def measure(benchmark: Benchmark, way: str) -> dict[str, float]:
 
 
 def prepare(benchmark: Benchmark, config: ModelConfig, way: str) -> Callable[[], None]:
-    """Return a step: forward and backward, after which there are no gradients again."""
+    """Return a step: forward and backward pass, after which the gradients are dropped."""
     torch.manual_seed(0)
     model = DALLE(config).to(benchmark.device)
     model.transformer.is_reversible = way == "reversible"
@@ -137,7 +143,7 @@ def prepare(benchmark: Benchmark, config: ModelConfig, way: str) -> Callable[[],
 
 
 def tensor_bytes(benchmark: Benchmark, config: ModelConfig, way: str) -> int:
-    """Return the most bytes that a step's tensors take, those of the weights left out."""
+    """Return the largest number of bytes in tensors at any moment of a step, weights left out."""
     step = prepare(benchmark, config, way)
     if benchmark.device == "cuda":
         step()
@@ -150,7 +156,7 @@ def tensor_bytes(benchmark: Benchmark, config: ModelConfig, way: str) -> int:
 
 
 def timed(work: Callable[[], object], device: str) -> float:
-    """Return the seconds that `work` takes: of the processor's only thread, else of the clock."""
+    """Return the seconds that `work` takes: processor time if there is one thread, else by the clock."""
     if device == "cuda":
         torch.cuda.synchronize()
         started = time.perf_counter()
@@ -164,7 +170,7 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 
 def matmul_rates(setting: Setting) -> tuple[float, float]:
-    """Return the floating-point operations a second of a large matrix product, by PyTorch and by the kit."""
+    """Return the FLOP a second of a large matrix product, by PyTorch and by the kit."""
     side = SIDE[setting.device]
     factors = torch.randn(2, side, side, device=setting.device, dtype=setting.dtype)
     return tuple(

@@ -1,8 +1,6 @@
-"""Weights on disk: safetensors with the model's configuration inside."""
+"""Models on disk: safetensors files with the model's configuration in their metadata."""
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,24 +10,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dalle_lib.files import replace_file
 from dalle_lib.model import DALLE, ModelConfig
 
 _CONFIG = "config"
 _EPOCH = "epoch"
 
 
-def sha256_of(file: str | Path) -> str:
-    """Return the hash of a file."""
-    with open(file, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 def save_tensors(file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all: a crash leaves the old one."""
-    file = Path(file)
-    unfinished = file.with_name(file.name + ".unfinished")
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
-    os.replace(unfinished, file)
+    """Write a safetensors file, whole or not at all: an error or a crash leaves the old one."""
+    with replace_file(file) as unfinished:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
 
 
 def load_tensors(file: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -39,19 +30,22 @@ def load_tensors(file: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def save_model(file: str | Path, model: DALLE, epoch: int = 0, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model's weights with its configuration; shared weights once."""
+    """Write a model's weights in `dtype`, each once, with its configuration and the epoch that they are of."""
     tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
     save_tensors(file, tensors, {_CONFIG: json.dumps(asdict(model.config)), _EPOCH: str(epoch)})
 
 
 def load_model(file: str | Path, expected: ModelConfig | None = None) -> DALLE:
-    """Return the model of a checkpoint, in float32. Raises ValueError if it is not `expected`, or is no checkpoint."""
+    """Return the model that `save_model` wrote, in float32.
+
+    Raises ValueError if the file was not written by `save_model`, or its configuration is not the `expected` one.
+    """
     tensors, metadata = load_tensors(file)
     if _CONFIG not in metadata:
-        raise ValueError(f"{file} holds no model configuration: expected a file written by dalle_lib.checkpoint.")
+        raise ValueError(f"expected a file written by checkpoint.save_model, but {file} holds no configuration.")
     config = ModelConfig(**json.loads(metadata[_CONFIG]))
     if expected is not None and config != expected:
-        raise ValueError(f"{file} holds another model: expected {expected}, but it has {config}.")
+        raise ValueError(f"{file} holds another model: expected {expected}, but found {config}.")
     model = DALLE(config)
     model.load_state_dict(tensors)
     return model

@@ -1,7 +1,7 @@
-"""The model's function written down once more, with dense masks, loops and nothing shared with `dalle_lib.model`.
+"""The model's function a second time, with dense masks and loops; it shares nothing with `dalle_lib.model`.
 
-It takes a checkpoint in the published layout, and follows the published code's rules one by one; every position and
-every head is a loop, so use it for small models.
+It takes weights in the published layout and follows the rules of the published code one by one. It loops over every
+position and head, so it suits small models only.
 """
 
 import math

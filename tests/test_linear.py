@@ -16,7 +16,7 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def by_onednn(monkeypatch):
-    """Have oneDNN compute, whether or not it is faster on this processor."""
+    """Let oneDNN compute, whether or not it is faster on this processor."""
     monkeypatch.setattr(dense, "_ONEDNN_IS_FASTER", True)
 
 
@@ -74,7 +74,7 @@ def test_onednn_computes_more_than_one_position_in_float32_and_nothing_else(monk
     assert not is_by_onednn(linear(x, weight, bias))
 
 
-def test_what_no_gradient_needs_is_not_kept():
+def test_nothing_is_kept_that_no_gradient_needs():
     x, weight, bias = operands((3, 5), 4, 9)
     for of_x, of_weight in (True, False), (False, True), (True, True):
         y = linear(x if of_x else x.detach(), weight if of_weight else weight.detach(), bias)

@@ -18,7 +18,7 @@ FACTS = json.loads((DATA / "lamb_f32_trajectory.json").read_text())
 
 
 def trajectory(bits: int):
-    """Run the golden trajectory; yield the step and the parameters by name after each."""
+    """Run the golden trajectory; after each step, yield its number and the parameters by name."""
     hyper = FACTS["hyper"]
     params = {t["name"]: nn.Parameter(GOLDEN[f"init/{t['name']}"].clone()) for t in FACTS["tensors"]}
     groups = [{"params": [params[t["name"]]], "weight_decay": t["weight_decay"]} for t in FACTS["tensors"]]
@@ -112,7 +112,7 @@ def test_a_step_takes_memory_for_a_chunk_alone(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("bits", [8, 32])
 def test_a_step_on_a_gpu_waits_for_nothing_but_the_norm_of_the_gradients(bits, monkeypatch):
-    """PyTorch runs it with tensors that say they are on a GPU but hold no numbers: to read one raises an error."""
+    """PyTorch runs the step with tensors that claim to be on a GPU but hold no numbers: reading one raises an error."""
     monkeypatch.setattr(lamb, "_norm_of", lambda gradients: 1.0)
     monkeypatch.setitem(lamb._CHUNK, "cuda", 4 * blockwise.BLOCK)
     monkeypatch.setattr(blockwise, "codebook", blockwise.codebook.__wrapped__)
@@ -151,7 +151,7 @@ def test_a_parameter_in_16_bits_is_the_float32_one_rounded(bits, dtype):
     assert torch.equal(p, exact.to(dtype))
 
 
-def test_the_norm_of_gradients_beyond_16_bits_is_no_reason_to_skip():
+def test_a_norm_of_gradients_beyond_16_bits_skips_no_step():
     _, optimizer = after_steps(torch.ones(300, 300).half(), torch.full((1, 300, 300), 1000.0).half())
     assert optimizer.grad_norm == pytest.approx(300_000, rel=1e-4)
     assert optimizer.skipped_steps == 0
@@ -161,12 +161,12 @@ def test_the_norm_of_many_gradients_is_exact():
     gradient = torch.randn(1 << 22)
     p, optimizer = after_steps(torch.zeros(1 << 22), gradient[None])
     assert optimizer.grad_norm == pytest.approx(float(gradient.double().norm()), rel=1e-5)
-    assert torch.equal(p.grad, gradient), "the caller's gradient was changed"
+    assert torch.equal(p.grad, gradient), "the step changed the caller's gradient"
 
 
 @pytest.mark.parametrize(("decades", "bound"), [(0, 0.025), (2, 0.06)])
 def test_eight_bits_lose_most_where_columns_differ_by_decades(decades, bound):
-    """Of small entries beside large ones of their block, the second statistic keeps few bits."""
+    """The second statistic keeps few bits of entries that are small beside others of their block."""
     torch.manual_seed(0)
     start, mean = 0.02 * torch.randn(64, 1024), 0.3 * torch.randn(64, 1024)
     columns = torch.logspace(-decades, 0, 1024)[torch.randperm(1024)]
@@ -178,7 +178,7 @@ def test_eight_bits_lose_most_where_columns_differ_by_decades(decades, bound):
 
 @pytest.mark.parametrize("bits", [8, 32])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_gradient_that_is_not_finite_changes_nothing_and_is_told(bits, bad, caplog):
+def test_a_gradient_that_is_not_finite_changes_nothing_and_is_logged(bits, bad, caplog):
     p = nn.Parameter(torch.ones(300, 300))
     optimizer = LAMB8bit([p], bits=bits)
     p.grad = torch.ones_like(p)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import DATA
 from safetensors.torch import load_file
-from test_model import ODD, SMALL, golden_model, random_batch, random_model
+from small_models import ODD, SMALL, golden_model, random_batch, random_model
 
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import DALLE, ModelConfig, cache_bytes, generate, generate_rows
@@ -19,7 +19,7 @@ FACTS = json.loads((DATA / "dalle_small.json").read_text())
 
 
 TINY = ModelConfig(dim=8, depth=3, heads=1, dim_head=12, text_length=2, text_vocab=5, image_vocab=7, grid=2)
-"""A grid smaller than a window."""
+"""A model whose grid is smaller than a window."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def text() -> torch.Tensor:
 
 
 def tensors_of(sampler: Sampler) -> list[torch.Tensor]:
-    """Return what is remembered of the pictures, and then of the text."""
+    """Return the tensors that are remembered of the pictures, and those of the text."""
     shifts = [x for cache in sampler.caches for shift in cache.shifts for x in (shift.above, shift.left)]
     return [[cache.codes for cache in sampler.caches] + shifts, [cache.text for cache in sampler.caches]]
 
@@ -119,7 +119,7 @@ def test_rows_come_one_by_one(model, text):
     assert len(told) == 5
 
 
-def test_little_is_remembered():
+def test_the_cache_is_as_small_as_cache_bytes_says():
     sampler = Sampler(DALLE(SMALL), prompts=2, samples=3)
     pictures, text = (sum(x.nbytes for x in tensors) for tensors in tensors_of(sampler))
     each, of_text = cache_bytes(SMALL, torch.float32)
@@ -128,8 +128,8 @@ def test_little_is_remembered():
     everything = 2 * 2 * paper.depth * paper.heads * paper.dim_head * paper.length
     each, of_text = cache_bytes(paper, torch.float16)
     assert each < 0.3 * everything
-    free = 14e9  # of a GPU's 16 GB beside PyTorch, and model, VQ-GAN and CLIP in float32
-    assert 128 * each + of_text < CACHE_SHARE * free, "128 candidates are drawn side by side"
+    free = 14e9  # bytes of a GPU's 16 GB, less PyTorch, and model, VQ-GAN and CLIP in float32
+    assert 128 * each + of_text < CACHE_SHARE * free, "128 candidates do not fit side by side"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -185,7 +185,7 @@ def test_one_recorded_step_serves_all_codes():
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_a_model_of_broken_weights_is_told_from_one_that_draws():
+def test_a_model_with_broken_weights_raises_an_error():
     model = random_model()
     model.head.bias.data[-1] = torch.nan
     with pytest.raises(FloatingPointError, match=r"logits in row 0 are not finite: its weights are broken"):
@@ -193,7 +193,7 @@ def test_a_model_of_broken_weights_is_told_from_one_that_draws():
 
 
 @torch.no_grad()
-def test_a_very_low_temperature_takes_the_likeliest(model, text):
+def test_a_very_low_temperature_takes_the_likeliest_code(model, text):
     for temperature in (1e-30, 1e-40):
         cold = code_probabilities(GOLDEN["sampling/logits"].float(), temperature=temperature)
         assert torch.equal(cold, (cold == cold.amax(-1, keepdim=True)).float())

@@ -1,4 +1,4 @@
-"""The text-to-image transformer: its configuration, its exact function and its sampling."""
+"""The text-to-image transformer: its configuration, its function (read `dalle.py` first) and its sampling."""
 
 from dalle_lib.model.cache import cache_bytes
 from dalle_lib.model.config import ModelConfig

@@ -1,14 +1,14 @@
-"""The sizes that define a model."""
+"""The sizes that define a model, and which blocks share weights."""
 
 from dataclasses import dataclass
 
 BODY = ("row", "column", "row", "row")
-"""Kinds of attention of blocks 0, 1, 2, 3, repeated with the same weights; the last block is "convolution"."""
+"""Kinds of attention of blocks 0 to 3; later blocks repeat these kinds and weights, but the last is "convolution"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes of a model; everything else about its function is fixed."""
+    """Sizes of a model; nothing else about its function varies. Raises ValueError for sizes that no model can have."""
 
     dim: int
     """Width of the two residual streams."""
@@ -19,13 +19,13 @@ class ModelConfig:
     dim_head: int
     """Width of one head; heads x dim_head need not equal dim."""
     text_length: int
-    """Text tokens of each caption, padding included."""
+    """Number of text tokens in each caption, padding included."""
     text_vocab: int
     """Size of the tokenizer's vocabulary."""
     image_vocab: int
     """Size of the VQ-GAN's codebook."""
     grid: int
-    """Side of the square of codes that makes a picture."""
+    """Number of rows, and of columns, in the square of codes that makes a picture."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -43,27 +43,27 @@ class ModelConfig:
 
     @property
     def image_length(self) -> int:
-        """Codes of a picture."""
+        """Number of codes in a picture."""
         return self.grid**2
 
     @property
     def text_part(self) -> int:
-        """Positions that attend to text only: the start token and the text."""
+        """Number of positions that attend to text only: the start token and the caption."""
         return self.text_length + 1
 
     @property
     def length(self) -> int:
-        """Longest sequence that the transformer sees; the last code is only ever predicted."""
+        """Number of positions that predict something: the last code does not, as nothing follows it."""
         return self.text_length + self.image_length
 
     @property
     def text_rows(self) -> int:
-        """Rows of the embedding table for text: the vocabulary, then one padding token for each position."""
+        """Number of rows for text in the embedding table: its vocabulary, then a padding token for each position."""
         return self.text_vocab + self.text_length
 
     @property
     def rows(self) -> int:
-        """Rows of the embedding table, text first, then codes."""
+        """Number of rows in the embedding table: first those for text, then those for codes."""
         return self.text_rows + self.image_vocab
 
     @property
@@ -73,7 +73,7 @@ class ModelConfig:
 
     @property
     def weight_sets(self) -> tuple[int, ...]:
-        """The number of the attention's and the feed-forward layer's weights in each block; the last has its own."""
+        """Which attention and which feed-forward layer each block uses; the last block has its own."""
         return (*(i % len(BODY) for i in range(self.depth - 1)), min(len(BODY), self.depth - 1))
 
     @classmethod

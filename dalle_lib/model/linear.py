@@ -1,4 +1,7 @@
-"""Dense layers: in float32 on AMD's processors by oneDNN, which PyTorch brings along but leaves aside there."""
+"""Dense layers by the faster of two libraries: in float32 on AMD's processors by oneDNN, else as PyTorch does it.
+
+oneDNN is part of PyTorch, which uses Intel's MKL for float32 all the same.
+"""
 
 import platform
 from pathlib import Path
@@ -17,17 +20,17 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return what `torch.nn.functional.linear` returns.
+    """Return `x` [..., inputs] times `weight` [outputs, inputs], plus `bias`, as `torch.nn.functional.linear` does.
 
-    PyTorch has MKL multiply matrices in float32. On an AMD processor with AVX-512 oneDNN is twice as fast
-    (benchmarks/linear.py); no other processor has been measured, so all others do as PyTorch does. So does everything
-    while `torch.backends.mkldnn.enabled` is False.
+    On an AMD processor with AVX-512, oneDNN is twice as fast as PyTorch's choice (benchmarks/linear.py). No other
+    processor has been measured, so all others compute as PyTorch does, and so does this one while
+    `torch.backends.mkldnn.enabled` is False. The gradient by oneDNN cannot itself be differentiated.
     """
     return (_OneDNN.apply if _suits_onednn(x, weight, bias) else F.linear)(x, weight, bias)
 
 
 def _is_onednn_faster() -> bool:
-    """Return whether oneDNN is there, on a processor of the kind for which that has been measured."""
+    """Return whether oneDNN is installed, and the processor is of the kind for which it was measured."""
     cpus = Path("/proc/cpuinfo")
     vendor = cpus.read_text() if cpus.exists() else platform.processor()
     return (
@@ -47,11 +50,11 @@ def _suits_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and torch.backends.mkldnn.enabled
         and x.device.type == weight.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
-        and x.numel() > x.shape[-1]  # for one position, weights take longer to read than to multiply
-        and weight.shape[1:] == x.shape[-1:]  # or PyTorch's message, which is clearer
+        and x.numel() > x.shape[-1]  # for one position, reading the weights takes longer than multiplying
+        and weight.shape[1:] == x.shape[-1:]  # mismatched shapes are left to F.linear: its error is clearer
         and (bias is None or bias.shape == weight.shape[:1])
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()  # a compiler chooses by itself
+        and not torch.compiler.is_compiling()  # a compiler chooses its own kernels
     )
 
 
@@ -81,11 +84,11 @@ class _OneDNN(torch.autograd.Function):
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     """Return the product of `left` and the transpose of `right`.
 
-    oneDNN copies its first factor if it is transposed, and reads its second as it lies: so the smaller comes first.
+    oneDNN copies its first factor if that is transposed, but never its second: the smaller one comes first.
     """
     return _product(left, right) if len(left) <= len(right) else _product(right, left).t()
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    bias = bias if bias is None else bias.contiguous()  # its strides would be ignored
+    bias = bias if bias is None else bias.contiguous()  # oneDNN would ignore its strides
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")

@@ -1,7 +1,7 @@
-"""The published checkpoint's layout: its tensors' names in terms of ours, read and written.
+"""The published checkpoint's layout: the names of its tensors in terms of ours, read and written.
 
-It repeats each shared tensor under the name of every block that uses it, under one of two namings: that of the code the
-paper trained with, and that of the code it drew with. A trainer's checkpoint has a prefix before each name.
+It repeats each weight that several layers share under a name for each of them. There are two namings, that of the code
+the paper trained with and that of the code it drew with, and a trainer's checkpoint has a prefix before each name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,11 +24,11 @@ _LAYERS = {
 }
 _HEAD = ("to_logits.1", "text_emb.linear", "image_emb.linear")
 _ANGLES = "transformer.pos_emb"
-"""A buffer; ours is computed from the configuration."""
+"""Name of the rotary angles, which that code saves; ours computes them from the configuration."""
 
 
 def reference_names(config: ModelConfig) -> dict[str, list[str]]:
-    """Return, for each of our tensors, the names under which the published layout repeats it, those for training."""
+    """Return all names of each of our tensors in the published layout, as the training code names them."""
     names: dict[str, list[str]] = {}
     for i, weights in enumerate(config.weight_sets):
         for ours, theirs, layer in ("attention", "f", "attentions"), ("feed_forward", "g", "feed_forwards"):
@@ -46,13 +46,13 @@ def reference_names(config: ModelConfig) -> dict[str, list[str]]:
 
 
 def inference_name(name: str) -> str:
-    """Return a tensor's name in the code that draws, given that in the code that trains."""
+    """Return a tensor's name in the paper's drawing code, given its name in the training code."""
     name = name.replace("net.fn.fn", "net.fn.fn.fn")
     return name.replace("to_qkv", "fn.to_qkv").replace("to_out", "fn.to_out")
 
 
 def to_reference_names(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Return our tensors under the published layout's names for training, copies sharing their memory."""
+    """Return our tensors under all names of the published layout, and its angles; names of one tensor share memory."""
     tensors = {copy: ours[name] for name, copies in reference_names(config).items() for copy in copies}
     return tensors | {_ANGLES: _angles(config)}
 
@@ -60,33 +60,50 @@ def to_reference_names(ours: Mapping[str, Tensor], config: ModelConfig) -> dict[
 def from_reference_names(
     published: Mapping[str, Tensor], ours: Mapping[str, Tensor], config: ModelConfig
 ) -> dict[str, Tensor]:
-    """Return `published` under our names, each shared tensor once, after checking names, shapes, angles and copies."""
+    """Return the tensors of a published checkpoint under our names, each once; `ours` has the shapes they must have.
+
+    Either naming will do, with or without the prefix, and of a tensor's names any that are there.
+
+    Raises ValueError if a tensor has none of its names there, a name is unknown, a shape is another, names of one
+    tensor hold different values, or the angles are not those of `config`.
+    """
     expected = to_reference_names(ours, config)
-    if all(name.startswith(PREFIX) for name in published):
-        published = {name.removeprefix(PREFIX): tensor for name, tensor in published.items()}
-    if any(inference_name(name) != name and inference_name(name) in published for name in expected):
-        known_as = {inference_name(name): name for name in expected}
-        published = {known_as.get(name, name): tensor for name, tensor in published.items()}
-    counts = f"expected {len(expected)} tensors of {config}, got {len(published)}"
+    published = _as_in_training(published, expected)
+    names = reference_names(config)
+    counts = f"expected {len(names) + 1} to {len(expected)} tensors of {config}, got {len(published)}"
     if unknown := published.keys() - expected.keys():
         raise ValueError(f"unknown tensors in the checkpoint: {_some(unknown)}; {counts}.")
-    if missing := expected.keys() - published.keys():
+    present = {name: [copy for copy in copies if copy in published] for name, copies in names.items()}
+    missing = [_any_of(names[name]) for name, copies in present.items() if not copies]
+    if missing := missing + [_ANGLES] * (_ANGLES not in published):
         raise ValueError(f"tensors missing from the checkpoint: {_some(missing)}; {counts}.")
     if wrong := [
-        f"{name} has shape {list(published[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if published[name].shape != tensor.shape
+        f"{name} has shape {list(tensor.shape)}, not {list(expected[name].shape)}"
+        for name, tensor in published.items()
+        if tensor.shape != expected[name].shape
     ]:
         raise ValueError(f"the checkpoint belongs to another configuration than {config}: {_some(wrong)}.")
-    # Other angles are another model. They may have been rounded otherwise, or to half precision.
+    # Other angles make another model. Those of the checkpoint may be rounded in another way, or to half precision.
     if not torch.allclose(published[_ANGLES].float(), expected[_ANGLES], rtol=0.01, atol=0.01):
         raise ValueError(f"{_ANGLES} holds other rotary angles than {config} has.")
-    tensors = {}
-    for name, copies in reference_names(config).items():
-        tensors[name] = published[copies[0]]
-        if differing := [copy for copy in copies[1:] if not torch.equal(published[copy], tensors[name])]:
-            raise ValueError(f"{_some(differing)} must equal {copies[0]}, whose weights they share.")
-    return tensors
+    for first, *others in present.values():
+        if differing := [other for other in others if not torch.equal(published[other], published[first])]:
+            raise ValueError(f"{_some(differing)} must equal {first}, whose weights they share.")
+    return {name: published[copies[0]] for name, copies in present.items()}
+
+
+def _as_in_training(published: Mapping[str, Tensor], expected: Iterable[str]) -> Mapping[str, Tensor]:
+    """Return the tensors under the names of the training code, without the prefix; unknown names stay."""
+    if all(name.startswith(PREFIX) for name in published):
+        published = {name.removeprefix(PREFIX): tensor for name, tensor in published.items()}
+    training_name = {inference_name(name): name for name in expected}
+    if any(name in published for name, renamed in training_name.items() if name != renamed):
+        published = {training_name.get(name, name): tensor for name, tensor in published.items()}
+    return published
+
+
+def _any_of(names: list[str]) -> str:
+    return names[0] + (f" (or any of its {len(names) - 1} other names)" if len(names) > 1 else "")
 
 
 def _angles(config: ModelConfig) -> Tensor:

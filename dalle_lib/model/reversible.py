@@ -1,5 +1,16 @@
-"""Two streams through many layers without keeping what is between them: the backward pass recomputes it.
+"""The loop over the blocks: with what the backward pass needs kept, or recomputed there.
 
+Both functions compute the same sums, block by block (f its attention layer, g its feed-forward layer)::
+
+    x1 = x1 + f(x2)
+    x2 = x2 + g(x1)
+
+Autograd alone keeps the activations of all layers (`run`). But the inputs of a block follow from its outputs::
+
+    x2 = x2 - g(x1)
+    x1 = x1 - f(x2)
+
+so `run_reversibly` keeps the last two streams only and goes back from block to block, running each layer once more.
 Source: arXiv:1707.04585, as in arXiv:2001.04451.
 """
 
@@ -12,51 +23,55 @@ from torch.autograd.function import once_differentiable
 
 
 class Layer(NamedTuple):
-    """One of the functions that are added to the streams by turns."""
+    """What is added to one stream, [batch, seq, dim], when the other is read: `function(stream, *weights, *others)`."""
 
-    function: Callable[[Tensor], Tensor]
-    parts: tuple[nn.Module | nn.Parameter, ...]
-    """What holds the weights that `function` reads."""
+    function: Callable[..., Tensor]
+    weights: tuple[nn.Module | nn.Parameter, ...]
+    others: tuple = ()
+
+    def __call__(self, stream: Tensor) -> Tensor:
+        return self.function(stream, *self.weights, *self.others)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those weights."""
-        return [p for part in self.parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
+        """The parameters of `weights`."""
+        return [p for part in self.weights for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
 
 
-def run(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both streams, [batch, seq, dim] each, at the end: each layer reads one and is added to the other.
-
-    Keeps all that autograd needs. `run_reversibly` gives the same, and the same gradients, in memory for one layer.
-    """
+def run(blocks: Sequence[tuple[Layer, Layer]], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both streams, [batch, seq, dim] each, after all blocks; both start as `x`."""
     x1 = x2 = x
-    for layer in layers:
-        x1, x2 = x2, x1 + layer.function(x2)
+    for attention, feed_forward in blocks:
+        x1 = x1 + attention(x2)
+        x2 = x2 + feed_forward(x1)
     return x1, x2
 
 
-def run_reversibly(layers: Sequence[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `run` returns, at the price of running each layer once more in the backward pass.
+def run_reversibly(blocks: Sequence[tuple[Layer, Layer]], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `run` returns, with the same gradients; memory for activations is that of one layer.
 
-    That pass cannot itself be differentiated.
+    The price is one more run of each layer in the backward pass, which cannot itself be differentiated.
     """
+    layers = [layer for block in blocks for layer in block]
     parameters = {p: None for layer in layers for p in layer.parameters if p.requires_grad}  # each once, in order
-    return _Reversible.apply(layers, x, *parameters)
+    return _Reversible.apply(blocks, x, *parameters)
 
 
 class _Reversible(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, layers: Sequence[Layer], x: Tensor, *parameters: nn.Parameter) -> tuple[Tensor, Tensor]:
-        ctx.layers, ctx.parameters = layers, parameters
+    def forward(
+        ctx, blocks: Sequence[tuple[Layer, Layer]], x: Tensor, *parameters: nn.Parameter
+    ) -> tuple[Tensor, Tensor]:
+        ctx.blocks, ctx.parameters = blocks, parameters
         device = x.device.type
         ctx.autocast = {
             "device_type": device,
             "dtype": torch.get_autocast_dtype(device),
             "enabled": torch.is_autocast_enabled(device),
         }
-        x1, x2 = run(layers, x.detach())
-        # Older versions of PyTorch would give the caller's next layers the half-precision weights of these, which have
-        # no graph.
+        x1, x2 = run(blocks, x.detach())
+        # The half-precision copies of weights that autocast made here have no graph; older versions of PyTorch would
+        # hand them to the caller's next layers.
         torch.clear_autocast_cache()
         ctx.save_for_backward(x1, x2)
         return x1, x2
@@ -64,28 +79,34 @@ class _Reversible(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, dx1: Tensor, dx2: Tensor) -> tuple[Tensor | None, ...]:
-        streams = (*ctx.saved_tensors, dx1, dx2)
+        x1, x2 = ctx.saved_tensors
         gradients: dict[nn.Parameter, Tensor | None] = dict.fromkeys(ctx.parameters)
         with torch.autocast(**ctx.autocast):
-            for layer in reversed(ctx.layers):
-                streams = _undo(layer, *streams, gradients)
-        *_, dx1, dx2 = streams
+            for attention, feed_forward in reversed(ctx.blocks):
+                x2, dx1 = _undo(feed_forward, x1, x2, dx1, dx2, gradients)
+                x1, dx2 = _undo(attention, x2, x1, dx2, dx1, gradients)
         return None, dx1 + dx2, *gradients.values()
 
 
 def _undo(
-    layer: Layer, x1: Tensor, x2: Tensor, dx1: Tensor, dx2: Tensor, gradients: dict[nn.Parameter, Tensor | None]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return streams and their gradients as they were before `x1, x2 = x2, x1 + layer.function(x2)`.
+    layer: Layer,
+    read: Tensor,
+    total: Tensor,
+    dread: Tensor,
+    dtotal: Tensor,
+    gradients: dict[nn.Parameter, Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """Return `total` before `total = total + layer(read)`, and the gradient of `read` before that line.
 
-    Adds to the gradients of the layer's parameters. A function of its own, so that nothing of it outlives it.
+    `dread` and `dtotal` are the gradients of both streams after the line. The gradients of the layer's weights are
+    added to `gradients`. This is a function of its own so that its activations are freed at its end.
     """
     trained = [p for p in layer.parameters if p in gradients]
     with torch.enable_grad():
-        read = x1.detach().requires_grad_()
-        added = layer.function(read)
-    dread, *dtrained = torch.autograd.grad(added, [read, *trained], dx2)
+        read = read.detach().requires_grad_()
+        added = layer(read)
+    dadded, *dtrained = torch.autograd.grad(added, [read, *trained], dtotal)
     for parameter, gradient in zip(trained, dtrained, strict=True):
         known = gradients[parameter]
         gradients[parameter] = gradient if known is None else known.add_(gradient)
-    return x2 - added.detach(), x1, dx2, dx1 + dread
+    return total - added.detach(), dread + dadded

@@ -1,4 +1,4 @@
-"""Drawing codes from the model, one at a time, many pictures at once."""
+"""Drawing codes from the model: one code after the other, in many pictures side by side."""
 
 import math
 import secrets
@@ -11,17 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dalle_lib.model.attention import whole_rows
-from dalle_lib.model.cache import BlockCache, Place
+from dalle_lib.model.cache import BlockCache, SlotTable
 from dalle_lib.model.dalle import DALLE
+from dalle_lib.model.inputs import check_inputs
 from dalle_lib.model.linear import linear
-from dalle_lib.model.reversible import run
 
 
 def keep_likely(logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0) -> Tensor:
-    """Return `logits` with -inf for all but the `top_k` best (0: all), and of those the first that reach `top_p`.
+    """Return `logits` with -inf for codes that are not to be drawn.
 
-    The code whose probability crosses `top_p` is kept, ties with the k-th best are kept, and `top_p` = 0 keeps the
-    best alone. Source: nucleus sampling, arXiv:1904.09751.
+    First the `top_k` likeliest are kept (0 keeps all), with ties of the last. Of these, the likeliest are kept until
+    their probabilities sum to `top_p`, the one that reaches it included: 0 keeps the likeliest alone, 1 keeps all.
+    Source: nucleus sampling, arXiv:1904.09751.
     """
     if top_k > 0:
         kth = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
@@ -38,61 +39,67 @@ def keep_likely(logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: flo
 def code_probabilities(
     logits: Float[Tensor, "batch vocab"], top_k: int = 0, top_p: float = 1.0, temperature: float = 1.0
 ) -> Float[Tensor, "batch vocab"]:
-    """Return the probabilities to draw from: filtered first, then softened by `temperature`."""
-    behind = logits - logits.amax(-1, keepdim=True)  # at most 0: a very low temperature makes none infinitely good
+    """Return the probabilities to draw from: softmax(kept logits / `temperature`), see `keep_likely`."""
+    behind = logits - logits.amax(-1, keepdim=True)  # at most 0, so that a very low temperature makes no infinity
     return (keep_likely(behind, top_k, top_p) / temperature).softmax(-1)
 
 
 class Sampler:
-    """Continues the pictures of some prompts, `samples` of each, code by code."""
+    """Gives the logits of one code after the other, for `samples` pictures of each of some prompts.
+
+    `start` reads the prompts and the first rows, if there are any; `step` then takes the code that was drawn for each
+    picture. Pictures of a prompt are neighbours. What is remembered, in `dtype`, is described in `model.cache`.
+    """
 
     def __init__(self, model: DALLE, prompts: int, samples: int, dtype: torch.dtype | None = None) -> None:
         config, weight = model.config, model.head.weight
         self.model, self.samples = model, samples
         like = weight.new_empty(0, dtype=dtype)
         self.caches = [BlockCache(kind, config, prompts, samples, like) for kind in config.kinds]
-        self.places = {kind: Place.of_all_cells(kind, config.grid, weight.device) for kind in set(config.kinds)}
+        self.tables = {kind: SlotTable(kind, config.grid, weight.device) for kind in set(config.kinds)}
         self.turns = model.transformer.rotary(weight.dtype)
         self.cell = torch.zeros(1, dtype=torch.long, device=weight.device)
 
     @torch.no_grad()
-    def start(self, text: Int[Tensor, "prompts text"], codes: Int[Tensor, "prompts given"]) -> Tensor:
-        """Return the logits [prompts x samples, image_vocab] of the code after the given rows.
+    def start(
+        self, text: Int[Tensor, "prompts text"], codes: Int[Tensor, "prompts given"]
+    ) -> Float[Tensor, "pictures image_vocab"]:
+        """Return the logits of the code that follows the given rows, for each picture.
 
-        Equal sequences are read once.
+        Equal sequences are computed once.
         """
-        config, transformer = self.model.config, self.model.transformer
+        config = self.model.config
         distinct, which = torch.cat([text, codes], dim=1).unique(dim=0, return_inverse=True)
         x = self.model.embed(*distinct.split([config.text_length, codes.shape[1]], dim=1))
-        sequences = zip(self.caches, whole_rows(config, x), strict=True)
-        around = [cache.around_given(sequence, which, self.places[cache.kind]) for cache, sequence in sequences]
-        x1, x2 = run(transformer.layers(around, self.turns[: x.shape[1]]), x)
+        blocks = zip(self.caches, whole_rows(config, x), strict=True)
+        mixing = [cache.mix_given(rows, which, self.tables[cache.kind]) for cache, rows in blocks]
+        hidden = self.model.transformer.forward_with(x, mixing, self.turns[: x.shape[1]])
         self.cell.fill_(codes.shape[1])
-        return self._logits(x1[:, -1], x2[:, -1])[which].repeat_interleave(self.samples, 0)
+        return self._logits(hidden)[which].repeat_interleave(self.samples, 0)
 
     @torch.no_grad()
     def step(self, codes: Int[Tensor, "pictures"]) -> Float[Tensor, "pictures image_vocab"]:
-        """Return the logits of the code after `codes`, one a picture, which come next.
+        """Return the logits of the code that follows `codes`, the next code of each picture.
 
-        Its shapes and its instructions are the same for every code.
+        Its shapes and its instructions are the same for every code, so that a recorded step can be replayed.
         """
-        places = {kind: place.at(self.cell) for kind, place in self.places.items()}
-        around = [cache.around_next(places[cache.kind]) for cache in self.caches]
+        slots = {kind: table.at(self.cell) for kind, table in self.tables.items()}
+        mixing = [cache.mix_next(slots[cache.kind]) for cache in self.caches]
         turns = self.turns.index_select(0, self.model.config.text_part + self.cell)
-        x = self.model.embed_codes(codes[:, None])
-        x1, x2 = run(self.model.transformer.layers(around, turns), x)
+        hidden = self.model.transformer.forward_with(self.model.embed_codes(codes[:, None]), mixing, turns)
         self.cell += 1
-        return self._logits(x1[:, -1], x2[:, -1])
+        return self._logits(hidden)
 
-    def _logits(self, x1: Tensor, x2: Tensor) -> Tensor:
+    def _logits(self, hidden: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch image_vocab"]:
+        """Return the logits of the code after the last position."""
         _, code_head = self.model.heads()
-        return linear(self.model.norm((x1 + x2) / 2), *code_head)
+        return linear(self.model.norm(hidden[:, -1]), *code_head)
 
 
 def draw(probabilities: Float[Tensor, "pictures vocab"], uniform: Float[Tensor, "pictures"]) -> Int[Tensor, "pictures"]:
-    """Return the code at which the sum of the probabilities before it and its own first exceeds `uniform`, in 0..1.
+    """Return for each picture the first code up to which the probabilities sum to more than `uniform`.
 
-    `uniform` is below 1 and in float64: its product with the total is then below the total, rounded or not. Where
+    `uniform` is in [0, 1) and in float64: then its product with the sum of all is below that sum, rounded or not. Where
     probabilities are no numbers, the last code is returned.
     """
     reached = probabilities.cumsum(-1, dtype=torch.float64)
@@ -110,8 +117,8 @@ def generate(
 ) -> Int[Tensor, "prompts samples codes"]:
     """Return the codes of `samples` pictures of each prompt.
 
-    `progress` is called after each row with the codes drawn so far. The other settings, and what is raised, are those
-    of `generate_rows`.
+    `progress` is called after each row with the codes drawn so far, [prompts, samples, codes so far]. The other
+    settings and the errors are those of `generate_rows`.
     """
     for codes in generate_rows(model, text, samples=samples, **settings):
         if progress is not None:
@@ -133,16 +140,19 @@ def generate_rows(
     seed: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> Iterator[Int[Tensor, "prompts samples codes"]]:
-    """Return an iterator over the codes of `samples` pictures of each prompt: those so far, after each row of codes.
+    """Return an iterator that gives the codes of `samples` pictures of each prompt so far, after each row of codes.
 
-    Each code is drawn among the `top_k` likeliest (0: all) and of those among the first that together reach `top_p`
-    (0: the likeliest alone), the more boldly the higher the `temperature`. `guidance` = 1 draws from the model as it
-    is; larger values push away from what it would draw without a caption. `first_codes` are the first rows of the
-    pictures, if they are given.
-
-    Picture i of a prompt depends on (`seed`, i) alone, not on how many are drawn beside it: `first_sample` = i draws
-    it again. (Only as far as the arithmetic does not: where probabilities tie, rounding decides.) `dtype` is that of
-    the remembered keys and values, the model's unless given: half precision halves the memory, see `cache_bytes`.
+    - `top_k`, `top_p`: each code is drawn among the `top_k` likeliest (0: all), and of those among the likeliest that
+      together have the probability `top_p` (0: the likeliest alone). Lower them if pictures fall apart.
+    - `temperature`: logits are divided by it. Raise it for more variety.
+    - `guidance`: logits are null + (conditional - null) x guidance, where null are those without a caption. 1 draws
+      from the model as it is, at half the work. Raise it if pictures ignore their captions.
+    - `first_codes`: the first rows of the pictures, the same for all pictures of a prompt.
+    - `seed`, `first_sample`: picture i of a prompt depends on (`seed`, i) alone, and not on how many are drawn beside
+      it, so `first_sample` = i draws it again. (Where two codes are equally likely, rounding may decide.) Without a
+      seed, each call draws other pictures.
+    - `dtype`: of the remembered keys and values; the model's unless given. Half precision halves the memory that
+      `cache_bytes` gives.
 
     Raises ValueError for a setting out of its range, before any work, and FloatingPointError after a row in which the
     model's logits were not finite.
@@ -161,7 +171,7 @@ def generate_rows(
         )
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"expected a floating-point dtype, such as torch.float16, but got {dtype}.")
-    model.check(text, first_codes)
+    check_inputs(model.config, text, first_codes)
     if first_codes.shape[1] == model.config.image_length:
         raise ValueError("first_codes holds whole pictures: nothing is left to draw.")
     seed = secrets.randbits(63) if seed is None else seed
@@ -183,7 +193,7 @@ def _rows(
     filters: dict[str, float],
 ) -> Iterator[Tensor]:
     config, prompts, given = model.config, len(text), first_codes.shape[1]
-    if is_guided := guidance != 1:  # each prompt once more, without its caption
+    if is_guided := guidance != 1:  # each prompt a second time, without its caption
         text, first_codes = torch.cat([text, torch.zeros_like(text)]), first_codes.repeat(2, 1)
     sampler = Sampler(model, len(text), samples, dtype)
     logits = sampler.start(text, first_codes)
@@ -199,7 +209,7 @@ def _rows(
             code_probabilities(logits.to(torch.promote_types(logits.dtype, torch.float32)), **filters), uniform[i]
         )
         if (i + 1) % config.grid == 0:
-            if not is_finite:  # looked at once a row: a GPU would have to wait for each look
+            if not is_finite:  # asked once a row: each time, a GPU has to wait
                 raise FloatingPointError(
                     f"the model's logits in row {i // config.grid} are not finite: its weights are broken (were they "
                     f"saved by a run that diverged?), or {logits.dtype} or guidance={guidance} is too much for them."

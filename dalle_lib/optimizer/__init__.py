@@ -1,4 +1,4 @@
-"""LAMB with 8-bit statistics, its parameter groups and its schedule."""
+"""The LAMB optimizer with 8-bit statistics, its parameter groups and the schedule of its learning rate."""
 
 from dalle_lib.optimizer.groups import parameter_groups
 from dalle_lib.optimizer.lamb import LAMB8bit

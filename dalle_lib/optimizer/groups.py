@@ -1,13 +1,16 @@
-"""Which parameters decay."""
+"""Which parameters weight decay applies to."""
 
 from torch import nn
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Return two optimizer groups: weights of linear layers, which decay, and all else (norms, scales, biases).
+    """Return two optimizer groups, the first with `weight_decay` and the second without.
 
-    Groups follow the modules' types, so a renamed layer cannot change what decays. Every parameter that requires a
-    gradient is in exactly one group.
+    The first holds the weights of linear layers, convolutions and embeddings, the second all other parameters: biases,
+    and gains and scales of norms and layers. Every parameter that requires a gradient is in exactly one group. Groups
+    follow the modules' types, so that renaming a layer cannot change what decays.
+
+    The published run decided by names, and so decayed gains and scales, too.
     """
     decayed = {
         id(module.weight)

@@ -1,4 +1,4 @@
-"""LAMB whose statistics take one byte a value."""
+"""The LAMB optimizer with statistics of one byte for each value."""
 
 import logging
 import math
@@ -16,22 +16,39 @@ logger = logging.getLogger(__name__)
 QUANTISED_FROM = 65536
 """Tensors with fewer elements keep 32-bit statistics."""
 _CHUNK = {"cpu": 64 * BLOCK, "cuda": 1024 * BLOCK}
-"""Values that are updated at a time: what is computed of them stays in a CPU's cache, or keeps a GPU busy."""
+"""Number of values updated at a time: few enough for a CPU's cache, and enough to keep a GPU busy."""
 _IS_SIGNED = {"first": True, "second": False}
-"""The statistics."""
+"""The two statistics, m and v, and whether their values can be negative."""
 
 
 class LAMB8bit(Optimizer):
-    """LAMB without bias correction; gradients are clipped together, statistics are stored block-wise in 8 bits.
+    """LAMB without bias correction, with gradients clipped together and statistics stored in 8 bits.
 
-    `bits=32` stores them in float32: the reference. 8 bits put the accumulated update off by 1 to 2%; by 5% where
-    gradients of a matrix's columns span two decades, as small values beside large ones keep few bits (see the tests).
+    A step changes each parameter w, a tensor of any shape with gradient g, by its own learning rate. Products, square
+    roots and quotients are taken entry by entry, and all norms are Euclidean::
 
-    A step whose gradients are not all finite changes nothing, is told in the log and counted in `skipped_steps`.
-    Gradients are left as they are. Parameters may be of any floating type; arithmetic is in float32. Statistics live on
-    the device of their parameter, and exist from the start: hivemind would otherwise create them by a step with zero
-    gradients, in which weight decay alone shrinks every weight. They are updated in place.
+        g = g min(1, max_grad_norm / (G + 1e-6))      G: norm of the gradients of all parameters together, `grad_norm`
+        m = beta1 m + (1 - beta1) g                   first statistic, at the start 0
+        v = beta2 v + (1 - beta2) g g                 second statistic, at the start 0
+        r = m / (sqrt(v) + eps) + lambda w            update; lambda: `weight_decay`
+        w = w - eta phi(|w|) / |r| r                  eta: `lr`; phi(z) = min(z, max_weight_norm)
 
+    Where |w| or |r| is 0, the factor phi(|w|) / |r| is 1. There is no bias correction: m and v are not divided by
+    1 - beta ** t. In the first steps this changes the balance of the two terms of r, while the length of r cancels.
+
+    With `bits=8`, m and v of a parameter with at least `QUANTISED_FROM` entries are stored as `optimizer.blockwise`
+    describes, `first` and `second` with a code for each entry, `first_scales` and `second_scales` with a float32 for
+    each block; they are dequantised, updated in float32 and quantised again in each step. This moves the accumulated
+    update by 1 to 2%, and by 5% where gradients of a matrix's columns differ by a factor of 100, since small values
+    keep few bits beside large ones (see the tests). `bits=32` stores all in float32: the reference.
+
+    Parameters may have any floating-point type; arithmetic is in float32, and gradients are left as they are. A step
+    whose gradients are not all finite changes nothing, writes a warning to the log and is counted in `skipped_steps`.
+
+    Statistics are on the device of their parameter and are updated in place. They exist from the start: otherwise
+    hivemind would create them by a step with zero gradients, in which weight decay alone shrinks every weight.
+
+    Raises ValueError for settings out of their range.
     Sources: arXiv:1904.00962 (LAMB), arXiv:2110.02861 (block-wise dynamic quantisation).
     """
 
@@ -62,7 +79,7 @@ class LAMB8bit(Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """Update all parameters that have a gradient."""
+        """Update all parameters that have a gradient; return what `closure` returns, if one is given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -82,10 +99,10 @@ class LAMB8bit(Optimizer):
         return loss
 
     def _update(self, p: Tensor, group: dict, clip: float) -> None:
-        """Take a parameter's step, chunk by chunk.
+        """Update one parameter and its statistics, chunk by chunk; `clip` is the factor of the gradients.
 
-        How far depends on the norm of the whole update, so all but the last chunk are computed twice: this takes no
-        longer than to write the update down and to read it again, and needs no memory of the parameter's size.
+        The step depends on the norm of the whole update r, so all chunks but the last are computed twice. This takes no
+        longer than storing r and reading it again, and needs no memory of the parameter's size.
         """
         weights, gradients, state = p.detach().contiguous().view(-1), p.grad.contiguous().view(-1), self.state[p]
         size = _chunk_size(p)
@@ -114,7 +131,7 @@ class LAMB8bit(Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _zeros(self, p: Tensor) -> dict[str, Tensor]:
-        """Return the statistics to begin with."""
+        """Return the statistics of a parameter at the start: zeros."""
         if self.bits == 32 or p.numel() < QUANTISED_FROM:
             return {name: torch.zeros(p.shape, dtype=torch.float32, device=p.device) for name in _IS_SIGNED}
         state = {}
@@ -125,9 +142,9 @@ class LAMB8bit(Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load statistics as they were saved; torch alone would turn the 8-bit ones into float32.
+        """Load statistics in the types they were saved in, where torch alone would turn 8-bit ones into float32.
 
-        Raises ValueError if they are not of this optimizer's names, types and shapes; nothing is loaded then.
+        Raises ValueError, and loads nothing, unless their names, types and shapes are those of this optimizer.
         """
         params = self._parameters()
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
@@ -138,7 +155,7 @@ class LAMB8bit(Optimizer):
             if expected != came:
                 raise ValueError(
                     f"expected the statistics {expected} of parameter {number}, but got {came}. "
-                    f"Load what the same model's LAMB8bit with bits={self.bits} has saved."
+                    f"Load a state that LAMB8bit with bits={self.bits} saved for the same model."
                 )
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         for i, p in zip(ids, params, strict=True):
@@ -146,7 +163,7 @@ class LAMB8bit(Optimizer):
 
 
 def _advance(state: dict, chunk: slice, weight: Tensor, gradient: Tensor, group: dict) -> tuple[Tensor, Tensor, Tensor]:
-    """Return both statistics of a chunk after this step, and the update that follows from them."""
+    """Return m, v and the update r of a chunk in this step; the formulas are those of `LAMB8bit`."""
     beta1, beta2 = group["betas"]
     first = _read(state, "first", chunk, beta1).add_(gradient, alpha=1 - beta1)
     second = _read(state, "second", chunk, beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -155,7 +172,7 @@ def _advance(state: dict, chunk: slice, weight: Tensor, gradient: Tensor, group:
 
 
 def _read(state: dict, name: str, chunk: slice, factor: float) -> Tensor:
-    """Return a chunk of a statistic in float32, times `factor`."""
+    """Return a chunk of a statistic in float32, multiplied by `factor`."""
     values = state[name].view(-1)[chunk]
     if f"{name}_scales" not in state:
         return values * factor
@@ -181,9 +198,9 @@ def _outline(state: dict) -> dict[str, tuple]:
 
 
 def _norm_of(tensors: list[Tensor]) -> float:
-    """Return the norm of all values together.
+    """Return the norm of all values of all tensors together.
 
-    It is summed chunk by chunk: over tens of millions of values at once, a CPU's sum in float32 is off by 0.3%.
+    Norms are taken chunk by chunk: over tens of millions of values at once, a CPU's sum in float32 is 0.3% off.
     """
     norms = [
         vector_norm(part, dtype=torch.float32)

@@ -1,0 +1,33 @@
+import json
+
+import pytest
+from conftest import same_weights
+from safetensors.torch import load_file, save_file
+from small_models import ODD, SMALL
+
+from dalle_lib.checkpoint import load_model, save_model
+from dalle_lib.model import DALLE
+
+
+def test_saved_weights_come_back_with_their_configuration(tmp_path):
+    model = DALLE(ODD)
+    save_model(tmp_path / "model.safetensors", model)
+    loaded = load_model(tmp_path / "model.safetensors", ODD)
+    assert same_weights(model, loaded)
+    with pytest.raises(ValueError, match="another model"):
+        load_model(tmp_path / "model.safetensors", SMALL)
+
+
+def test_a_model_goes_to_a_folder_of_the_hub_and_back(tmp_path):
+    model = DALLE(ODD)
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == ODD.__dict__
+    stored = load_file(tmp_path / "model.safetensors")
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
+    loaded = DALLE.from_pretrained(tmp_path)
+    assert loaded.config == ODD
+    assert same_weights(model, loaded)
+    del stored["norm.bias"]
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(RuntimeError, match=r"norm\.bias"):
+        DALLE.from_pretrained(tmp_path)
