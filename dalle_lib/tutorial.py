@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from dalle_lib.machine import autocast_dtype, require_room
-from dalle_lib.measurement.workload import checkpoint_layers
+from dalle_lib.measurement.workload import checkpoint_layers, load_bitsandbytes
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.training import Precision
 from dalle_lib.streaming import TEXT, TEXT_MODEL, TextStream
@@ -108,10 +108,8 @@ def _what_is_missing() -> str:
     need = needed.gpu_range[1] + 2 * needed.gpu["optimizer state"]  # loading a checkpoint holds a second copy of it
     if (free := torch.cuda.mem_get_info()[0]) < need:
         return f"GPT-2 Large needs {need / _GIB:.1f} GiB, and this GPU has {free / _GIB:.1f} free"
-    import bitsandbytes as bnb
-
     try:
-        bnb.functional.quantize_blockwise(torch.zeros(256, device="cuda"))
+        load_bitsandbytes().functional.quantize_blockwise(torch.zeros(256, device="cuda"))
     except RuntimeError as error:
         return f"bitsandbytes cannot use this GPU ({error})"
     return ""

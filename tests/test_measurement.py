@@ -1,5 +1,8 @@
 """The memory calculator, compared with measurements of real models and with what PyTorch keeps."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from small_configs import DALLE, SMALL
@@ -124,6 +127,13 @@ def test_options_that_no_real_model_here_has_are_not_measured(training, says):
 def test_blocks_of_another_shape_than_the_training_are_refused():
     with pytest.raises(ValueError, match=r"\[steps, 3, 80\].*\[4, 2, 80\]"):
         measure(SMALL["gpt2"], Training(batch=3), blocks=torch.zeros(4, 2, 80, dtype=torch.long), device="cpu")
+
+
+def test_bitsandbytes_is_loaded_without_a_warning():
+    """On processors with 16-bit arithmetic it warns of a package that it lacks, in red in a notebook."""
+    code = "from dalle_lib.measurement.workload import load_bitsandbytes; load_bitsandbytes()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_a_failed_measurement_says_why():

@@ -1,8 +1,10 @@
 """The real models and optimizers that the options of `Training` stand for."""
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -85,8 +87,7 @@ def optimizer_of(training: Training, parameters: Iterable[nn.Parameter], lr: flo
     parameters = list(parameters)
     name, is_paged = training.optimizer, training.offload == "statistics" and parameters[0].is_cuda
     if name == "adamw8bit":
-        import bitsandbytes as bnb
-
+        bnb = load_bitsandbytes()
         manager = bnb.optim.GlobalOptimManager.get_instance()
         manager.initialize()  # all optimizers of the process share it
         manager.register_parameters(parameters)
@@ -97,9 +98,7 @@ def optimizer_of(training: Training, parameters: Iterable[nn.Parameter], lr: flo
                     manager.override_config(parameter, "optim_bits", 32)
         return (bnb.optim.PagedAdamW8bit if is_paged else bnb.optim.AdamW8bit)(parameters, lr=lr)
     if name == "adamw" and is_paged:
-        import bitsandbytes as bnb
-
-        return bnb.optim.PagedAdamW(parameters, lr=lr)
+        return load_bitsandbytes().optim.PagedAdamW(parameters, lr=lr)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, fused=True)
     if name == "adafactor":
@@ -107,6 +106,20 @@ def optimizer_of(training: Training, parameters: Iterable[nn.Parameter], lr: flo
     from dalle_lib.optimizer import LAMB8bit
 
     return LAMB8bit(parameters, lr=lr, bits=8 if name == "lamb8bit" else 32)
+
+
+def load_bitsandbytes() -> ModuleType:
+    """Return the module `bitsandbytes`, which is slow to import, without a warning that it logs on some processors.
+
+    The warning is about a missing package for products of 4-bit weights, which nothing here computes.
+    """
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    import bitsandbytes
+
+    logger.setLevel(level)
+    return bitsandbytes
 
 
 def embedding_weights(model: nn.Module) -> list[nn.Parameter]:
