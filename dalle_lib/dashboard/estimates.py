@@ -165,7 +165,10 @@ def layer_bytes(result: Estimate) -> int:
 def terms_html(result: Estimate) -> str:
     """Return a table of the terms of GPU memory and RAM: bytes and formula."""
     sizes = [*result.gpu.items(), *((f"{term} (RAM)", size) for term, size in result.ram.items())]
-    rows = [(term, bytes_text(size), formula_of(term.removesuffix(" (RAM)"))) for term, size in sizes]
+    rows = [
+        (term, bytes_text(size).replace(" ", "\N{NO-BREAK SPACE}"), formula_of(term.removesuffix(" (RAM)")))
+        for term, size in sizes
+    ]
     return _table(("term", "bytes", "formula"), rows)
 
 

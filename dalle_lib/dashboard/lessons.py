@@ -54,7 +54,7 @@ def ladder_table(measurements: Mapping[str, Measurement]) -> pd.DataFrame:
                 "measured": bytes_text(measured.peak),
                 "error": error_text(measured),
                 "statistics": bytes_text(measured.statistics),
-                "seconds a step": f"{measured.seconds:.2g}",
+                "seconds a step": f"{measured.seconds:.2f}",
                 "mean loss": f"{sum(measured.losses) / len(measured.losses):.2f}",
             }
         else:

@@ -59,6 +59,7 @@ class DALLEDescription(ModelDescription):
         self.text_rows = c.text_vocab + c.text_length
         self.table = self.embedding("head", self.text_rows + c.image_vocab, c.dim)
         self.bias = self.parameter("head.bias", self.text_rows + c.image_vocab)
+        # One 4-byte angle for each position and each pair of a head's entries.
         self.table_bytes = (c.text_length + 1 + c.grid**2) * c.dim_head // 2 * 4
         self.kinds = (*(BODY[i % len(BODY)] for i in range(c.depth - 1)), "convolution")
 

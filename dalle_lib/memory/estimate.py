@@ -116,9 +116,8 @@ def estimate(model: str | Mapping, training: Training | None = None, device: Dev
     """
     key = model if isinstance(model, str) else tuple(sorted((k, v) for k, v in model.items() if _is_plain(v)))
     result = _estimate(key, training or Training(), device)
-    return replace(
-        result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer)
-    )  # callers may change their copy
+    # The cached result stays as it is when a caller changes what it got.
+    return replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))
 
 
 @lru_cache(maxsize=512)

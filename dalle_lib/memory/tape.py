@@ -203,10 +203,6 @@ class Tape:
         """Return `x` repeated to `count` elements; with `is_view`, as a view of `x`."""
         return self.make("repeat", [x], count, x.width, storage=x.storage if is_view else None)
 
-    def gather(self, x: Tensor, count: int) -> Tensor:
-        """Return some rows of `x`, chosen by index."""
-        return self.make("gather", [x], count, x.width)
-
     def chunks(self, x: Tensor, number: int) -> list[Tensor]:
         """Return views of `number` equal parts of `x`; their gradients are joined again."""
         return self.split(x, *[x.count // number] * number)
