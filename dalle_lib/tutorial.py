@@ -68,7 +68,7 @@ class Preset:
         source = "the kit's text about Python" if Path(self.source) == TEXT else self.source
         return (
             f"PRESET {self.name}: {self.why}\n"
-            f"{model} on {self.device}, blocks of {self.length} tokens of {source}, autocast in {self.precision}.\n"
+            f"{model} on {self.device}, blocks of {self.length} text tokens of {source}; autocast: {self.precision}.\n"
             f"{self.cost}"
         )
 

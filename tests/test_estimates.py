@@ -171,8 +171,8 @@ def test_answers_to_the_exercises_of_the_notebook_are_right():
     assert two["weights"] == one["weights"]
     assert sum(two.values()) < 2 * sum(one.values())
 
-    def kept(tokens: int, kernel: str) -> int:
-        return layer_bytes(estimate("gpt2", Training(sequence=tokens, attention=kernel)))
+    def kept(length: int, kernel: str) -> int:
+        return layer_bytes(estimate("gpt2", Training(sequence=length, attention=kernel)))
 
     assert kept(512, "eager") < kept(1024, "eager") / 2
     assert kept(512, "sdpa") == kept(1024, "sdpa") / 2

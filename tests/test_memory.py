@@ -51,7 +51,7 @@ def test_gpt3_and_dalle_12b_are_gpt2_with_the_sizes_of_their_papers():
 
 
 def test_a_layer_in_16_bits_keeps_the_bytes_of_the_published_formula():
-    """34·s·b·h + 5·a·s²·b bytes: arXiv:2205.05198 leaves out the statistics of norms, 16 bytes a token here."""
+    """34·s·b·h + 5·a·s²·b bytes: arXiv:2205.05198 leaves out the statistics of norms, 16 bytes a position here."""
     batch, length, heads, hidden = 2, 96, 4, 64
     config = {"model_type": "gpt2", "n_embd": hidden, "n_head": heads, "n_layer": 3, "activation_function": "gelu"}
     training = Training(batch=batch, sequence=length, precision="pure-bf16", dropout=True, attention="eager")
@@ -132,8 +132,8 @@ def test_advice_ends_with_a_training_that_fits_and_each_step_helps():
     [
         ("gpt5", {}, "unknown model 'gpt5'"),
         ({"model_type": "resnet"}, {}, "model_type is one of"),
-        ("gpt2", {"sequence": 2048}, "takes 1 to 1024 tokens"),
-        ("dalle-paper", {"sequence": 100}, "takes 1280 to 1280 tokens"),
+        ("gpt2", {"sequence": 2048}, "takes sequences of 1 to 1024, but the training has 2048"),
+        ("dalle-paper", {"sequence": 100}, "takes sequences of 1280 to 1280, but the training has 100"),
         ("t5-small", {"attention": "sdpa"}, "with attention eager"),
         ("gpt2", {"batch": 0}, "whole number of at least 1"),
         ("gpt2", {"offload": "statistics", "optimizer": "lamb8bit"}, "needs AdamW"),

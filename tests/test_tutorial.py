@@ -146,7 +146,7 @@ def test_records_are_shown_with_each_field_cut_off():
 
 def test_packing_shows_each_text_in_its_block():
     blocks = torch.tensor([[5, 6, 0, 7, 8], [9, 0, 4, 4, 4]])
-    bars = re.findall(r'aria-label="token: (\d+); block: (\d)[^"]*"', packing(blocks, end=0).data)
+    bars = re.findall(r'aria-label="text token: (\d+); block: (\d)[^"]*"', packing(blocks, end=0).data)
     assert sorted(bars) == [("0", "1"), ("0", "2"), ("2", "2"), ("3", "1")]
 
 

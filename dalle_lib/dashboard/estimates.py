@@ -114,7 +114,7 @@ def layer_growth(model: str | Mapping, lengths: Sequence[int]) -> pd.DataFrame:
         growth = [after / before for before, after in pairwise(kept)]
         table[kernel] = [bytes_text(size) for size in kept]
         table[f"{kernel}, growth"] = ["", *(f"× {factor:.1f}" for factor in growth)]
-    return pd.DataFrame(table, index=pd.Index(lengths, name="tokens"))
+    return pd.DataFrame(table, index=pd.Index(lengths, name="sequence"))
 
 
 def model_table(estimates: Mapping[str, Estimate], gpu: GPU) -> pd.DataFrame:
@@ -176,7 +176,7 @@ def layer_html(result: Estimate) -> str:
     """Return a table of what one layer in the middle keeps for the backward pass, by operation."""
     rows = [(name, text, bytes_text(size)) for name, text, size in result.layer]
     rows.append(("together", "", bytes_text(layer_bytes(result))))
-    note = "b sequences of s tokens, h wide, a heads; the number before them is bytes"
+    note = "b sequences of s positions, h wide, a heads; the number before them is bytes"
     return f"<p>What one layer in the middle keeps ({note}):</p>" + _table(("operation", "formula", "bytes"), rows)
 
 

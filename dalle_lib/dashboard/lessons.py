@@ -96,7 +96,7 @@ def statistics_table(measurements: Mapping[str, Measurement], distances: Mapping
     return pd.DataFrame(lines)
 
 
-def loss_curves(curves: Mapping[str, Sequence[float]], title: str = "loss, nats per token") -> HTML:
+def loss_curves(curves: Mapping[str, Sequence[float]], title: str = "loss, nats per text token") -> HTML:
     """Return a chart of the losses of several named trainings over their steps."""
     rows = [
         {"step": step, "loss": loss, "training": name}
@@ -130,7 +130,7 @@ def packing(blocks: Tensor, end: int) -> HTML:
         alt.Chart(pd.DataFrame(pieces), width=WIDTH, height=alt.Step(22))
         .mark_bar()
         .encode(
-            x=alt.X("start:Q", title="token"), x2="end:Q", y=alt.Y("block:N", title="block"),
+            x=alt.X("start:Q", title="text token"), x2="end:Q", y=alt.Y("block:N", title="block"),
             color=alt.Color("text:N", legend=None),
         )
     )  # fmt: skip

@@ -38,7 +38,7 @@ class GPT2(ModelDescription):
 
     def loss(self, forward: ForwardPass) -> Tensor:
         tape, c = forward.tape, self.config
-        ids = tape.given(forward.tokens, 8)
+        ids = tape.given(forward.positions, 8)
         x = tape.embed(ids, self.words)
         x = forward.drop(tape.add(x, tape.embed(tape.given(forward.sequence, 8), self.positions)))
         mask = forward.causal_mask(tape.width)
@@ -48,7 +48,7 @@ class GPT2(ModelDescription):
         x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.words)
-            return tape.cross_entropy(tape.cast(logits, 4), forward.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
     def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the stream `x` after one block."""
@@ -91,7 +91,7 @@ class GPTJ(ModelDescription):
 
     def loss(self, forward: ForwardPass) -> Tensor:
         tape, c = forward.tape, self.config
-        x = forward.drop(tape.embed(tape.given(forward.tokens, 8), self.words))
+        x = forward.drop(tape.embed(tape.given(forward.positions, 8), self.words))
         mask = forward.causal_mask(tape.width)
         for weights in self.blocks:
             x = forward.through(lambda x, w=weights, mask=mask: self.block(forward, w, x, mask), x)
@@ -99,7 +99,7 @@ class GPTJ(ModelDescription):
         x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
         with tape.part("logits and loss"):
             logits = tape.linear(x, *self.head)
-            return tape.cross_entropy(tape.cast(logits, 4), forward.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
     def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the stream after one block, whose attention and feed-forward layer read the same norm of it."""
@@ -115,7 +115,7 @@ class GPTJ(ModelDescription):
     def rotate(self, forward: ForwardPass, x: Tensor) -> Tensor:
         """Return queries or keys with the first `rotary_dim` entries of each head rotated."""
         tape, c = forward.tape, self.config
-        count = forward.tokens * c.n_head * c.rotary_dim
+        count = forward.positions * c.n_head * c.rotary_dim
         turned, rest = tape.slice(x, count), tape.slice(x, x.count - count)
         cos, sin = (tape.given(forward.sequence * c.rotary_dim, x.width) for _ in range(2))
         straight = tape.multiply(turned, cos)
@@ -163,7 +163,7 @@ class Llama(ModelDescription):
 
     def loss(self, forward: ForwardPass) -> Tensor:
         tape, c = forward.tape, self.config
-        x = tape.embed(tape.given(forward.tokens, 8), self.words)
+        x = tape.embed(tape.given(forward.positions, 8), self.words)
         mask = forward.causal_mask(tape.width)
         turns = [tape.given(forward.sequence * self.head_width, tape.width) for _ in range(2)]
         for weights in self.blocks:
@@ -172,7 +172,7 @@ class Llama(ModelDescription):
         x = rms_norm(tape, x, self.last_norm, c.hidden_size, whole=True)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.head)
-            return tape.cross_entropy(tape.cast(logits, 4), forward.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
     def block(
         self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None, turns: list[Tensor]

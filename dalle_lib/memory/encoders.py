@@ -43,7 +43,7 @@ class BERT(ModelDescription):
     def loss(self, forward: ForwardPass) -> Tensor:
         tape, c = forward.tape, self.config
         ids, positions, types = (
-            tape.given(forward.tokens, 8),
+            tape.given(forward.positions, 8),
             tape.given(forward.sequence, 8),
             tape.given(forward.sequence, 8),
         )
@@ -56,7 +56,7 @@ class BERT(ModelDescription):
         h = tape.layer_norm(h, *self.last_norm, width=c.hidden_size)
         with tape.part("logits and loss"):
             logits = tape.linear(h, self.words, self.bias)
-            return tape.cross_entropy(logits, forward.tokens)
+            return tape.cross_entropy(logits, forward.positions)
 
     def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor) -> Tensor:
         """Return `x` after one block, whose norms come after the sums."""
@@ -71,7 +71,7 @@ class BERT(ModelDescription):
 
 
 class T5(ModelDescription):
-    """transformers' T5ForConditionalGeneration: it reads `sequence` tokens and predicts as many."""
+    """transformers' T5ForConditionalGeneration: it reads `sequence` text tokens and predicts as many."""
 
     defaults: ClassVar[dict] = {
         "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None,
@@ -126,14 +126,14 @@ class T5(ModelDescription):
 
     def loss(self, forward: ForwardPass) -> Tensor:
         tape, c = forward.tape, self.config
-        ids, shifted = tape.given(forward.tokens, 8), tape.given(forward.tokens, 8)
+        ids, shifted = tape.given(forward.positions, 8), tape.given(forward.positions, 8)
         read = forward.drop(self.stack(forward, ids, self.encoder, self.encoder_bias, self.encoder_norm, None))
         x = forward.drop(self.stack(forward, shifted, self.decoder, self.decoder_bias, self.decoder_norm, read))
         if c.tie_word_embeddings:  # transformers always ties the weights; this field only scales
             x = tape.scale(x)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.words)
-            return tape.cross_entropy(logits, forward.tokens)
+            return tape.cross_entropy(logits, forward.positions)
 
     def stack(self, forward: ForwardPass, ids: Tensor, blocks, bias_table, norm: Dense, read: Tensor | None) -> Tensor:
         """Return the result of the encoder, or of the decoder, which also attends to `read`."""

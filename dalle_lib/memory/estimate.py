@@ -112,7 +112,7 @@ def estimate(model: str | Mapping, training: Training | None = None, device: Dev
     Raises ValueError for models and options that are not described.
 
     Source for what is kept: PyTorch's operations. For a layer in 16 bits with dropout this comes to the
-    34·s·b·h + 5·a·s²·b bytes of arXiv:2205.05198, equation 2 (b sequences of s tokens, h wide, a heads).
+    34·s·b·h + 5·a·s²·b bytes of arXiv:2205.05198, equation 2 (b sequences of s positions, h wide, a heads).
     """
     key = model if isinstance(model, str) else tuple(sorted((k, v) for k, v in model.items() if _is_plain(v)))
     result = _estimate(key, training or Training(), device)
@@ -184,7 +184,9 @@ def _check(model: ModelDescription, training: Training) -> None:
         raise ValueError(f"{name} has no dropout, but the training switches it on: leave it off.")
     shortest = 1 if model.takes_any_length else longest
     if training.sequence and not shortest <= training.sequence <= (longest if model.has_limit else training.sequence):
-        raise ValueError(f"{name} takes {shortest} to {longest} tokens, but the training has {training.sequence}.")
+        raise ValueError(
+            f"{name} takes sequences of {shortest} to {longest}, but the training has {training.sequence}."
+        )
 
 
 def _resident(model: ModelDescription, training: Training, memory: Memory, tape: Tape) -> list[Storage]:
@@ -242,13 +244,13 @@ def _middle_layer(graph: list[Node], model: ModelDescription, forward: ForwardPa
 
 
 def formula(storage: Storage, model: ModelDescription, forward: ForwardPass) -> str:
-    """Return a storage's bytes as a formula in b sequences of s tokens, h wide, with a heads."""
+    """Return a storage's bytes as a formula in b sequences of s positions, h wide, with a heads."""
     hidden, heads, size = model.shape.hidden, model.shape.heads, storage.size
     units = [
-        ("b·s·h", forward.tokens * hidden),
-        ("b·a·s²", forward.tokens * forward.sequence * heads),
-        ("b·a·s", forward.tokens * heads),
-        ("b·s", forward.tokens),
+        ("b·s·h", forward.positions * hidden),
+        ("b·a·s²", forward.positions * forward.sequence * heads),
+        ("b·a·s", forward.positions * heads),
+        ("b·s", forward.positions),
         ("s²", forward.sequence**2),
     ]
     for text, unit in [("h²", hidden**2)] if storage.term == "autocast copies" else units:

@@ -103,7 +103,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The sizes that every model has; `sequence` is the longest that it takes, in tokens."""
+    """The sizes that every model has; `sequence` is the longest that it takes, in positions."""
 
     hidden: int
     layers: int
@@ -113,7 +113,7 @@ class Shape:
 
 
 class ForwardPass:
-    """One forward pass over `batch` sequences of `sequence` tokens: its tape, and how it is computed.
+    """One forward pass over `batch` sequences of `sequence` positions: its tape, and how it is computed.
 
     `attention` is `sdpa` or `eager`, `layer` is `plain`, `checkpoint` or `reversible`.
     """
@@ -125,8 +125,8 @@ class ForwardPass:
         self.layer_starts: list[int] = []
 
     @property
-    def tokens(self) -> int:
-        """Number of tokens in the batch."""
+    def positions(self) -> int:
+        """Number of positions in the batch."""
         return self.batch * self.sequence
 
     def drop(self, x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class Training:
     batch: int = 1
     """Sequences that go through the model together."""
     sequence: int | None = None
-    """Tokens of a sequence; by default the longest that the model takes."""
+    """Positions of a sequence, each a text token or a code; by default as many as the model takes at most."""
     optimizer: OptimizerName = "adamw"
     """adamw is torch's, fused; adamw8bit is bitsandbytes'; lamb and lamb8bit are this kit's; adafactor is torch's."""
     embeddings_32bit: bool = True
