@@ -15,7 +15,6 @@ from dalle_lib.dashboard.lessons import (
     measured_terms,
     packing,
     quantisation,
-    records_table,
     statistics_table,
 )
 from dalle_lib.measurement import Measurement, optimizer_of
@@ -137,11 +136,6 @@ def test_losses_are_compared_with_those_of_the_reference():
     table = statistics_table(runs, distances)
     assert list(table["statistics"]) == ["7 bytes", "7 bytes", "no room"]
     assert list(table["mean distance, nats"]) == ["", "0.4", ""]
-
-
-def test_records_are_shown_with_each_field_cut_off():
-    table = records_table(iter([{"text": "abcdef", "url": 1}, {"text": "gh", "url": 2}, {"text": "i", "url": 3}]), 2, 4)
-    assert table.to_dict("list") == {"text": ["abcd", "gh"], "url": ["1", "2"]}
 
 
 def test_packing_shows_each_text_in_its_block():

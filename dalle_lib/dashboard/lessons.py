@@ -1,7 +1,6 @@
-"""Tables and charts of the tutorial: text, measurements, losses, and the effect of block-wise quantisation."""
+"""Tables and charts of the tutorial: measurements, losses, packed text, and the effect of block-wise quantisation."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 import pandas as pd
@@ -14,12 +13,6 @@ from dalle_lib.measurement import Measurement
 from dalle_lib.memory import estimate
 
 REST = "gradients, activations and the rest"
-
-
-def records_table(records: Iterator[Mapping], count: int, width: int = 120) -> pd.DataFrame:
-    """Return the next `count` records as a table, each field cut off after `width` characters."""
-    lines = [{name: str(value)[:width] for name, value in record.items()} for record in islice(records, count)]
-    return pd.DataFrame(lines)
 
 
 def ladder(measurements: Mapping[str, Measurement], config: str | Mapping) -> HTML:
