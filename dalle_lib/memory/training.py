@@ -31,7 +31,7 @@ class Training:
     batch: int = 1
     """Sequences that go through the model together."""
     sequence: int | None = None
-    """Positions of a sequence, each a text token or a code; by default as many as the model takes at most."""
+    """Positions of a sequence, each a text token or a code; by default the most that the model takes."""
     optimizer: OptimizerName = "adamw"
     """adamw is torch's, fused; adamw8bit is bitsandbytes'; lamb and lamb8bit are this kit's; adafactor is torch's."""
     embeddings_32bit: bool = True
@@ -49,8 +49,8 @@ class Training:
     distinct_layers: int | None = None
     """Number of layers with weights of their own; the others take turns with these weights."""
     attention: AttentionKernel | None = None
-    """eager stores all scores, sdpa never does; by default sdpa where this kit runs the model with it. An efficient
-    kernel of sdpa is assumed: for Llamas with fewer keys than queries, only GPUs with bf16 have one."""
+    """eager stores all scores, sdpa never does; by default sdpa where this kit runs the model with it.
+    An efficient kernel of sdpa is assumed; for Llamas with fewer keys than queries, only GPUs with bf16 have one."""
     dropout: bool = False
     """Train with dropout, whose masks are saved for the backward pass."""
     swarm: bool = False
