@@ -1,9 +1,11 @@
 """How far is the memory calculator off?
 
-Trains real models a few steps, each in a process of its own, and holds the bytes that tensors took at the highest
-moment against `dalle_lib.memory.estimate`: on a GPU by CUDA's own count, on a CPU by what the profiler saw its
-allocator hand out. No constant of the calculator comes from these points. Writes the table that the calculator shows,
-and docs/memory/accuracy.md. Prints JSON: the largest error (figure) against 5% (reference), and their ratio.
+The script trains real models for a few steps, each in a process of its own, and compares the bytes of tensors at the
+peak with `dalle_lib.memory.estimate`. On a GPU the bytes are CUDA's own count; on a CPU the profiler records what the
+allocator hands out. No constant of the calculator comes from these points.
+
+It writes the table that the calculator shows, and docs/memory/accuracy.md. It prints JSON: the largest error (figure),
+5% (reference), and their ratio.
 """
 
 import json
@@ -64,24 +66,26 @@ POINTS = [
 
 
 _NOT_YET = """
-Not measured yet: any GPU, so neither efficient attention's kernels there, fp16, paged statistics, nor what CUDA itself
-takes (an assumed range); reversible layers of other models than the paper's, nor sharing their weights. What PyTorch
-keeps on a GPU in eager attention is held against its own bookkeeping of CUDA tensors without numbers, in
-tests/test_memory.py.
+No GPU has been measured yet. The table therefore does not cover the GPU's kernels of efficient attention, fp16, paged
+statistics, and the memory of CUDA itself, which is an assumed range. Reversible layers and shared weights are measured
+only in this kit's model. tests/test_measurement.py compares what PyTorch keeps on a GPU in eager attention with
+PyTorch's own bookkeeping of fake CUDA tensors, which hold no numbers.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What to measure."""
+    """Which points to measure, and on which device."""
 
     word: str = ""
-    """Only points in which this occurs, as a model's or an optimizer's name; what is known of the others stays."""
+    """Measure only points that contain this word, such as the name of a model or of an optimizer; the rest of the table
+    stays as it is."""
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
+    """cuda or cpu."""
 
 
 def main(benchmark: Benchmark) -> None:
-    """Measure all points, write the tables, print the comparison."""
+    """Measure the points, write both tables, and print the comparison."""
     points = []
     for model, options in POINTS:
         if benchmark.word not in json.dumps([model, options]):
@@ -99,7 +103,7 @@ def main(benchmark: Benchmark) -> None:
 
 
 def write(points: list[dict], device: str, machine: str) -> None:
-    """Put new points in place of the old ones, in the order in which all are measured."""
+    """Write the table and its page, with new points in place of their old versions, in the order of `POINTS`."""
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {"machines": {}, "points": []}
     table["machines"][device] = machine
     known = {_name(point): point for point in [*table["points"], *points] if point["measured"]}
@@ -115,13 +119,13 @@ def _name(point: dict) -> tuple[str, str]:
 
 
 def page(table: dict) -> str:
-    """Return the table for people."""
+    """Return the table as a page in Markdown."""
     lines = [
-        "# The memory calculator, held against measurements\n",
-        "Bytes of tensors at the highest moment of a training step, by `python benchmarks/memory.py`:",
+        "# The memory calculator, compared with measurements\n",
+        "Bytes of tensors at the peak of a training step, measured by `python benchmarks/memory.py`:",
         *(f"- {device}: {machine}" for device, machine in table["machines"].items()),
         _NOT_YET if "cuda" not in table["machines"] else "",
-        "Kept is what the forward pass keeps for the backward pass; the peak is all there is at the highest moment.\n",
+        "*Kept* is what the forward pass keeps for the backward pass. The *peak* is the most that all tensors take.\n",
         "| model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -130,13 +134,18 @@ def page(table: dict) -> str:
         options = ", ".join(f"{name} {value}" for name, value in point["training"].items())
         kept = estimate(point["model"], Training(**point["training"]), point["device"]).saved
         pairs = ((kept, point["saved"]), (point["predicted"], point["measured"]))
-        cells = [f"{said / 1e6:.1f} | {found / 1e6:.1f} | {said / found - 1:+.2%}" for said, found in pairs]
+        cells = [f"{said / 1e6:.1f} | {found / 1e6:.1f} | {_percent(said / found - 1)}" for said, found in pairs]
         lines.append(f"| {model} | {options} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
+def _percent(error: float) -> str:
+    """Return an error with one digit after the point, and without a sign if that digit and all before it are zero."""
+    return f"{round(100 * error, 1) + 0:g}%"
+
+
 def describe_machine(device: str) -> str:
-    """Return the device that was measured, in words."""
+    """Return the name of the device that was measured, and the versions of Python and torch."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     if device == "cuda":
         return f"{torch.cuda.get_device_name()}, {versions}"

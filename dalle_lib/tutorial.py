@@ -1,4 +1,4 @@
-"""What the tutorial on fine-tuning GPT-2 with 8-bit Adam needs beside the notebook."""
+"""The functions of the tutorial notebook on fine-tuning GPT-2 with 8-bit Adam."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from dalle_lib.machine import autocast_dtype, require_room
-from dalle_lib.measurement.workload import checkpoint_layers
+from dalle_lib.measurement.workload import checkpoint_layers, load_bitsandbytes
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.training import Precision
 from dalle_lib.streaming import TEXT, TEXT_MODEL, TextStream
@@ -21,33 +21,36 @@ _GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """What is trained, on what, and how much of it."""
+    """Which model the tutorial trains, on which text, for how long and on which device."""
 
     name: str
     model: str
-    """On the Hub, or a folder."""
+    """The name of a model on the Hub, or a folder."""
     source: str
-    """A data set on the Hub, or a folder with C4's layout."""
+    """The name of a data set on the Hub, or a folder with the layout of C4."""
     length: int
-    """Tokens of a block."""
+    """Text tokens of a block."""
     batch: int
-    """Blocks that one training step takes; memory is measured with one."""
+    """Blocks of a training step; memory is measured with one block."""
     steps: int
+    """Training steps."""
     curve_batch: int
-    """Blocks of a step of the short trainings whose losses are compared."""
+    """Blocks of a step in the short trainings whose losses are compared."""
     lr: float
+    """Learning rate."""
     device: str
+    """`cpu` or `cuda`."""
     precision: Precision
-    """What autocast computes in."""
+    """The type in which autocast computes."""
     cost: str
-    """Time and download of the whole notebook."""
+    """Time and downloads of the whole notebook, as a sentence."""
     why: str
-    """Why this one was chosen."""
+    """Why this preset was chosen."""
 
     def folder(self) -> Path:
-        """Return the folder of the model, after fetching it from the Hub if it is not here.
+        """Return the folder of the model, which is downloaded from the Hub if it is not here.
 
-        Raises NotEnoughRoom before a download that would not fit.
+        Raises NotEnoughRoom before a download that does not fit.
         """
         if Path(self.model).is_dir():
             return Path(self.model)
@@ -60,66 +63,68 @@ class Preset:
         return Path(snapshot_download(self.model, allow_patterns=["*.json", "*.txt", "model.safetensors"]))
 
     def describe(self) -> str:
-        """Return what was chosen and why, for a person."""
+        """Return three lines of text: the preset and why it was chosen, what it trains, and what it costs."""
         model = "the kit's small GPT-2" if Path(self.model) == TEXT_MODEL else self.model
         source = "the kit's text about Python" if Path(self.source) == TEXT else self.source
         return (
             f"PRESET {self.name}: {self.why}\n"
-            f"{model} on {self.device}, blocks of {self.length} tokens of {source}, autocast in {self.precision}.\n"
+            f"{model} on {self.device}, blocks of {self.length} text tokens of {source}; autocast: {self.precision}.\n"
             f"{self.cost}"
         )
 
 
 def choose_preset(name: str = "auto") -> Preset:
-    """Return the preset `tiny` or `gpt2-large`; `auto` takes the larger one where it fits.
+    """Return the preset `tiny` or `gpt2-large`; `auto` means the larger one that fits this machine.
 
-    Raises ValueError for another name, or if `gpt2-large` is asked for where there is no GPU that bitsandbytes can use.
+    Raises ValueError for another name, and for `gpt2-large` on a machine whose GPU is missing, too small or not usable
+    by bitsandbytes.
     """
     if name not in ("auto", "tiny", "gpt2-large"):
-        raise ValueError(f"expected PRESET auto, tiny or gpt2-large, but it is {name!r}.")
+        raise ValueError(f"PRESET must be auto, tiny or gpt2-large, but is {name!r}.")
     problem = _what_is_missing()
     if name == "gpt2-large" and problem:
-        raise ValueError(f"gpt2-large was asked for, but {problem}: take auto or tiny.")
+        raise ValueError(f"PRESET is gpt2-large, but {problem}: choose auto or tiny.")
     if name == "tiny" or problem:
         return Preset(
             name="tiny", model=str(TEXT_MODEL), source=str(TEXT), length=256, batch=8, steps=25, curve_batch=4,
             lr=1e-3, device="cpu", precision="bf16",
-            cost="About 3 minutes on two processor cores; nothing is downloaded.",
-            why=problem or "you asked for it.",
+            cost="It takes about 3 minutes on two processor cores and downloads nothing.",
+            why=f"{problem or 'you asked for it'}.",
         )  # fmt: skip
     return Preset(
         name="gpt2-large", model="openai-community/gpt2-large", source="allenai/c4", length=1024, batch=4, steps=60,
         curve_batch=1, lr=2e-5, device="cuda",
         precision="bf16" if autocast_dtype("cuda") == torch.bfloat16 else "fp16",
-        cost="By its arithmetic under 20 minutes on a T4, not measured yet; 3.3 GB and some MB of C4 are downloaded.",
+        cost="It downloads 3.3 GB and some MB of C4. On a T4 it should take under 20 minutes (only calculated).",
         why=f"{torch.cuda.get_device_name()} has room for it.",
     )  # fmt: skip
 
 
 def _what_is_missing() -> str:
-    """Return why GPT-2 Large cannot be trained here, or nothing if it can."""
+    """Return why GPT-2 Large cannot be trained on this machine; an empty text if it can."""
     if not torch.cuda.is_available():
         return "there is no GPU here"
     needed = estimate("gpt2-large", Training(optimizer="adamw8bit", checkpointing=True, precision="fp16"))
-    need = needed.gpu_range[1] + 2 * needed.gpu["optimizer state"]  # loading a checkpoint holds its copies for a moment
+    need = needed.gpu_range[1] + 2 * needed.gpu["optimizer state"]  # loading a checkpoint holds a second copy of it
     if (free := torch.cuda.mem_get_info()[0]) < need:
         return f"GPT-2 Large needs {need / _GIB:.1f} GiB, and this GPU has {free / _GIB:.1f} free"
-    import bitsandbytes as bnb
-
     try:
-        bnb.functional.quantize_blockwise(torch.zeros(256, device="cuda"))
+        load_bitsandbytes().functional.quantize_blockwise(torch.zeros(256, device="cuda"))
     except RuntimeError as error:
         return f"bitsandbytes cannot use this GPU ({error})"
     return ""
 
 
-def load_model(folder: str | Path, preset: Preset) -> nn.Module:
-    """Return a pretrained GPT-2 in float32 on the preset's device, ready to train as it was measured: no dropout."""
+def load_gpt2(folder: str | Path, preset: Preset) -> nn.Module:
+    """Return the pretrained GPT-2 of `folder`, ready to train: float32, no dropout, on the preset's device.
+
+    On a GPU it is checkpointed, as it was when its memory was measured.
+    """
     from transformers import AutoModelForCausalLM
 
     no_dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **no_dropout).to(preset.device)
-    model.loss_type = "ForCausalLM"  # as it is anyway; transformers warns where nobody says so
+    model.loss_type = "ForCausalLM"  # this is the default, but transformers warns if nobody sets it
     if preset.device == "cuda":
         checkpoint_layers(model)
     return model.train()
@@ -127,7 +132,7 @@ def load_model(folder: str | Path, preset: Preset) -> nn.Module:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Int64[Tensor, "batch length"]]) -> float:
-    """Return the mean loss of `model` over batches of equal size, in nats per token."""
+    """Return the mean loss of `model` over `batches` of equal size, in nats per text token."""
     device = next(model.parameters()).device
     model.eval()
     losses = [model(input_ids=ids.to(device), labels=ids.to(device), use_cache=False).loss for ids in batches]
@@ -137,7 +142,7 @@ def evaluate(model: nn.Module, batches: Iterable[Int64[Tensor, "batch length"]])
 
 @torch.no_grad()
 def continuations(model: nn.Module, tokenizer, prompts: list[str], seed: int = 0, tokens: int = 40) -> list[str]:
-    """Return each prompt with what the model goes on to write; the same seed gives the same text."""
+    """Return each prompt continued by `tokens` text tokens of the model; the same seed gives the same text."""
     model.eval()
     texts = []
     for prompt in prompts:
@@ -151,7 +156,7 @@ def continuations(model: nn.Module, tokenizer, prompts: list[str], seed: int = 0
 
 
 def save_checkpoint(folder: str | Path, model, optimizer, scaler, stream: TextStream) -> None:
-    """Write all that is needed to go on: weights, statistics, the loss's scale, and where in the text we are."""
+    """Save a training in `folder`: weights, the optimizer's statistics, the loss scale and the place in the text."""
     model.save_pretrained(folder)
     torch.save(optimizer.state_dict(), Path(folder) / "optimizer.pt")
     place = {"stream": stream.state_dict(), "scaler": scaler.state_dict()}
@@ -159,7 +164,7 @@ def save_checkpoint(folder: str | Path, model, optimizer, scaler, stream: TextSt
 
 
 def load_checkpoint(folder: str | Path, optimizer, scaler, stream: TextStream) -> None:
-    """Put back what `save_checkpoint` wrote, but for the model, which `load_model` reads from the same folder."""
+    """Load the optimizer, the scaler and the stream of `save_checkpoint`; `load_gpt2` loads the model."""
     state = torch.load(Path(folder) / "optimizer.pt", map_location="cpu", weights_only=True)
     optimizer.load_state_dict(state)
     place = json.loads((Path(folder) / "place.json").read_text())
@@ -168,7 +173,7 @@ def load_checkpoint(folder: str | Path, optimizer, scaler, stream: TextStream) -
 
 
 def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Return a hash of every bit of the weights and the statistics."""
+    """Return a hash of all bits of the weights and of the optimizer's statistics."""
     digest = hashlib.sha256()
     states = [state[name] for state in optimizer.state.values() for name in sorted(state)]
     for tensor in [*model.parameters(), *[value for value in states if isinstance(value, Tensor)]]:

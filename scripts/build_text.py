@@ -1,10 +1,11 @@
-"""Build the embedded text: a small GPT-2 that knows databases, and shards in C4's layout that are about Python.
+"""Build the embedded text: a small GPT-2 trained on texts about databases, and shards in C4's layout about Python.
 
     pip install beautifulsoup4
     python scripts/build_text.py --help
 
-The stages build on each other, in this order: text, tokenizer, train, report. `text` downloads three Debian packages
-with apt-get (nothing is installed); all is seeded. About half an hour on one core.
+Run the stages in this order, as each uses the results of those before it: text, tokenizer, train, report. `text`
+downloads three Debian packages with apt-get and installs nothing. Everything random has a seed. All stages take about
+half an hour on one core.
 """
 
 import gzip
@@ -31,19 +32,19 @@ VOCAB = 4096
 
 
 def is_held_out(record: dict, share: int = 16) -> bool:
-    """Return whether the record's whole page is kept from training: one page in `share`."""
+    """Return whether the record's page, as a whole, is kept out of training: one page of `share` is."""
     return int(hashlib.sha256(record["url"].encode()).hexdigest(), 16) % share == 0
 
 
 def write_shard(file: Path, records: list[dict]) -> None:
-    """Write records as C4 does: lines of JSON, compressed; the same bytes each time."""
+    """Write records in C4's format, compressed lines of JSON; the bytes are the same each time."""
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     file.write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
 
 
 @dataclass
 class Text:
-    """Records of both subjects: shards about Python in the kit, the rest in a working folder."""
+    """Extract the records of both subjects: shards about Python for the kit, all others into a working folder."""
 
     out: Path = ASSETS
     work: Path = WORK
@@ -67,13 +68,13 @@ class Text:
 
 
 def texts_of(work: Path, name: str) -> list[str]:
-    """Return the texts that the stage `text` left."""
+    """Return the texts that the stage `text` has written."""
     return [record["text"] for record in json.loads((work / f"{name}.json").read_text(encoding="utf-8"))]
 
 
 @dataclass
 class MakeTokenizer:
-    """A byte-level BPE of both subjects' training texts."""
+    """Train a byte-level BPE tokenizer on the training texts of both subjects."""
 
     out: Path = ASSETS
     work: Path = WORK
@@ -96,12 +97,12 @@ class MakeTokenizer:
         fast = GPT2TokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **ends)
         fast.save_pretrained(self.out / "gpt2")
         sample = texts[0]
-        assert fast.decode(fast(sample)["input_ids"]) == sample, "the tokenizer must give back what it was given"
-        print(f"{len(fast)} ids, {len(sample) / len(fast(sample)['input_ids']):.2f} characters a token")
+        assert fast.decode(fast(sample)["input_ids"]) == sample, "decoding must give the text back"
+        print(f"{len(fast)} ids, {len(sample) / len(fast(sample)['input_ids']):.2f} characters per text token")
 
 
 def packed(work: Path, name: str, tokenizer, length: int) -> Tensor:
-    """Return all texts as [blocks, length] ids, joined by the end token."""
+    """Return the ids of all texts, joined by the end token, as [blocks, length]."""
     rows = tokenizer(texts_of(work, name), verbose=False)["input_ids"]
     ids = [i for row in rows for i in [*row, tokenizer.eos_token_id]]
     return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
@@ -109,7 +110,7 @@ def packed(work: Path, name: str, tokenizer, length: int) -> Tensor:
 
 @torch.no_grad()
 def mean_loss(model, blocks: Tensor) -> float:
-    """Return the loss in nats a token."""
+    """Return the mean loss in nats per text token."""
     model.eval()
     losses = [model(input_ids=part, labels=part).loss.item() * len(part) for part in blocks.split(8)]
     model.train()
@@ -118,7 +119,7 @@ def mean_loss(model, blocks: Tensor) -> float:
 
 @dataclass
 class Train:
-    """The small GPT-2, trained from random weights on databases alone."""
+    """Train the small GPT-2 from random weights on the texts about databases."""
 
     out: Path = ASSETS
     work: Path = WORK
@@ -142,12 +143,12 @@ class Train:
             bos_token_id=end, eos_token_id=end,
         )  # fmt: skip
         model = GPT2LMHeadModel(config)
-        model.loss_type = "ForCausalLM"  # transformers does not know it from the class, and says so
-        # Told of padding, the model warns of each block with an end token: only writing needs it.
+        model.loss_type = "ForCausalLM"  # transformers warns if nobody sets it
+        # Only text generation needs a padding token: in the model's config it causes a warning at each end token.
         model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
         blocks = packed(self.work, "databases-train", tokenizer, self.length)
         held_out = packed(self.work, "databases-held_out", tokenizer, self.length)[:64]
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {blocks.numel():,} tokens")
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {blocks.numel():,} text tokens")
         matrices = [p for p in model.parameters() if p.dim() > 1]
         others = [p for p in model.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -180,7 +181,7 @@ class Train:
             yield from torch.randperm(count, generator=random).tolist()
 
     def _save(self, model) -> None:
-        """Save half-precision weights under settings that say float32, so that they are loaded as that."""
+        """Save the weights in half precision with a config of float32, so that they are loaded in float32."""
         from safetensors.torch import save_file
 
         model.config.dtype = torch.float32
@@ -194,14 +195,14 @@ class Train:
 
 @dataclass
 class Report:
-    """Losses of the saved model on both subjects, what it writes, and sizes."""
+    """Print the losses of the saved model on both subjects, texts that it writes, and the sizes of the files."""
 
     out: Path = ASSETS
     work: Path = WORK
     prompts: tuple[str, ...] = ("The module", "This function returns", "If you want to")
 
     def run(self) -> None:
-        """Print them, and make all files readable."""
+        """Print the report, and make all files readable for everyone."""
         from transformers import AutoTokenizer, GPT2LMHeadModel
 
         torch.set_num_threads(1)
@@ -209,7 +210,7 @@ class Report:
         model = GPT2LMHeadModel.from_pretrained(self.out / "gpt2")
         model.loss_type = "ForCausalLM"
         for name in "databases-train", "databases-held_out", "python-train", "python-held_out":
-            print(f"{name}: {mean_loss(model, packed(self.work, name, tokenizer, 256)[:128]):.3f} nats a token")
+            print(f"{name}: {mean_loss(model, packed(self.work, name, tokenizer, 256)[:128]):.3f} nats per text token")
         torch.manual_seed(0)
         for prompt in self.prompts:
             ids = tokenizer(prompt, return_tensors="pt")

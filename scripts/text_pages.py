@@ -1,4 +1,4 @@
-"""The prose of documentation that Debian ships under free licences, a record for each section."""
+"""Records of prose from documentation that Debian ships under free licences, one for each section."""
 
 import gzip
 import re
@@ -13,17 +13,17 @@ from bs4 import BeautifulSoup, Comment, NavigableString, Tag
 
 @dataclass(frozen=True)
 class Source:
-    """Pages of one Debian package."""
+    """The pages of one Debian package."""
 
     package: str
     folder: str
-    """Where its pages are."""
+    """The folder of the pages inside the package."""
     url: str
-    """Where the same pages are on the web."""
+    """The address of the same pages on the web."""
     left_out: str
-    """Pages that hold no prose, or that others wrote: a pattern of their names."""
+    """A pattern of the names of pages to leave out, because they hold no prose or have other authors."""
     body: tuple[str, dict]
-    """The part of a page that holds the text."""
+    """The element of a page that holds the text: its name and attributes."""
 
 
 DATABASES = (
@@ -68,9 +68,9 @@ DROPPED_CLASSES = re.compile(
 
 
 def record_texts(page: Tag) -> list[str]:
-    """Return the prose of a page, a text for each of its sections, short ones joined to the next.
+    """Return the prose of a page, one text for each section; a short section is joined to the next.
 
-    Pages leave paragraphs open, so each block begins a new one, wherever it stands.
+    Pages leave paragraphs unclosed, so each block element begins a new paragraph, wherever it is.
     """
     sections: list[list[str]] = [[]]
     pieces: list[str] = []
@@ -108,7 +108,7 @@ def record_texts(page: Tag) -> list[str]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph is one or more English sentences, not a heading, a signature or a row of symbols."""
+    """Return whether a paragraph consists of English sentences, and is no heading, signature or row of symbols."""
     words = paragraph.split()
     letters = sum(c.isalpha() or c.isspace() for c in paragraph)
     return (
@@ -122,7 +122,7 @@ def is_prose(paragraph: str) -> bool:
 
 
 def download(source: Source, work: Path) -> Path:
-    """Return the folder of a package's pages, from the network unless an earlier run left it."""
+    """Return the folder of an unpacked package, which is downloaded unless an earlier run has left it."""
     folder = work / source.package
     if not (folder / source.folder).is_dir():
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,14 +132,17 @@ def download(source: Source, work: Path) -> Path:
 
 
 def made_at(source: Source, work: Path) -> str:
-    """Return when the package was made, as its change log says, in C4's form."""
+    """Return the time of the package's last change, from its change log, in C4's format."""
     log = gzip.decompress((work / source.package / f"usr/share/doc/{source.package}/changelog.Debian.gz").read_bytes())
     made = parsedate_to_datetime(re.search(r"^ -- .*>  (.*)$", log.decode(), re.MULTILINE)[1])
     return made.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_records(sources: tuple[Source, ...], work: Path, shortest: int = 300) -> list[dict]:
-    """Return the records of some packages, each paragraph once, in C4's fields."""
+    """Return the records of some packages with the fields of C4; each paragraph occurs once.
+
+    Records of fewer than `shortest` characters are left out.
+    """
     records, seen = [], set()
     for source in sources:
         top = download(source, work) / source.folder

@@ -13,10 +13,10 @@ from PIL import Image
 
 from dalle_lib.checks.preflight import Check, table
 from dalle_lib.dashboard.bars import COLOURS, OTHER_COLOURS, show_bars
-from dalle_lib.dashboard.calculator import layer_html, result_html, terms_html
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html, to_png, to_svg
 from dalle_lib.dashboard.checklist import checklist
 from dalle_lib.dashboard.contributions import OTHERS, contributions, contributions_chart, largest
+from dalle_lib.dashboard.estimates import layer_html, result_html, terms_html
 from dalle_lib.dashboard.grids import grid, ranked_grid
 from dalle_lib.dashboard.lessons import ladder, loss_curves, packing, quantisation
 from dalle_lib.dashboard.panel import panel_html
@@ -106,7 +106,7 @@ def shown(peer, crew) -> dict[str, str]:
         "bars": show_bars([("a", {"weights": 7, "measured peak": 5}), ("b", dict.fromkeys(COLOURS, 3))]).data,
         "calculator": result_html(needed, t4),
         "formulas": terms_html(needed) + layer_html(needed),
-        "ladder": ladder([("plain", measured)], SMALL).data,
+        "ladder": ladder({"plain": measured}, SMALL).data,
         "losses": loss_curves(curves).data,
         "packing": packing(torch.tensor([[5, 6, 0, 7, 8], [9, 0, 4, 4, 4]]), end=0).data,
         "quantisation": quantisation(torch.linspace(-3, 3, 64), block=32).data,

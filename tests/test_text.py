@@ -1,3 +1,5 @@
+"""Streams of text: order, resuming, errors, and the embedded text and model."""
+
 import gzip
 import json
 import math
@@ -13,11 +15,11 @@ from dalle_lib.streaming import TEXT, TEXT_MODEL, stream_text
 from dalle_lib.streaming.text import TextStream
 
 WORST_LOSS = 5.6
-"""What the embedded model may have on text of another subject than its own; it had 5.43 when it was made."""
+"""Largest loss of the embedded model on text of another subject, in nats per text token; it was 5.43 when made."""
 
 
 class LetterTokenizer:
-    """A token for each letter, as transformers calls a tokenizer."""
+    """A tokenizer with one id for each letter, called as those of transformers are."""
 
     eos_token_id = 0
 
@@ -41,7 +43,7 @@ def source(tmp_path):
 
 
 def reference(source: Path, length: int) -> list[list[int]]:
-    """All shards read at once, each text with an end token, cut."""
+    """Return the blocks of all shards read at once, each text with an end token."""
     ids = []
     for file in sorted(source.glob("en/c4-train.*")):
         for line in gzip.decompress(file.read_bytes()).splitlines():
@@ -56,7 +58,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(TEXT_MODEL)
 
 
-def test_it_streams_beside_file_systems_of_another_hub(source, monkeypatch):
+def test_a_stream_works_beside_file_systems_of_another_hub(source, monkeypatch):
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         HfFileSystem(token="hf_other")
@@ -69,7 +71,7 @@ def test_blocks_are_all_texts_joined_and_cut(source, length):
     assert blocks == reference(source, length)
 
 
-def test_a_resumed_stream_gives_exactly_the_rest_from_any_point(source):
+def test_a_resumed_stream_gives_exactly_the_rest_from_any_place(source):
     stream = stream_text(source, LetterTokenizer(), length=11)
     whole = reference(source, 11)
     for seen in range(len(whole) + 1):
@@ -126,7 +128,7 @@ def test_errors_say_what_to_do(source, tmp_path, monkeypatch):
         stream_text(tmp_path / "missing", LetterTokenizer())
     with pytest.raises(ValueError, match=r"found en/c4-train: choose another split"):
         stream_text(source, LetterTokenizer(), split="validation")
-    with pytest.raises(ValueError, match="at least 1 token, but got 0"):
+    with pytest.raises(ValueError, match="at least 1 text token, but got length 0"):
         stream_text(source, LetterTokenizer(), length=0)
     with pytest.raises(ValueError, match="at least 1 block, but got 0"):
         next(stream_text(source, LetterTokenizer()).batches(0))

@@ -1,4 +1,4 @@
-"""Memory as bars: one for each way of training, stacked by term."""
+"""Memory as bars: one for each training, stacked by term."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,17 +29,18 @@ COLOURS = {
     "data": "#ad7eca",
     "Python and libraries": "#858c98",
 }
-"""As legible as those of SERIES."""
+"""The colour of each of the calculator's terms; each has the contrast of the colours in `charts.SERIES`."""
 OTHER_COLOURS = ("#ca60c3", "#899c0b", "#797ce2", "#bd7d7d", "#3695a4", "#e56d42")
-"""For terms that have no colour of their own, in the order in which they come."""
+"""Colours of other terms, in the order in which the terms come."""
 
 Rows = Iterable[tuple[str, Mapping[str, int]]]
+"""Bars: the label of each, and its bytes by term."""
 
 
 def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> alt.LayerChart:
-    """Return a stacked bar of bytes by term for each (label, {term: bytes}), and a line for each (name, bytes).
+    """Return a stacked bar of bytes by term for each row, and a vertical line for each of the limits (name, bytes).
 
-    Labels must differ.
+    The labels of the rows must differ.
     """
     bars = [(label, {term: size for term, size in sizes.items() if size}) for label, sizes in rows]
     totals = [(label, sum(sizes.values())) for label, sizes in bars]
@@ -69,40 +70,41 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
 
 
 def show_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> HTML:
-    """Return the bars of `memory_bars` for a notebook and its saved pages."""
+    """Return the bars of `memory_bars` as HTML for a notebook and its saved pages."""
     return HTML(bars_html(memory_bars(rows, limits, width)))
 
 
 def bars_html(chart: alt.LayerChart) -> str:
-    """Return a chart as SVG whose parts say what they are when pointed at, without a script."""
+    """Return a chart as SVG in which each part has its description as a tooltip, without a script."""
     return re.sub(r'<path aria-label="([^"]*)"([^>]*)/>', r"<path\2><title>\1</title></path>", to_html(chart))
 
 
 def formula_of(term: str) -> str:
-    """Return where a term comes from, or nothing if it is not the calculator's."""
+    """Return the formula of a term in words; an empty text if it is not a term of the calculator."""
     return TERMS.get(term) or RAM_TERMS.get(term, "")
 
 
 def bytes_text(size: float) -> str:
-    """Return bytes in three digits or more: 11.4 GB, 327 MB, 2,799 GB."""
+    """Return bytes as text with three digits or more: 11.4 GB, 327 MB, 2,799 GB."""
     unit, name = next((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes")) if size >= u or u == 1)
     digits = 0 if unit == 1 else max(0, 3 - len(str(int(size / unit))))
     return f"{size / unit:,.{digits}f} {name}"
 
 
 def _in_order(bars: list[tuple[str, dict[str, int]]]) -> list[str]:
-    """Return the terms that appear, in the calculator's order; others come last."""
+    """Return the terms that occur, those of the calculator first and in its order."""
     found = dict.fromkeys(term for _, sizes in bars for term in sizes)
     return [term for term in COLOURS if term in found] + [term for term in found if term not in COLOURS]
 
 
 def _colours(domain: list[str]) -> list[str]:
+    """Return the colour of each term."""
     others = [term for term in domain if term not in COLOURS]
     return [COLOURS.get(t) or OTHER_COLOURS[others.index(t) % len(OTHER_COLOURS)] for t in domain]
 
 
 def _free_place(total: int, limits: Sequence[tuple[str, int]], totals: list[tuple[str, int]]) -> int:
-    """Return where a total can be written: behind its bar, or behind the line of a limit that would run through it."""
+    """Return where the text of a total starts: after its bar, or after a limit whose line would cross it."""
     needed = 0.14 * max(size for _, size in [*totals, *limits])
     for limit in sorted(size for _, size in limits):
         if total <= limit < total + needed:
@@ -120,6 +122,6 @@ def _lines(limits: list[dict]) -> list[alt.Chart]:
         return []
     base = alt.Chart(alt.Data(values=limits)).encode(x="value:Q")
     black = base.mark_rule(color="black", strokeWidth=2, aria=False)
-    white = base.mark_rule(color="white", strokeWidth=2, strokeDash=[4, 4], aria=False)  # seen on any bar and page
+    white = base.mark_rule(color="white", strokeWidth=2, strokeDash=[4, 4], aria=False)  # visible on any bar and page
     name = base.mark_text(dy=-8, baseline="bottom", aria=False).encode(y=alt.value(0), text="text:N")
     return [black, white, name]

@@ -1,4 +1,4 @@
-"""The memory calculator as knobs: bars, a verdict, advice and formulas, anew at each change."""
+"""The memory calculator as a widget: each change of a knob shows its verdict, bars, advice and formulas."""
 
 import json
 from collections.abc import Mapping
@@ -7,99 +7,43 @@ from typing import get_args
 
 import ipywidgets as widgets
 
-from dalle_lib.dashboard.bars import bars_html, bytes_text, formula_of, memory_bars
+from dalle_lib.dashboard.estimates import advice_html, details, layer_html, result_html, terms_html, verdict_sentence
 from dalle_lib.measurement import read_config
-from dalle_lib.memory import GPUS, PRESETS, Estimate, Training, advise, estimate, largest_batch
+from dalle_lib.memory import GPUS, PRESETS, Estimate, Training, estimate, largest_batch
 from dalle_lib.memory.accuracy import in_words
-from dalle_lib.memory.hardware import GPU
-from dalle_lib.memory.presets import build
+from dalle_lib.memory.dalle import DALLEDescription
+from dalle_lib.memory.models import MAX_LAYERS
+from dalle_lib.memory.presets import describe
 from dalle_lib.memory.training import AttentionKernel, Offload, OptimizerName, Precision
 
 _WRONG = (ValueError, TypeError, ArithmeticError, AttributeError, ConnectionError)
-"""What knobs that contradict raise, and configs, which come from strangers."""
+"""Errors of contradicting knobs, and of configs, which come from strangers."""
 OWN = "another one"
-"""Chosen for a model that is no preset."""
-MOST = 512
-"""The largest batch that the slider offers, and that is looked for."""
-_CELL = "style='text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid rgba(128,128,128,0.35)'"
-
-
-def samples_per_second(result: Estimate, gpu: GPU, utilisation: float) -> float | None:
-    """Return sequences a second at a share of the GPU's 16-bit peak; None where it does not compute in 16 bits."""
-    precision = result.training.precision
-    if precision == "fp32" or (precision != "fp16" and not gpu.has_bf16):
-        return None
-    return result.samples_per_second(gpu.teraflops * 1e12 * utilisation)
-
-
-def summary(result: Estimate, gpu: GPU) -> dict:
-    """Return the verdict, the range in GB, and both as a sentence."""
-    low, high = (size / 1e9 for size in result.gpu_range)
-    verdict = result.verdict(gpu.size)
-    why = ": what is assumed, not known, decides" if verdict == "may fit" else ""
-    sentence = f"It {verdict}{why}: {low:.2f} to {high:.2f} GB are needed, {gpu.name} has {gpu.size / 1e9:.2f} GB."
-    return {"verdict": verdict, "low_gb": low, "high_gb": high, "sentence": sentence}
-
-
-def details(result: Estimate, gpu: GPU, batch: int, utilisation: float, mbit_per_s: float) -> list[str]:
-    """Return sentences on the largest batch (`batch`, 0 if none), speed and what is sent."""
-    speed = samples_per_second(result, gpu, utilisation)
-    seconds = result.seconds_to_send(mbit_per_s * 1e6)
-    most = f"at least {batch}" if batch == MOST else str(batch)
-    assumed = f"assuming {utilisation:.0%} of {gpu.teraflops:g} TFLOP/s and nothing else to do"
-    unknown = f"not estimated, for {gpu.name} no peak is known in {result.training.precision}"
-    return [
-        f"Largest batch that surely fits: {most}." if batch else "Not even a batch of 1 surely fits.",
-        f"{result.parameters:,} parameters; the highest moment is in: {result.moment}.",
-        "Speed: " + (unknown if speed is None else f"{speed:.3g} sequences/s, {assumed}") + ".",
-        f"In a swarm, a peer sends {bytes_text(result.sent)} a step: {seconds:,.1f} s at {mbit_per_s:g} Mbit/s.",
-    ]
-
-
-def result_html(result: Estimate, gpu: GPU) -> str:
-    """Return the bars: what is needed of the GPU and its size, and what is needed of RAM."""
-    on_gpu = memory_bars([("GPU", result.gpu)], [(gpu.name, gpu.size)])
-    return bars_html(on_gpu) + "<br>" + bars_html(memory_bars([("RAM", result.ram)]))
-
-
-def advice_html(model: str | Mapping, training: Training, gpu: GPU) -> str:
-    """Return bars before and after each thing to switch on, one after another, until it fits."""
-    steps = advise(model, training, gpu.size, gpu.has_bf16)
-    rows = [(f"+ {step.name}" if number else step.name, step.estimate.gpu) for number, step in enumerate(steps)]
-    end = "" if steps[-1].fits else "<p>That is all there is: it needs a larger GPU, or a smaller model.</p>"
-    alone = "<p>It fits as it is.</p>" if len(steps) == 1 and steps[0].fits else ""
-    return alone + bars_html(memory_bars(rows, [(gpu.name, gpu.size)])) + end
-
-
-def terms_html(result: Estimate) -> str:
-    """Return each term's bytes and formula."""
-    sizes = [*result.gpu.items(), *((f"{term} (RAM)", size) for term, size in result.ram.items())]
-    rows = [(term, bytes_text(size), formula_of(term.removesuffix(" (RAM)"))) for term, size in sizes]
-    return _table(("term", "bytes", "where it comes from"), rows)
-
-
-def layer_html(result: Estimate) -> str:
-    """Return what one layer in the middle keeps for the backward pass."""
-    total = bytes_text(sum(size for _, _, size in result.layer))
-    rows = [*((name, text, bytes_text(size)) for name, text, size in result.layer), ("together", "", total)]
-    note = "b sequences of s tokens, h wide, a heads; the number before them is bytes"
-    return f"<p>What one layer in the middle keeps ({note}):</p>" + _table(("operation", "formula", "bytes"), rows)
+"""The choice in the list of models for one that is no preset."""
 
 
 class Calculator(widgets.VBox):
-    """Knobs for a model, a GPU and all of `Training`; `result` is the estimate, None if the knobs contradict.
+    """A widget with knobs for a model, a GPU and each field of `Training`.
 
-    `model` is a preset's name or a Hub config's fields.
+    `result` is the estimate, or None if the knobs contradict each other. `model` is the name of a preset or the fields
+    of a Hub config, `gpu` a key of `GPUS`. Batches up to `max_batch` are offered and tried.
     """
 
-    def __init__(self, model: str | Mapping = "gpt2", gpu: str = "T4", training: Training | None = None) -> None:
+    def __init__(
+        self,
+        model: str | Mapping = "gpt2",
+        gpu: str = "T4",
+        training: Training | None = None,
+        max_batch: int = 512,
+    ) -> None:
         training, is_own = training or Training(), not isinstance(model, str)
+        self.max_batch = max_batch
         self.config: str | Mapping = model
         self.result: Estimate | None = None
         self.model = _dropdown("model", [*PRESETS, OWN], OWN if is_own else model)
         self.own = widgets.Textarea(
             json.dumps(dict(model)) if is_own else "",
-            placeholder="owner/name on the Hub, or its config.json pasted; then click elsewhere",
+            placeholder="owner/name of a model on the Hub, or the text of its config.json; then click elsewhere",
             continuous_update=False,
             layout=widgets.Layout(width="620px", height="60px"),
         )
@@ -108,7 +52,7 @@ class Calculator(widgets.VBox):
         self.mbit_per_s = widgets.SelectionSlider(
             options=[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], value=50, description="Mbit/s", **_wide()
         )
-        self.knobs = _training_knobs(training)
+        self.knobs = _training_knobs(training, max_batch)
         self.verdict, self.bars, self.advice, self.formulas = (widgets.HTML() for _ in range(4))
         self.more = widgets.Accordion([self.advice, self.formulas], selected_index=None)
         for number, title in enumerate(("What to switch on", "Formulas")):
@@ -127,7 +71,7 @@ class Calculator(widgets.VBox):
 
     @property
     def training(self) -> Training:
-        """What the knobs say. Raises ValueError if they contradict."""
+        """The options that the knobs are set to. Raises ValueError if they contradict each other."""
         values = {name: knob.value for name, knob in self.knobs.items()}
         values |= {name: values[name] or None for name in ("attention", "distinct_layers")}
         values["sequence"] = None if values["sequence"] == self.knobs["sequence"].max else values["sequence"]
@@ -137,7 +81,7 @@ class Calculator(widgets.VBox):
         self._show_own()
         is_own = self.model.value == OWN
         if is_own and not self.own.value.strip():
-            self._fail(ValueError("Which model? Its config.json, or owner/name on the Hub, goes into the field above."))
+            self._fail(ValueError("Which model? Enter owner/name on the Hub, or the text of its config.json, above."))
             return
         self.verdict.value = "Reading ..."
         try:
@@ -152,14 +96,14 @@ class Calculator(widgets.VBox):
         self.own.layout.display = None if self.model.value == OWN else "none"
 
     def _set_lengths(self, sequence: int | None) -> None:
-        model, length, distinct = build(self.config), self.knobs["sequence"], self.knobs["distinct_layers"]
-        self._is_resizing = True  # else a new length is shown twice
+        model, length, distinct = describe(self.config), self.knobs["sequence"], self.knobs["distinct_layers"]
+        self._is_resizing = True  # otherwise the result would be shown twice
         length.max = model.shape.sequence
         length.value = sequence or length.max
         self._is_resizing = False
         length.disabled = not model.takes_any_length
         distinct.max = model.shape.layers
-        distinct.disabled = type(model).__name__ == "DALLE"  # which layers share is part of that model
+        distinct.disabled = isinstance(model, DALLEDescription)  # that model defines which layers share weights
 
     def _update(self, _=None) -> None:
         if self._is_resizing:
@@ -168,46 +112,46 @@ class Calculator(widgets.VBox):
         try:
             training = self.training
             self.result = result = estimate(self.config, training)
-            largest = largest_batch(self.config, training, gpu.size, MOST)
+            largest = largest_batch(self.config, training, gpu.size, self.max_batch)
         except _WRONG as error:
             self._fail(error)
             return
-        lines = details(result, gpu, largest, self.utilisation.value / 100, self.mbit_per_s.value)
+        utilisation, mbit_per_s = self.utilisation.value / 100, self.mbit_per_s.value
+        lines = details(result, gpu, largest, self.max_batch, utilisation, mbit_per_s)
         text = "<br>".join(map(escape, [*lines, in_words()]))
-        self.verdict.value = (
-            f"<p><b>{escape(summary(result, gpu)['sentence'])}</b></p><div style='line-height:1.5'>{text}</div>"
-        )
+        verdict = escape(verdict_sentence(result, gpu))
+        self.verdict.value = f"<p><b>{verdict}</b></p><div style='line-height:1.5'>{text}</div>"
         self.bars.value = result_html(result, gpu)
         self.formulas.value = terms_html(result) + layer_html(result)
         self._unfold()
 
     def _unfold(self, _=None) -> None:
-        """Look for advice only when it is seen: it takes a second."""
+        """Show the advice if it is unfolded; as it takes a second, it is not computed otherwise."""
         if self.more.selected_index == 0 and self.result:
             self.advice.value = advice_html(self.config, self.result.training, GPUS[self.gpu.value])
 
     def _fail(self, error: Exception) -> None:
-        why = "" if isinstance(error, (ValueError, ConnectionError)) else "A size of this config makes no sense: "
+        why = "" if isinstance(error, (ValueError, ConnectionError)) else "A size in this config is not possible: "
         self.result = None
         self.verdict.value = f"<p><b>{escape(why + str(error))}</b></p>"
         self.bars.value = self.formulas.value = self.advice.value = ""
 
 
-def _training_knobs(training: Training) -> dict[str, widgets.Widget]:
-    """Return a knob for each field of Training."""
-    attentions = [("the model's best", ""), *((name, name) for name in get_args(AttentionKernel))]
+def _training_knobs(training: Training, max_batch: int) -> dict[str, widgets.Widget]:
+    """Return a knob for each field of `Training`."""
+    attentions = [("most efficient", ""), *((name, name) for name in get_args(AttentionKernel))]
     return {
-        "batch": _slider("batch", training.batch, 1, MOST),
+        "batch": _slider("batch", training.batch, 1, max_batch),
         "sequence": _slider("sequence", 1, 1, 1024),
         "optimizer": _dropdown("optimizer", get_args(OptimizerName), training.optimizer),
         "precision": _dropdown("precision", get_args(Precision), training.precision),
         "offload": _dropdown("kept in RAM", get_args(Offload), training.offload),
         "attention": _dropdown("attention", attentions, training.attention or ""),
         "distinct_layers": widgets.BoundedIntText(
-            training.distinct_layers or 0, min=0, max=1000, description="distinct (0: all)", **_wide()
+            training.distinct_layers or 0, min=0, max=MAX_LAYERS, description="distinct (0: all)", **_wide()
         ),
         "checkpointing": _checkbox("gradient checkpointing", training.checkpointing),
-        "reversible": _checkbox("reversible layers (this kit's own model has them)", training.reversible),
+        "reversible": _checkbox("reversible layers (this kit's model has them)", training.reversible),
         "embeddings_32bit": _checkbox("8-bit AdamW: embeddings in 32 bits", training.embeddings_32bit),
         "accumulates": _checkbox("accumulate gradients", training.accumulates),
         "dropout": _checkbox("dropout", training.dropout),
@@ -223,15 +167,9 @@ def _dropdown(name: str, options, value) -> widgets.Dropdown:
     return widgets.Dropdown(options=options, value=value, description=name, **_wide())
 
 
-def _slider(name: str, value: int, least: int, most: int) -> widgets.IntSlider:
-    return widgets.IntSlider(value, min=least, max=most, description=name, continuous_update=False, **_wide())
+def _slider(name: str, value: int, low: int, high: int) -> widgets.IntSlider:
+    return widgets.IntSlider(value, min=low, max=high, description=name, continuous_update=False, **_wide())
 
 
 def _checkbox(name: str, value: bool) -> widgets.Checkbox:
     return widgets.Checkbox(value, description=name, indent=False, layout=widgets.Layout(width="325px"))
-
-
-def _table(names: tuple[str, ...], rows: list[tuple]) -> str:
-    head = "".join(f"<th {_CELL}>{name}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td {_CELL}>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    return f"<table style='border-collapse:collapse'><tr>{head}</tr>{body}</table>"

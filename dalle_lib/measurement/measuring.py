@@ -1,4 +1,4 @@
-"""What training a model really takes: a few steps in a process of their own, and all that can be counted of them."""
+"""Train a model for a few steps in a process of its own, and count the memory and the time of a step."""
 
 import json
 import subprocess
@@ -14,34 +14,38 @@ from torch import Tensor
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.machine import free_memory
 from dalle_lib.memory import Training, estimate
-from dalle_lib.memory.dalle import DALLE
-from dalle_lib.memory.presets import build
+from dalle_lib.memory.dalle import DALLEDescription
+from dalle_lib.memory.presets import describe
 
 _OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Bytes, seconds and losses of some steps; or, if they did not fit, only what was needed and what there is."""
+    """Bytes, seconds and losses of some training steps; if they did not fit, only the bytes needed and available."""
 
     training: Training
+    """The options of the training."""
     device: str
+    """`cuda` or `cpu`."""
     predicted: int
-    """Bytes that the calculator expected tensors to take at the highest moment."""
+    """Bytes of tensors at the peak, as the calculator predicts them."""
     available: int
     """Bytes that the device had for tensors."""
     peak: int | None = None
-    """Bytes that tensors took at the highest moment: of the CUDA allocator, or of the CPU's as the profiler saw it."""
+    """Bytes of tensors at the peak, by CUDA's allocator or by the profiler's record of the CPU's; None if none fit."""
     weights: int = 0
+    """Bytes of the weights."""
     statistics: int = 0
-    """Bytes of the optimizer's state, wherever it is."""
+    """Bytes of the optimizer's statistics, wherever they are."""
     saved: int = 0
-    """Bytes kept for the backward pass, weights and what is recomputed left out."""
+    """Bytes kept for the backward pass, without weights and without what is recomputed."""
     seconds: float = 0.0
-    """Of a step: the median, after three to warm up."""
+    """Seconds of a step: the median, after three steps to warm up."""
     losses: list[float] = field(default_factory=list)
+    """The loss of each step, those to warm up included."""
     error: str = ""
-    """Why nothing was measured."""
+    """Why nothing was measured; empty if the steps ran."""
 
     @property
     def fits(self) -> bool:
@@ -50,7 +54,7 @@ class Measurement:
 
     @property
     def prediction_error(self) -> float:
-        """How far the calculator was off, as a share of the peak."""
+        """The error of the predicted peak, as a share of the measured peak."""
         return self.predicted / self.peak - 1
 
 
@@ -64,15 +68,18 @@ def measure(
     seed: int = 0,
     device: str | None = None,
 ) -> Measurement:
-    """Train `model` for some steps in a fresh process and return what it took. What does not fit is a result too.
+    """Return what `steps` training steps of `model` took, after some to warm up, in a fresh process.
 
-    `model` is a preset, a Hub config's fields, or the folder of a pretrained transformers model; `blocks`
-    [steps, batch, sequence], if given, is what it learns from, else random tokens. Raises ValueError for options that
-    no real model here has, RuntimeError if the process fails for another reason than memory.
+    A training that does not fit is a result, too: `Measurement.fits` is False. `model` is a preset, the fields of a Hub
+    config, or the folder of a pretrained transformers model. It learns from `blocks` [steps, batch, sequence] of ids,
+    or from random ids.
+
+    Raises ValueError for options that no real model here has, and RuntimeError if the process fails for another reason
+    than memory.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     config = json.loads((model / "config.json").read_text()) if isinstance(model, Path) else model
-    length = training.sequence or build(config).shape.sequence
+    length = training.sequence or describe(config).shape.sequence
     _require_possible(config, training, device, blocks, length)
     available = free_bytes(device)
     expected = estimate(config, training, "cuda" if device == "cuda" else "cpu")
@@ -95,12 +102,12 @@ def measure(
 
 
 def free_bytes(device: str) -> int:
-    """Return the bytes that new tensors can have on a device."""
+    """Return the bytes that new tensors can take on `device`."""
     return torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
 
 
 def _require_possible(config, training: Training, device: str, blocks: Tensor | None, length: int) -> None:
-    is_dalle = isinstance(build(config), DALLE)
+    is_dalle = isinstance(describe(config), DALLEDescription)
     impossible = {
         "distinct_layers": training.distinct_layers is not None,
         "reversible layers of other models than this kit's own": training.reversible and not is_dalle,
@@ -111,7 +118,7 @@ def _require_possible(config, training: Training, device: str, blocks: Tensor | 
         "fp16 without a GPU": training.precision == "fp16" and device == "cpu",
     }
     if found := [name for name, is_asked in impossible.items() if is_asked]:
-        raise ValueError(f"{', '.join(found)} can be estimated, but not measured: leave it out.")
+        raise ValueError(f"{', '.join(found)} can be estimated, but not measured: leave it off.")
     if blocks is not None and blocks.shape[1:] != (training.batch, length):
         raise ValueError(
             f"expected blocks of shape [steps, {training.batch}, {length}], as `training` says, "

@@ -1,4 +1,4 @@
-"""The process that a measurement runs in: it trains a few steps and counts."""
+"""The process of a measurement: it trains a model for a few steps and counts bytes and seconds."""
 
 import contextlib
 import json
@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from dalle_lib.checkpoint import load_tensors
-from dalle_lib.measurement.workload import Offloaded, build_model, build_optimizer, lower_statistics
+from dalle_lib.measurement.workload import Offloaded, build_model, lower_statistics, optimizer_of
 from dalle_lib.memory import Training
 
 _MARK = 7919
-"""Bytes of a tensor that marks a place in the profiler's record."""
+"""Bytes of the tensor that marks a place in the profiler's record: a size that no other tensor has."""
 
 
-class Trainer:
-    """The steps to be measured."""
+class MeasuredTraining:
+    """The training that is measured, step by step."""
 
     def __init__(self, job: dict) -> None:
         torch.manual_seed(job["seed"])
@@ -29,7 +29,7 @@ class Trainer:
         self.model = build_model(job["model"], self.training, job["from_file"]).to(self.device)
 
         def make(parameters):
-            return build_optimizer(parameters, self.training, job["lr"], self.model)
+            return optimizer_of(self.training, parameters, job["lr"], self.model)
 
         if self.training.is_offloaded:
             self.offloaded = Offloaded(self.model, make, self.folder)
@@ -52,7 +52,7 @@ class Trainer:
         return torch.autocast(self.device.type, dtype)
 
     def batch(self) -> Tensor:
-        """Return the next tokens [batch, sequence]."""
+        """Return the next batch of ids [batch, sequence]."""
         self.batches += 1
         if self.blocks is not None:
             return self.blocks[(self.batches - 1) % len(self.blocks)].to(self.device)
@@ -75,7 +75,7 @@ class Trainer:
             return self.model(input_ids=ids, labels=ids, **options).loss
 
     def step(self) -> None:
-        """Take one step."""
+        """Take one training step."""
         loss = self.loss()
         self.scaler.scale(loss).backward()
         self.losses.append(loss.item())
@@ -90,7 +90,7 @@ class Trainer:
         self.model.zero_grad(set_to_none=not self.training.accumulates)
 
     def saved(self) -> int:
-        """Return the bytes that one forward pass keeps for its backward pass, weights left out."""
+        """Return the bytes that one forward pass keeps for its backward pass, without weights."""
         known = set(_storages([*self.model.parameters(), *self.model.buffers()]))
         kept: dict[int, int] = {}
         held = []
@@ -99,7 +99,7 @@ class Trainer:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in known:
                 kept[storage.data_ptr()] = storage.nbytes()
-                held.append(tensor)  # else its address could be used again
+                held.append(tensor)  # otherwise its address could be used again
             return tensor
 
         before = self.batches
@@ -109,27 +109,28 @@ class Trainer:
         return sum(kept.values())
 
     def peak(self) -> int:
-        """Return the most bytes that tensors take during a step."""
+        """Return the bytes of tensors at the peak of a step."""
         if self.device.type == "cuda":
             self.step()
             torch.cuda.reset_peak_memory_stats()
             self.step()
             return torch.cuda.max_memory_allocated()
-        there = [*self.model.parameters(), *self.model.buffers()]
-        there += [p.grad for p in self.model.parameters() if p.grad is not None]
+        present = [*self.model.parameters(), *self.model.buffers()]
+        present += [p.grad for p in self.model.parameters() if p.grad is not None]
         if self.training.keeps_state:
-            there += self.statistics()
-        return sum(_storages(there).values()) + cpu_peak(self.step, self.folder)
+            present += self.statistics()
+        return sum(_storages(present).values()) + cpu_peak(self.step, self.folder)
 
     def statistics(self) -> list[Tensor]:
-        """Return the optimizer's statistics."""
+        """Return the tensors of the optimizer's state."""
         return [v for state in self.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
 
 
 def cpu_peak(work: Callable[[], object], folder: Path) -> int:
-    """Return the most bytes that the CPU's allocator hands out during `work`, beyond what was there before.
+    """Return the peak of the bytes that the CPU's allocator hands out during `work`, beyond those in use before.
 
-    `work` is done twice: what it replaces was made under the profiler's eyes only the second time.
+    `work` is done twice and counted the second time: only then has the profiler seen the creation of all tensors that
+    `work` replaces. `folder` is for the profiler's record.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
@@ -144,29 +145,30 @@ def cpu_peak(work: Callable[[], object], folder: Path) -> int:
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Return the bytes of the tensors' storages by address, so that shared ones count once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def main() -> None:
-    """Measure the job on standard input, and print what came out."""
+    """Measure the job on standard input, and print the result as one line of JSON."""
     job = json.load(sys.stdin)
-    trainer = Trainer(job)
-    trainer.step()
-    while not trainer.optimizer.state:  # fp16's first steps may be left out, until the loss is scaled well
-        trainer.step()
-    saved, peak, seconds = trainer.saved(), trainer.peak(), []
+    training = MeasuredTraining(job)
+    training.step()
+    while not training.optimizer.state:  # the first steps in fp16 may be skipped, until the loss scale is right
+        training.step()
+    saved, peak, seconds = training.saved(), training.peak(), []
     for _ in range(job["steps"]):
         started = time.perf_counter()
-        trainer.step()
+        training.step()
         seconds.append(time.perf_counter() - started)
     result = {
         "peak": peak,
         "saved": saved,
-        "weights": sum(_storages(trainer.model.parameters()).values()),
-        "statistics": sum(_storages(trainer.statistics()).values()),
+        "weights": sum(_storages(training.model.parameters()).values()),
+        "statistics": sum(_storages(training.statistics()).values()),
         "seconds": sorted(seconds)[len(seconds) // 2],
-        "losses": trainer.losses,
+        "losses": training.losses,
     }
     print(json.dumps(result))
 

@@ -1,27 +1,30 @@
-"""The real models and optimizers that the calculator's options stand for."""
+"""The real models and optimizers that the options of `Training` stand for."""
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
 from dalle_lib.memory import PRESETS, Training
+from dalle_lib.memory.presets import FAMILIES, describe
 
 _SMALL = 256
-"""Elements up to which a statistic stays where it is: step counts, and code tables that all tensors share."""
+"""Elements up to which a statistic is not moved: step counts, and code tables that all tensors share."""
 
 
 def read_config(text: str) -> dict:
-    """Return a Hub config's fields: from JSON, or from config.json of `owner/name` on the Hub.
+    """Return the fields of a Hub config, given as JSON text, or as `owner/name` of a model on the Hub.
 
-    Raises ValueError for what is neither, ConnectionError if the Hub cannot be reached or has no such file.
+    Raises ValueError if `text` is neither, and ConnectionError if the Hub cannot be reached or has no such file.
     """
     if text.lstrip().startswith("{"):
         return json.loads(text)
     if len(text.split("/")) != 2:
-        raise ValueError(f"expected a config.json, its name or owner/name on the Hub, but got {text[:40]!r}.")
+        raise ValueError(f"expected a config.json's text, or owner/name of a model on the Hub, but got {text[:40]!r}.")
     from huggingface_hub import hf_hub_download
 
     from dalle_lib.hub_http import httpx
@@ -29,16 +32,18 @@ def read_config(text: str) -> dict:
     try:
         return json.loads(Path(hf_hub_download(text.strip(), "config.json")).read_text(encoding="utf-8"))
     except (httpx.HTTPError, OSError) as error:
-        raise ConnectionError(f"no config.json of {text} from the Hub, paste it instead: {error}") from error
+        raise ConnectionError(f"the Hub gave no config.json of {text}, paste its text instead: {error}") from error
 
 
 def build_model(model: str | Mapping, training: Training, from_file: bool = False) -> nn.Module:
-    """Return the real model of a preset, of config fields, or of a folder, as `training` wants it."""
+    """Return the real model of a preset, of config fields, or (`from_file`) of a folder, set up as `training` says.
+
+    The attention kernel, dropout, the type of the weights, checkpointing and reversible layers are set.
+    """
     if not from_file and (fields := PRESETS[model] if isinstance(model, str) else dict(model))["model_type"] == "dalle":
-        from dalle_lib.memory.presets import build
         from dalle_lib.model import DALLE, ModelConfig
 
-        sizes = vars(build(fields).config)
+        sizes = vars(describe(fields).config)
         built = DALLE(ModelConfig(**{name: sizes[name] for name in ModelConfig.__dataclass_fields__}))
         built.transformer.is_reversible = training.reversible
         return built
@@ -56,7 +61,7 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
         "t5": transformers.AutoModelForSeq2SeqLM,
     }
     kind = kinds.get(config.model_type, transformers.AutoModelForCausalLM)
-    attention = training.attention or ("eager" if config.model_type in ("t5", "gptj") else "sdpa")
+    attention = training.attention or FAMILIES[config.model_type].attentions[-1]
     dtype = torch.bfloat16 if training.precision == "pure-bf16" else torch.float32
     if from_file:
         built = kind.from_pretrained(model, config=config, dtype=dtype, attn_implementation=attention)
@@ -71,21 +76,20 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
 
 
 def checkpoint_layers(model: nn.Module) -> None:
-    """Make a transformers model recompute its layers in the backward pass."""
-    # transformers 5.15, which Colab has, knows the old name alone; version 6 will know the new one alone.
+    """Switch on gradient checkpointing in a transformers model."""
+    # transformers 5.15, which Colab has, knows only the old name; version 6 will know only the new one.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: float, model: nn.Module):
-    """Return the optimizer that `training` names over the parameters of `model`, or over copies in the same order."""
+def optimizer_of(training: Training, parameters: Iterable[nn.Parameter], lr: float, model: nn.Module):
+    """Return the optimizer that `training` names, over the parameters of `model` or over copies in the same order."""
     parameters = list(parameters)
     name, is_paged = training.optimizer, training.offload == "statistics" and parameters[0].is_cuda
     if name == "adamw8bit":
-        import bitsandbytes as bnb
-
+        bnb = load_bitsandbytes()
         manager = bnb.optim.GlobalOptimManager.get_instance()
-        manager.initialize()  # it is shared by all optimizers of the process
+        manager.initialize()  # all optimizers of the process share it
         manager.register_parameters(parameters)
         if training.embeddings_32bit:
             embeddings = {id(weight) for weight in embedding_weights(model)}
@@ -94,9 +98,7 @@ def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: 
                     manager.override_config(parameter, "optim_bits", 32)
         return (bnb.optim.PagedAdamW8bit if is_paged else bnb.optim.AdamW8bit)(parameters, lr=lr)
     if name == "adamw" and is_paged:
-        import bitsandbytes as bnb
-
-        return bnb.optim.PagedAdamW(parameters, lr=lr)
+        return load_bitsandbytes().optim.PagedAdamW(parameters, lr=lr)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, fused=True)
     if name == "adafactor":
@@ -106,8 +108,22 @@ def build_optimizer(parameters: Iterable[nn.Parameter], training: Training, lr: 
     return LAMB8bit(parameters, lr=lr, bits=8 if name == "lamb8bit" else 32)
 
 
+def load_bitsandbytes() -> ModuleType:
+    """Return the module `bitsandbytes`, which is slow to import, without a warning that it logs on some processors.
+
+    The warning is about a missing package for products of 4-bit weights, which nothing here computes.
+    """
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    import bitsandbytes
+
+    logger.setLevel(level)
+    return bitsandbytes
+
+
 def embedding_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Return the tables that embed; this kit's model keeps its own in its head."""
+    """Return the embedding tables of `model`; those of this kit's model are in its head."""
     from dalle_lib.model import DALLE
 
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
@@ -115,7 +131,7 @@ def embedding_weights(model: nn.Module) -> list[nn.Parameter]:
 
 
 class Offloaded:
-    """An optimizer over 32-bit copies of the parameters in RAM; without a GPU, in files, the next place down."""
+    """An optimizer over 32-bit copies of the parameters, which are in RAM; without a GPU they are in files."""
 
     def __init__(self, model: nn.Module, make: Callable, folder: Path) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -127,7 +143,7 @@ class Offloaded:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Bring the gradients down, update the copies, and bring these up."""
+        """Copy the gradients down, update the copies, and copy the weights back."""
         for parameter, copy in zip(self.parameters, self.copies, strict=True):
             copy.grad.copy_(parameter.grad)
             parameter.grad = None
@@ -138,18 +154,18 @@ class Offloaded:
             parameter.copy_(copy)
 
     def lower(self, tensor: Tensor, name: str) -> Tensor:
-        """Return a 32-bit copy one level down."""
+        """Return a 32-bit copy of `tensor` in RAM; without a GPU, in the file `name`."""
         return mapped(self.folder / name, tensor.float()) if self.folder else tensor.float().cpu()
 
 
 def mapped(file: Path, tensor: Tensor) -> Tensor:
-    """Return a copy of `tensor` whose memory is a file's."""
+    """Return a copy of `tensor` whose memory is mapped to `file`."""
     copy = torch.from_file(str(file), shared=True, size=tensor.numel(), dtype=tensor.dtype)
     return copy.view(tensor.shape).copy_(tensor)
 
 
 def lower_statistics(optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Move an optimizer's statistics on a CPU into files, once they exist."""
+    """Move an optimizer's statistics from a CPU's memory into files in `folder`; those already there stay."""
     for number, state in enumerate(optimizer.state.values()):
         for name, value in state.items():
             file = folder / f"{name}{number}"

@@ -1,4 +1,4 @@
-"""What training a model needs of memory, and why: the calculator's arithmetic."""
+"""The memory calculator: what one training step of a model needs, by term. It uses the standard library only."""
 
 from dalle_lib.memory.advice import advise, largest_batch
 from dalle_lib.memory.estimate import Estimate, estimate

@@ -1,4 +1,4 @@
-"""How far the calculator was off where it was held against measurements: `benchmarks/memory.py` writes them down."""
+"""How far the calculator was off at each measured point; `benchmarks/memory.py` measures and writes the table."""
 
 import json
 from dataclasses import fields
@@ -9,15 +9,16 @@ from dalle_lib.memory.training import Training
 _TABLE = json.loads((Path(__file__).parent / "accuracy.json").read_text())
 
 POINTS: list[dict] = _TABLE["points"]
-"""model, training (what differs from the defaults), predicted, measured, saved: bytes of tensors at the peak."""
+"""Measured trainings: `model`, `training` (what differs from the defaults), `device`, and in bytes `predicted` and
+`measured` (tensors at the peak), `saved` (kept for the backward pass) and `statistics` (the optimizer's)."""
 MACHINES: dict[str, str] = _TABLE["machines"]
-"""The machine on which points were measured, by device: cpu or cuda."""
+"""The machine on which the points of each device, `cpu` or `cuda`, were measured."""
 WORST = max(abs(point["predicted"] / point["measured"] - 1) for point in POINTS)
-"""The largest error of a peak, as a share of what was measured."""
+"""The largest error of a predicted peak, as a share of the measured peak."""
 
 
 def not_measured(training: Training, device: str) -> list[str]:
-    """Return which options of `training` no measured point on `device` has."""
+    """Return the options of `training` that no measured point on `device` has."""
     if device not in MACHINES:
         return [f"anything on {device}"] + ["swarms"] * training.swarm
     points = [point["training"] for point in POINTS if point["device"] == device]
@@ -31,10 +32,10 @@ def not_measured(training: Training, device: str) -> list[str]:
 
 
 def in_words() -> str:
-    """Return how far the calculator was off, for a person."""
+    """Return two or three sentences on how far the calculator was off, and on which machines."""
     where = "; ".join(f"{device}: {machine}" for device, machine in MACHINES.items())
-    gpu = "" if "cuda" in MACHINES else "On a GPU nothing has been measured yet. "
+    gpu = "" if "cuda" in MACHINES else "Nothing has been measured on a GPU yet. "
     return (
-        f"{gpu}Held against {len(POINTS)} measured peaks, it was off by {WORST:.1%} at most ({where}). "
-        f"What CUDA and its allocator take besides is assumed."
+        f"{gpu}Over {len(POINTS)} measured peaks the calculator was off by {WORST:.1%} at most ({where}). "
+        f"The memory of CUDA itself and of its allocator is assumed, not measured."
     )

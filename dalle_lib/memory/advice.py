@@ -1,25 +1,30 @@
-"""What fits, and what to switch on until it does."""
+"""The largest batch that fits a GPU, and the techniques to switch on until a model fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dalle_lib.memory.estimate import Estimate, estimate
-from dalle_lib.memory.presets import build
+from dalle_lib.memory.presets import describe
 from dalle_lib.memory.training import Training
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing switched on, and what is needed then."""
+    """One technique switched on, on top of those before it, and what the training needs then."""
 
     name: str
     estimate: Estimate
     fits: bool | None
+    """Whether it fits: True, False, or None if that depends on the assumed terms."""
     verdict: str
+    """The same in words."""
 
 
-def largest_batch(model: str | Mapping, training: Training, size: int, most: int = 4096) -> int:
-    """Return the largest batch up to `most` that surely fits a GPU of `size` bytes; 0 if not even one sequence does."""
+def largest_batch(model: str | Mapping, training: Training, size: int, max_batch: int = 4096) -> int:
+    """Return the largest batch, `max_batch` at most, that surely fits a GPU of `size` bytes; 0 if none does.
+
+    "Surely" means at the upper end of the assumed terms. Raises ValueError as `estimate` does.
+    """
 
     def need(batch: int) -> int:
         return estimate(model, replace(training, batch=batch)).gpu_range[1]
@@ -27,27 +32,29 @@ def largest_batch(model: str | Mapping, training: Training, size: int, most: int
     first = need(1)
     if first > size:
         return 0
-    # Need is the largest of straight lines, so a line through two points lies above it between them, below it beyond.
-    least, least_need = 1, first
-    too_many = min(most, 1 + (size - first) // max(1, need(2) - first)) + 1
-    while too_many <= most and (too_many_need := need(too_many)) <= size:
-        least, least_need, too_many = too_many, too_many_need, min(2 * too_many, most + 1)
-    while too_many - least > 1:
-        rise = need(too_many) - least_need
-        middle = least + (size - least_need) * (too_many - least) // max(1, rise)
-        middle = min(max(middle, least + 1), too_many - 1)
+    # The need is the largest of several straight lines in the batch. A line through two of its points therefore lies
+    # above it between them and below it beyond them: the first line gives an upper bound, each later one a lower bound.
+    fits, fits_need = 1, first
+    too_many = min(max_batch, 1 + (size - first) // max(1, need(2) - first)) + 1
+    while too_many <= max_batch and (too_many_need := need(too_many)) <= size:
+        fits, fits_need, too_many = too_many, too_many_need, min(2 * too_many, max_batch + 1)
+    while too_many - fits > 1:
+        rise = need(too_many) - fits_need
+        middle = fits + (size - fits_need) * (too_many - fits) // max(1, rise)
+        middle = min(max(middle, fits + 1), too_many - 1)
         if (middle_need := need(middle)) <= size:
-            least, least_need = middle, middle_need
+            fits, fits_need = middle, middle_need
         else:
             too_many = middle
-    return least
+    return fits
 
 
 def advise(model: str | Mapping, training: Training, size: int, has_bf16: bool = True) -> list[Step]:
-    """Return what to switch on, one thing after another, until the model fits a GPU of `size` bytes.
+    """Return the techniques to switch on, one after another, until the model fits a GPU of `size` bytes.
 
-    What costs least comes first; what does not help, or the model does not have, is left out. The first step is the
-    training as it is; the last one fits, unless nothing here helps enough.
+    The first step is the training as it is. The others follow from the cheapest to the dearest; a technique that lowers
+    nothing, or that the model does not have, is left out. The last step fits, unless no technique here is enough.
+    With `has_bf16` the 16-bit type is bf16, otherwise fp16. Raises ValueError as `estimate` does.
     """
     steps = [_step("as it is", model, training, size)]
     for name, change in _techniques(model, training, has_bf16):
@@ -68,12 +75,13 @@ def _step(name: str, model: str | Mapping, training: Training, size: int) -> Ste
 
 
 def _techniques(model: str | Mapping, training: Training, has_bf16: bool) -> list[tuple[str, dict]]:
+    """Return the techniques in the order of their cost, each with the fields of `Training` that it changes."""
     half = "bf16" if has_bf16 else "fp16"
-    eight = "lamb8bit" if training.optimizer.startswith("lamb") else "adamw8bit"
+    eight_bit = "lamb8bit" if training.optimizer.startswith("lamb") else "adamw8bit"
     techniques = [
-        ("efficient attention", {"attention": build(model).attentions[-1]}),
+        ("efficient attention", {"attention": describe(model).attentions[-1]}),
         (f"{half} autocast", {"precision": half}),
-        ("8-bit optimizer", {"optimizer": eight}),
+        ("8-bit optimizer", {"optimizer": eight_bit}),
         ("gradient checkpointing", {"checkpointing": True, "reversible": False}),
         ("statistics in RAM", {"offload": "statistics"}),
         ("a batch of 1", {"batch": 1}),

@@ -1,20 +1,25 @@
-"""This kit's own model, run in symbols."""
+"""The calculator's description of this kit's model, `dalle_lib.model.DALLE`."""
 
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
 from dalle_lib.memory.graph import Tensor
-from dalle_lib.memory.models import Model, Run, Shape
+from dalle_lib.memory.models import ForwardPass, ModelDescription, Shape
 
+BODY = ("row", "column", "row", "row")
+"""`dalle_lib.model.config.BODY`: kinds of attention of the first blocks, repeated with the same weights."""
 STRIP = 64
-"""Most codes of a strip of several lines, as in `dalle_lib.model.attention`."""
+"""`dalle_lib.model.attention.STRIP`: the most codes of a strip of several lines."""
+REACH = 2
+"""`dalle_lib.model.attention.REACH`: rows above its strip that a code sees in "convolution" attention."""
 
 
-class DALLE(Model):
-    """This kit's `dalle_lib.model.DALLE`: two streams, token shift, rotated queries, keys and values.
+class DALLEDescription(ModelDescription):
+    """`dalle_lib.model.DALLE`: two streams, token shift, rotated queries, keys and values.
 
-    All layers but the last share 4 sets of weights by turns, or as many as are `distinct`.
+    The last layer has weights of its own. All others take turns with as many sets of weights as `BODY` has kinds, or
+    with `distinct` sets.
     """
 
     defaults: ClassVar[dict] = {
@@ -26,10 +31,10 @@ class DALLE(Model):
     takes_any_length: ClassVar[bool] = False
     has_dropout: ClassVar[bool] = False
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         inner = c.heads * c.dim_head
-        period = min(self.distinct or 4, c.depth - 1)
+        period = min(self.distinct or len(BODY), c.depth - 1)
         sets = period + 1
         shared = [
             SimpleNamespace(
@@ -54,9 +59,9 @@ class DALLE(Model):
         self.text_rows = c.text_vocab + c.text_length
         self.table = self.embedding("head", self.text_rows + c.image_vocab, c.dim)
         self.bias = self.parameter("head.bias", self.text_rows + c.image_vocab)
-        self.table_bytes = (c.text_length + 1 + c.grid**2) * c.dim_head // 2 * 4  # angles
-        body = ("row", "column", "row", "row")
-        self.kinds = (*(body[i % 4] for i in range(c.depth - 1)), "convolution")
+        # One 4-byte angle for each position and each pair of a head's entries.
+        self.table_bytes = (c.text_length + 1 + c.grid**2) * c.dim_head // 2 * 4
+        self.kinds = (*(BODY[i % len(BODY)] for i in range(c.depth - 1)), "convolution")
 
     @property
     def shape(self) -> Shape:
@@ -64,69 +69,72 @@ class DALLE(Model):
         rows, length = self.text_rows + c.image_vocab, c.text_length + c.grid**2
         return Shape(hidden=c.dim, layers=c.depth, heads=c.heads, sequence=length, vocabulary=rows)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
         text, codes = c.text_length, c.grid**2
         self.lengths = text + 1, codes
-        x = tape.embed(tape.given(run.batch * sum(self.lengths), 8), self.table)
+        x = tape.embed(tape.given(forward.batch * sum(self.lengths), 8), self.table)
         turns = tape.given(sum(self.lengths) * c.dim_head // 2, 8)
         x1 = x2 = x
         del x
         for kind, weights in zip(self.kinds, self.blocks, strict=True):
-            look = partial(self.attention_half, run, weights, kind, turns)
-            x1 = run.through(look, x1, x2)
-            x2 = run.through(partial(self.feed_forward_half, run, weights), x2, x1)
-        if run.layer == "reversible":
+            look = partial(self.attention_half, forward, weights, kind, turns)
+            x1 = forward.through(look, x1, x2)
+            x2 = forward.through(partial(self.feed_forward_half, forward, weights), x2, x1)
+        if forward.layer == "reversible":
             tape.autocast_copies.clear()
-        x = tape.slice(tape.scale(tape.add(x1, x2)), run.batch * (text + codes) * c.dim)
+        x = tape.slice(tape.scale(tape.add(x1, x2)), forward.batch * (text + codes) * c.dim)
         del x1, x2
         x = tape.layer_norm(x, *self.last_norm, width=c.dim)
         with tape.part("logits and loss"):
             parts = (text, self.text_rows), (codes, c.image_vocab)
             weights = tape.split(self.table, *(rows * c.dim for _, rows in parts))
             biases = tape.split(self.bias, *(rows for _, rows in parts))
-            read = tape.split(x, *(run.batch * length * c.dim for length, _ in parts))
-            if run.batch > 1:
+            read = tape.split(x, *(forward.batch * length * c.dim for length, _ in parts))
+            if forward.batch > 1:
                 read = [tape.copy(part) for part in read]
             logits = [
                 tape.linear(part, weight, bias, outputs=rows)
                 for part, weight, bias, (_, rows) in zip(read, weights, biases, parts, strict=True)
             ]
             losses = [
-                tape.cross_entropy(part, run.batch * length) for part, (length, _) in zip(logits, parts, strict=True)
+                tape.cross_entropy(part, forward.batch * length)
+                for part, (length, _) in zip(logits, parts, strict=True)
             ]
             return tape.add(*losses)
 
-    def attention_half(self, run: Run, w: SimpleNamespace, kind: str, turns: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
-        """Return the first stream after a block's attention has read the second."""
-        tape, c = run.tape, self.config
-        h = self.shift(run, tape.layer_norm(x2, *w.norm1, width=c.dim))
+    def attention_half(
+        self, forward: ForwardPass, w: SimpleNamespace, kind: str, turns: Tensor, x1: Tensor, x2: Tensor
+    ) -> Tensor:
+        """Return the first stream after the attention of a block has read the second stream."""
+        tape, c = forward.tape, self.config
+        h = self.shift(forward, tape.layer_norm(x2, *w.norm1, width=c.dim))
         h = tape.cast(tape.linear(h, *w.qkv), 4)
         turned = tape.make("rotate", [h], h.count, 4, [turns.storage])
         heads = tape.chunks(tape.cast(turned, tape.half or tape.width), 3)
         del h, turned
-        h = self.attend(run, kind, *heads)
+        h = self.attend(forward, kind, *heads)
         return tape.add(x1, tape.multiply(tape.linear(h, *w.out), w.scale1))
 
-    def attend(self, run: Run, kind: str, *heads: Tensor) -> Tensor:
-        """Return what text reads from the text before it, and each strip of codes from all text and a few codes."""
-        tape, c = run.tape, self.config
-        inner, (text, codes) = run.batch * c.heads * c.dim_head, self.lengths
+    def attend(self, forward: ForwardPass, kind: str, *heads: Tensor) -> Tensor:
+        """Return attention: text reads the text before it, each strip of codes reads all text and a few codes."""
+        tape, c = forward.tape, self.config
+        inner, (text, codes) = forward.batch * c.heads * c.dim_head, self.lengths
         (text_q, q), (text_k, k), (text_v, v) = (tape.split(x, text * inner, codes * inner) for x in heads)
-        read_by_text = tape.attention(text_q, text_k, text_v, run.batch * c.heads * text)
+        read_by_text = tape.attention(text_q, text_k, text_v, forward.batch * c.heads * text)
         strips, near = self.strips(kind)
-        if kind == "column" or (run.batch > 1 and strips > 1):
+        if kind == "column" or (forward.batch > 1 and strips > 1):
             q = tape.copy(q)
         keys = []
         for of_text, of_codes in (text_k, k), (text_v, v):
             if kind == "convolution":
-                of_codes = tape.make("pad", [of_codes], codes * inner + 2 * c.grid * inner, of_codes.width)
+                of_codes = tape.make("pad", [of_codes], codes * inner + REACH * c.grid * inner, of_codes.width)
                 of_codes = tape.repeat(of_codes, strips * near * inner, is_view=True)
             elif kind == "column":
                 of_codes = tape.copy(of_codes)
             keys.append(tape.concatenate(tape.repeat(of_text, strips * text * inner, is_view=True), of_codes))
             del of_codes
-        read = tape.attention(q, *keys, run.batch * c.heads * codes, self.mask(run, kind))
+        read = tape.attention(q, *keys, forward.batch * c.heads * codes, self.mask(forward, kind))
         tape.flops += 4 * inner * (text * text + codes * (text + near))
         del keys
         if kind == "column":
@@ -134,31 +142,31 @@ class DALLE(Model):
         return tape.concatenate(read_by_text, read)
 
     def strips(self, kind: str) -> tuple[int, int]:
-        """Return how many strips the codes are cut into, and of how many codes each sees any."""
+        """Return into how many strips the codes are cut, and how many codes are among the keys of each strip."""
         side = self.config.grid
         lines = max((n for n in range(2, side + 1) if side % n == 0 and n * side <= STRIP), default=1)
-        return side // lines, side * (lines + 2 * (kind == "convolution"))
+        return side // lines, side * (lines + REACH * (kind == "convolution"))
 
-    def mask(self, run: Run, kind: str) -> Tensor:
-        """Return which keys each code of a strip sees, as numbers to add; windows differ from strip to strip."""
+    def mask(self, forward: ForwardPass, kind: str) -> Tensor:
+        """Return the mask that is added to the scores of a strip; windows differ from strip to strip."""
         strips, near = self.strips(kind)
-        codes = self.config.grid**2 * run.batch if kind == "convolution" else self.config.grid**2 // strips
-        return run.tape.given(codes * (self.lengths[0] + near), run.tape.half or run.tape.width)
+        codes = self.config.grid**2 * forward.batch if kind == "convolution" else self.config.grid**2 // strips
+        return forward.tape.given(codes * (self.lengths[0] + near), forward.tape.half or forward.tape.width)
 
-    def feed_forward_half(self, run: Run, w: SimpleNamespace, x2: Tensor, x1: Tensor) -> Tensor:
-        """Return the second stream after a block's feed-forward layer has read the first."""
-        tape, c = run.tape, self.config
-        h = self.shift(run, tape.layer_norm(x1, *w.norm2, width=c.dim))
+    def feed_forward_half(self, forward: ForwardPass, w: SimpleNamespace, x2: Tensor, x1: Tensor) -> Tensor:
+        """Return the second stream after the feed-forward layer of a block has read the first stream."""
+        tape, c = forward.tape, self.config
+        h = self.shift(forward, tape.layer_norm(x1, *w.norm2, width=c.dim))
         value, gate = tape.chunks(tape.linear(h, *w.expand), 2)
         h = tape.multiply(value, tape.keeps_input("gelu", gate))
         return tape.add(x2, tape.multiply(tape.linear(h, *w.contract), w.scale2))
 
-    def shift(self, run: Run, x: Tensor) -> Tensor:
-        """Return `x` with half of each position's entries taken from its neighbours."""
-        tape, c = run.tape, self.config
+    def shift(self, forward: ForwardPass, x: Tensor) -> Tensor:
+        """Return `x` with half of the entries of each position taken from its neighbours."""
+        tape, c = forward.tape, self.config
         quarter = x.count // 4
         first, second, own = tape.split(x, quarter, quarter, 2 * quarter)
-        parts = tape.split(first, *(run.batch * length * c.dim // 4 for length in self.lengths))
+        parts = tape.split(first, *(forward.batch * length * c.dim // 4 for length in self.lengths))
         first = tape.concatenate(*(tape.make("pad", [part], part.count, part.width) for part in parts))
         second = tape.make("pad", [second], second.count, second.width)
         second = tape.make("masked_fill", [second], second.count, second.width)

@@ -1,14 +1,14 @@
-"""Language models that read from left to right, run in symbols as transformers runs them."""
+"""Descriptions of language models that read from left to right, as transformers runs them."""
 
 from types import SimpleNamespace
 from typing import ClassVar
 
 from dalle_lib.memory.graph import Tensor
-from dalle_lib.memory.models import Model, Run, activation, rms_norm
+from dalle_lib.memory.models import ForwardPass, ModelDescription, activation, rms_norm
 from dalle_lib.memory.tape import Tape
 
 
-class GPT2(Model):
+class GPT2(ModelDescription):
     """transformers' GPT2LMHeadModel."""
 
     fixed: ClassVar[dict] = {"tie_word_embeddings": True, "add_cross_attention": False}
@@ -18,7 +18,7 @@ class GPT2(Model):
         "activation_function": "gelu_new",
     }  # fmt: skip
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         inner = c.n_inner or 4 * c.n_embd
         self.words = self.embedding("wte", c.vocab_size, c.n_embd)
@@ -36,32 +36,32 @@ class GPT2(Model):
         )
         self.last_norm = self.norm("ln_f", c.n_embd)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
-        ids = tape.given(run.tokens, 8)
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
+        ids = tape.given(forward.positions, 8)
         x = tape.embed(ids, self.words)
-        x = run.drop(tape.add(x, tape.embed(tape.given(run.sequence, 8), self.positions)))
-        mask = run.causal_mask(tape.width)
+        x = forward.drop(tape.add(x, tape.embed(tape.given(forward.sequence, 8), self.positions)))
+        mask = forward.causal_mask(tape.width)
         for weights in self.blocks:
-            x = run.through(lambda x, w=weights, mask=mask: self.block(run, w, x, mask), x)
+            x = forward.through(lambda x, w=weights, mask=mask: self.block(forward, w, x, mask), x)
         del mask
         x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.words)
-            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
-    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what one block makes of the stream `x`."""
-        tape, c = run.tape, self.config
+    def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the stream `x` after one block."""
+        tape, c = forward.tape, self.config
         h = tape.layer_norm(x, *w.norm1, width=c.n_embd)
-        h = run.attend(*tape.chunks(tape.linear(h, *w.qkv), 3), c.n_head, mask)
-        x = tape.add(run.drop(tape.linear(h, *w.out)), x)
+        h = forward.attend(*tape.chunks(tape.linear(h, *w.qkv), 3), c.n_head, mask)
+        x = tape.add(forward.drop(tape.linear(h, *w.out)), x)
         h = tape.layer_norm(x, *w.norm2, width=c.n_embd)
         h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
-        return tape.add(x, run.drop(tape.linear(h, *w.contract)))
+        return tape.add(x, forward.drop(tape.linear(h, *w.contract)))
 
 
-class GPTJ(Model):
+class GPTJ(ModelDescription):
     """transformers' GPTJForCausalLM."""
 
     fixed: ClassVar[dict] = {"tie_word_embeddings": False}
@@ -72,7 +72,7 @@ class GPTJ(Model):
     }  # fmt: skip
     attentions: ClassVar[tuple[str, ...]] = ("eager",)
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         h, inner = c.n_embd, c.n_inner or 4 * c.n_embd
         self.words = self.embedding("wte", c.vocab_size, h)
@@ -89,45 +89,46 @@ class GPTJ(Model):
         self.last_norm = self.norm("ln_f", h)
         self.head = self.dense("lm_head", c.vocab_size, h)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
-        x = run.drop(tape.embed(tape.given(run.tokens, 8), self.words))
-        mask = run.causal_mask(tape.width)
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
+        x = forward.drop(tape.embed(tape.given(forward.positions, 8), self.words))
+        mask = forward.causal_mask(tape.width)
         for weights in self.blocks:
-            x = run.through(lambda x, w=weights, mask=mask: self.block(run, w, x, mask), x)
+            x = forward.through(lambda x, w=weights, mask=mask: self.block(forward, w, x, mask), x)
         del mask
         x = tape.layer_norm(x, *self.last_norm, width=c.n_embd)
         with tape.part("logits and loss"):
             logits = tape.linear(x, *self.head)
-            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
-    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what one block makes of the stream `x`: attention and feed-forward layer read the same norm."""
-        tape, c = run.tape, self.config
+    def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the stream after one block, whose attention and feed-forward layer read the same norm of it."""
+        tape, c = forward.tape, self.config
         h = tape.layer_norm(x, *w.norm, width=c.n_embd)
         q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
-        k, q = self.rotate(run, k), self.rotate(run, q)
-        read = tape.linear(run.attend(tape.cast(q, 4), tape.cast(k, 4), v, c.n_head, mask), *w.out)
-        read = run.drop(read)
+        k, q = self.rotate(forward, k), self.rotate(forward, q)
+        read = tape.linear(forward.attend(tape.cast(q, 4), tape.cast(k, 4), v, c.n_head, mask), *w.out)
+        read = forward.drop(read)
         h = activation(tape, c.activation_function, tape.linear(h, *w.expand))
-        return tape.add(tape.add(read, run.drop(tape.linear(h, *w.contract))), x)
+        return tape.add(tape.add(read, forward.drop(tape.linear(h, *w.contract))), x)
 
-    def rotate(self, run: Run, x: Tensor) -> Tensor:
-        """Return queries or keys with the first `rotary_dim` entries of each head turned."""
-        tape, c = run.tape, self.config
-        count = run.tokens * c.n_head * c.rotary_dim
+    def rotate(self, forward: ForwardPass, x: Tensor) -> Tensor:
+        """Return queries or keys with the first `rotary_dim` entries of each head rotated."""
+        tape, c = forward.tape, self.config
+        count = forward.positions * c.n_head * c.rotary_dim
         turned, rest = tape.slice(x, count), tape.slice(x, x.count - count)
-        cos, sin = (tape.given(run.sequence * c.rotary_dim, x.width) for _ in range(2))
+        cos, sin = (tape.given(forward.sequence * c.rotary_dim, x.width) for _ in range(2))
         straight = tape.multiply(turned, cos)
         first, second = (tape.slice(turned, count // 2) for _ in range(2))
         crossed = tape.multiply(tape.concatenate(tape.scale(second), first), sin)
         return tape.concatenate(tape.add(straight, crossed), rest)
 
 
-class Llama(Model):
+class Llama(ModelDescription):
     """transformers' LlamaForCausalLM."""
 
     has_biased_keys: ClassVar[bool] = False
+    """Whether queries, keys and values have biases even if the config says nothing of them."""
 
     defaults: ClassVar[dict] = {
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -135,7 +136,7 @@ class Llama(Model):
         "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu",
     }  # fmt: skip
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         h, width = c.hidden_size, c.head_dim or c.hidden_size // c.num_attention_heads
         self.queries = c.num_attention_heads * width
@@ -160,35 +161,37 @@ class Llama(Model):
         self.last_norm = (self.parameter("norm", h),)
         self.head = self.words if c.tie_word_embeddings else self.parameter("lm_head", c.vocab_size, h)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
-        x = tape.embed(tape.given(run.tokens, 8), self.words)
-        mask = run.causal_mask(tape.width)
-        turns = [tape.given(run.sequence * self.head_width, tape.width) for _ in range(2)]
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
+        x = tape.embed(tape.given(forward.positions, 8), self.words)
+        mask = forward.causal_mask(tape.width)
+        turns = [tape.given(forward.sequence * self.head_width, tape.width) for _ in range(2)]
         for weights in self.blocks:
-            x = run.through(lambda x, w=weights, mask=mask, turns=turns: self.block(run, w, x, mask, turns), x)
+            x = forward.through(lambda x, w=weights, mask=mask, turns=turns: self.block(forward, w, x, mask, turns), x)
         del mask, turns
         x = rms_norm(tape, x, self.last_norm, c.hidden_size, whole=True)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.head)
-            return tape.cross_entropy(tape.cast(logits, 4), run.tokens)
+            return tape.cross_entropy(tape.cast(logits, 4), forward.positions)
 
-    def block(self, run: Run, w: SimpleNamespace, x: Tensor, mask: Tensor | None, turns: list[Tensor]) -> Tensor:
-        """Return what one block makes of the stream `x`."""
-        tape, c = run.tape, self.config
+    def block(
+        self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, mask: Tensor | None, turns: list[Tensor]
+    ) -> Tensor:
+        """Return the stream `x` after one block."""
+        tape, c = forward.tape, self.config
         h = rms_norm(tape, x, w.norm1, c.hidden_size, whole=True)
         q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
         q, k = self.rotate(tape, q, *turns), self.rotate(tape, k, *turns)
-        if run.is_eager and self.keys != self.queries:
+        if forward.is_eager and self.keys != self.queries:
             k, v = tape.repeat(k, q.count), tape.repeat(v, q.count)
-        h = tape.linear(run.attend(q, k, v, c.num_attention_heads, mask, scores=4), *w.out)
+        h = tape.linear(forward.attend(q, k, v, c.num_attention_heads, mask, scores=4), *w.out)
         x = tape.add(x, h)
         h = rms_norm(tape, x, w.norm2, c.hidden_size, whole=True)
         h = tape.multiply(activation(tape, c.hidden_act, tape.linear(h, *w.gate)), tape.linear(h, *w.up))
         return tape.add(x, tape.linear(h, *w.down))
 
     def rotate(self, tape: Tape, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return queries or keys turned by their positions."""
+        """Return queries or keys rotated by the angles of their positions."""
         first, second = tape.slice(x, x.count // 2), tape.slice(x, x.count // 2)
         crossed = tape.multiply(tape.concatenate(tape.scale(second), first), sin)
         return tape.add(tape.multiply(x, cos), crossed)

@@ -1,13 +1,13 @@
-"""Models with an encoder, run in symbols as transformers runs them."""
+"""Descriptions of models with an encoder, as transformers runs them."""
 
 from types import SimpleNamespace
 from typing import ClassVar
 
 from dalle_lib.memory.graph import Tensor
-from dalle_lib.memory.models import Dense, Model, Run, Shape, activation, rms_norm
+from dalle_lib.memory.models import Dense, ForwardPass, ModelDescription, Shape, activation, rms_norm
 
 
-class BERT(Model):
+class BERT(ModelDescription):
     """transformers' BertForMaskedLM."""
 
     fixed: ClassVar[dict] = {"tie_word_embeddings": True, "add_cross_attention": False, "is_decoder": False}
@@ -16,7 +16,7 @@ class BERT(Model):
         "intermediate_size": 3072, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu",
     }  # fmt: skip
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         h = c.hidden_size
         self.words = self.embedding("word_embeddings", c.vocab_size, h)
@@ -40,34 +40,38 @@ class BERT(Model):
         self.last_norm = self.norm("transform.LayerNorm", h)
         self.bias = self.parameter("predictions.bias", c.vocab_size)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
-        ids, positions, types = tape.given(run.tokens, 8), tape.given(run.sequence, 8), tape.given(run.sequence, 8)
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
+        ids, positions, types = (
+            tape.given(forward.positions, 8),
+            tape.given(forward.sequence, 8),
+            tape.given(forward.sequence, 8),
+        )
         x = tape.add(tape.embed(ids, self.words), tape.embed(types, self.types))
         x = tape.add(x, tape.embed(positions, self.positions))
-        x = run.drop(tape.layer_norm(x, *self.first_norm, width=c.hidden_size))
+        x = forward.drop(tape.layer_norm(x, *self.first_norm, width=c.hidden_size))
         for weights in self.blocks:
-            x = run.through(lambda x, w=weights: self.block(run, w, x), x)
+            x = forward.through(lambda x, w=weights: self.block(forward, w, x), x)
         h = activation(tape, c.hidden_act, tape.linear(x, *self.transform))
         h = tape.layer_norm(h, *self.last_norm, width=c.hidden_size)
         with tape.part("logits and loss"):
             logits = tape.linear(h, self.words, self.bias)
-            return tape.cross_entropy(logits, run.tokens)
+            return tape.cross_entropy(logits, forward.positions)
 
-    def block(self, run: Run, w: SimpleNamespace, x: Tensor) -> Tensor:
-        """Return what one block makes of `x`; its norms come after the sums."""
-        tape, c = run.tape, self.config
+    def block(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor) -> Tensor:
+        """Return `x` after one block, whose norms come after the sums."""
+        tape, c = forward.tape, self.config
         q, k, v = tape.linear(x, *w.q), tape.linear(x, *w.k), tape.linear(x, *w.v)
-        h = run.attend(q, k, v, c.num_attention_heads)
-        h = run.drop(tape.linear(h, *w.out))
+        h = forward.attend(q, k, v, c.num_attention_heads)
+        h = forward.drop(tape.linear(h, *w.out))
         x = tape.layer_norm(tape.add(h, x), *w.norm1, width=c.hidden_size)
         h = activation(tape, c.hidden_act, tape.linear(x, *w.expand))
-        h = run.drop(tape.linear(h, *w.contract))
+        h = forward.drop(tape.linear(h, *w.contract))
         return tape.layer_norm(tape.add(h, x), *w.norm2, width=c.hidden_size)
 
 
-class T5(Model):
-    """transformers' T5ForConditionalGeneration: `sequence` tokens in, and as many out."""
+class T5(ModelDescription):
+    """transformers' T5ForConditionalGeneration: it reads `sequence` text tokens and predicts as many."""
 
     defaults: ClassVar[dict] = {
         "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None,
@@ -76,7 +80,7 @@ class T5(Model):
     attentions: ClassVar[tuple[str, ...]] = ("eager",)
     has_limit: ClassVar[bool] = False
 
-    def build(self) -> None:
+    def declare_parameters(self) -> None:
         c = self.config
         self.inner = c.num_heads * c.d_kv
         self.is_gated = c.feed_forward_proj.startswith("gated-")
@@ -120,52 +124,52 @@ class T5(Model):
         layers = c.num_layers + (c.num_decoder_layers or c.num_layers)
         return Shape(hidden=c.d_model, layers=layers, heads=c.num_heads, sequence=512, vocabulary=c.vocab_size)
 
-    def loss(self, run: Run) -> Tensor:
-        tape, c = run.tape, self.config
-        ids, shifted = tape.given(run.tokens, 8), tape.given(run.tokens, 8)
-        read = run.drop(self.stack(run, ids, self.encoder, self.encoder_bias, self.encoder_norm, None))
-        x = run.drop(self.stack(run, shifted, self.decoder, self.decoder_bias, self.decoder_norm, read))
-        if c.tie_word_embeddings:  # transformers ties them always, and only scales by this
+    def loss(self, forward: ForwardPass) -> Tensor:
+        tape, c = forward.tape, self.config
+        ids, shifted = tape.given(forward.positions, 8), tape.given(forward.positions, 8)
+        read = forward.drop(self.stack(forward, ids, self.encoder, self.encoder_bias, self.encoder_norm, None))
+        x = forward.drop(self.stack(forward, shifted, self.decoder, self.decoder_bias, self.decoder_norm, read))
+        if c.tie_word_embeddings:  # transformers always ties the weights; this field only scales
             x = tape.scale(x)
         with tape.part("logits and loss"):
             logits = tape.linear(x, self.words)
-            return tape.cross_entropy(logits, run.tokens)
+            return tape.cross_entropy(logits, forward.positions)
 
-    def stack(self, run: Run, ids: Tensor, blocks, bias_table, norm: Dense, read: Tensor | None) -> Tensor:
-        """Return what the encoder, or the decoder that has `read`, makes of ids."""
-        tape, c = run.tape, self.config
-        x = run.drop(tape.embed(ids, self.words))
-        buckets = tape.given(run.sequence**2, 8)
+    def stack(self, forward: ForwardPass, ids: Tensor, blocks, bias_table, norm: Dense, read: Tensor | None) -> Tensor:
+        """Return the result of the encoder, or of the decoder, which also attends to `read`."""
+        tape, c = forward.tape, self.config
+        x = forward.drop(tape.embed(ids, self.words))
+        buckets = tape.given(forward.sequence**2, 8)
         bias = tape.embed(buckets, bias_table)
         del buckets
-        mask = None if read is None else tape.given(run.batch * run.sequence**2, tape.width)
+        mask = None if read is None else tape.given(forward.batch * forward.sequence**2, tape.width)
         zeros = None
         if read is not None:
-            zeros = tape.leaf(c.num_heads * run.sequence**2, tape.half or tape.width, run.layer != "plain")
+            zeros = tape.leaf(c.num_heads * forward.sequence**2, tape.half or tape.width, forward.layer != "plain")
         for weights in blocks:
-            x = run.through(lambda *inputs, w=weights: self.block(run, w, mask, *inputs), x, bias, read, zeros)
+            x = forward.through(lambda *inputs, w=weights: self.block(forward, w, mask, *inputs), x, bias, read, zeros)
         return rms_norm(tape, x, norm, c.d_model)
 
-    def block(self, run: Run, w: SimpleNamespace, mask, x: Tensor, bias: Tensor, read, zeros) -> Tensor:
-        """Return what one block makes of the stream `x`."""
-        tape, c = run.tape, self.config
+    def block(self, forward: ForwardPass, w: SimpleNamespace, mask, x: Tensor, bias: Tensor, read, zeros) -> Tensor:
+        """Return the stream `x` after one block."""
+        tape, c = forward.tape, self.config
         h = rms_norm(tape, x, w.own.norm, c.d_model)
-        x = tape.add(x, self.attention(run, w.own, h, h, bias, mask))
+        x = tape.add(x, self.attention(forward, w.own, h, h, bias, mask))
         if read is not None:
             h = rms_norm(tape, x, w.cross.norm, c.d_model)
-            x = tape.add(x, self.attention(run, w.cross, h, read, zeros, None))
+            x = tape.add(x, self.attention(forward, w.cross, h, read, zeros, None))
         h = rms_norm(tape, x, w.norm, c.d_model)
         gates = [tape.linear(h, *expand) for expand in w.expand]
         h = activation(tape, self.activation, gates[0])
         if self.is_gated:
             h = tape.multiply(h, gates[1])
         del gates
-        h = tape.cast(run.drop(h), tape.width)
-        return tape.add(x, run.drop(tape.linear(h, *w.contract)))
+        h = tape.cast(forward.drop(h), tape.width)
+        return tape.add(x, forward.drop(tape.linear(h, *w.contract)))
 
-    def attention(self, run: Run, w: SimpleNamespace, x: Tensor, keys: Tensor, bias, mask) -> Tensor:
-        """Return what `x` reads in `keys`."""
-        tape = run.tape
+    def attention(self, forward: ForwardPass, w: SimpleNamespace, x: Tensor, keys: Tensor, bias, mask) -> Tensor:
+        """Return what the positions of `x` read from those of `keys`."""
+        tape = forward.tape
         q, k, v = tape.linear(x, *w.q), tape.linear(keys, *w.k), tape.linear(keys, *w.v)
-        h = run.attend(q, k, v, self.config.num_heads, mask, bias)
-        return run.drop(tape.linear(h, *w.out))
+        h = forward.attend(q, k, v, self.config.num_heads, mask, bias)
+        return forward.drop(tape.linear(h, *w.out))

@@ -1,4 +1,4 @@
-"""The memory of one training step, by term."""
+"""The memory of one training step, by term, and what else the step costs."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -7,125 +7,135 @@ from functools import lru_cache
 from dalle_lib.memory import hardware
 from dalle_lib.memory.accuracy import not_measured
 from dalle_lib.memory.graph import Memory, Node, Storage, graph_of
-from dalle_lib.memory.models import Model, Run
-from dalle_lib.memory.presets import build
+from dalle_lib.memory.models import ForwardPass, ModelDescription
+from dalle_lib.memory.presets import describe
 from dalle_lib.memory.tape import Device, Tape
 from dalle_lib.memory.training import Training, state_bytes, step_bytes, unpaged_bytes
 
 TERMS = {
     "weights": "parameters × bytes of a weight, and the model's tables",
     "optimizer state": "two statistics × 4 bytes × parameters; in 8 bits 1 byte and a scale a block; 0 if offloaded",
-    "gradients": "parameters × bytes of a weight, as far as the backward pass has come at the highest moment",
-    "activations": "what the forward pass keeps for the backward pass: see the list of one layer",
-    "recomputed layer": "what one layer keeps while it is run again, with checkpointing or reversible layers",
-    "logits and loss": "batch × sequence × vocabulary × 4 bytes, for the softmax, and as often again on the way back",
+    "gradients": "parameters × bytes of a weight, for the part of the backward pass that is done at the peak",
+    "activations": "results of the forward pass kept for the backward pass: see the list of one layer",
+    "recomputed layer": "results of one layer while it is run again, with checkpointing or reversible layers",
+    "logits and loss": "batch × sequence × vocabulary × 4 bytes for the softmax, and again in the backward pass",
     "autocast copies": "16-bit copies of the weights that matrix products read",
-    "backward": "gradients of activations on their way",
-    "optimizer step": "what the optimizer needs for the largest tensor while it takes its step",
+    "backward": "gradients of activations",
+    "optimizer step": "working memory of the optimizer's step, which grows with the largest tensor",
     "averaging buffers": "gradients that hivemind accumulates: 4 bytes × parameters",
-    "CUDA context": "what CUDA and its kernels take: an assumed range, of which this is the middle",
-    "allocator slack": "what the allocator cannot use: an assumed range, of which this is the middle",
+    "CUDA context": "memory of CUDA and its kernels: the middle of an assumed range",
+    "allocator slack": "memory lost to fragmentation: the middle of an assumed range",
 }
-"""Each term of GPU memory, and where it comes from."""
+"""Each term of GPU memory, with its formula in words."""
 
 RAM_TERMS = {
-    "master copies": "32-bit weights that the offloaded optimizer changes: 4 bytes × parameters",
-    "offloaded gradients": "gradients brought down for the optimizer: 4 bytes × parameters",
-    "averaging buffers": "gradients that hivemind averages, and the optimizer reads: 4 bytes × parameters",
+    "master copies": "32-bit weights that the offloaded optimizer updates: 4 bytes × parameters",
+    "offloaded gradients": "gradients copied to RAM for the optimizer: 4 bytes × parameters",
+    "averaging buffers": "gradients that hivemind averages and the optimizer reads: 4 bytes × parameters",
     "offloaded state": "the optimizer's statistics",
-    "optimizer step": "what the optimizer needs for the largest tensor while it takes its step",
+    "optimizer step": "working memory of the optimizer's step, which grows with the largest tensor",
     "snapshot": "the last good weights and statistics, to which a peer of this kit can go back",
-    "data": "a stream of text or codes: an assumed range, of which this is the middle",
-    "Python and libraries": "torch and what comes with it: an assumed range, of which this is the middle",
+    "data": "a stream of text or codes: the middle of an assumed range",
+    "Python and libraries": "torch and the packages it loads: the middle of an assumed range",
 }
-"""Each term of RAM, and where it comes from."""
+"""Each term of RAM, with its formula in words."""
+
+EIGHT_BIT_FROM = 2**16
+"""Elements from which a peer sends a tensor in 8 bits; smaller tensors are sent in 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Bytes by term at the highest moment of a step, from the second step on."""
+    """What one training step needs: bytes by term at its peak, from the second step on, and its costs."""
 
     gpu: dict[str, int]
-    """On the GPU; the sum is the middle of `gpu_range`."""
+    """Bytes on the GPU by term; the sum is the middle of `gpu_range`."""
     ram: dict[str, int]
-    """In RAM; the sum is the middle of `ram_range`."""
+    """Bytes in RAM by term; the sum is the middle of `ram_range`."""
     allocated: int
-    """What tensors take of the GPU: torch.cuda.max_memory_allocated, but for workspaces of CUDA's libraries."""
+    """Bytes of tensors on the GPU: `torch.cuda.max_memory_allocated` without the workspaces of CUDA's libraries."""
     gpu_range: tuple[int, int]
-    """From the least to the most that the assumed terms make it."""
+    """Bytes needed on the GPU, from the lower to the upper end of the assumed terms."""
     ram_range: tuple[int, int]
+    """Bytes needed in RAM, from the lower to the upper end of the assumed terms."""
     moment: str
-    """When the highest moment is."""
+    """The part of the step in which memory peaks: forward, backward or optimizer step."""
     parameters: int
+    """Number of trained values; tied weights count once."""
     saved: int
-    """Bytes that the forward pass keeps for the backward pass, weights left out."""
+    """Bytes that the forward pass keeps for the backward pass, without weights."""
     layer: list[tuple[str, str, int]]
-    """What one layer in the middle keeps, or has to make again: by operation, as a formula, in bytes."""
+    """What a layer in the middle keeps or recomputes: for each operation its name, a formula and the bytes."""
     flops: int
-    """Floating point operations of matrix products in one step, those run again included."""
+    """Floating point operations of matrix products in one step, recomputed ones included."""
     sent: int
-    """Bytes that one of many peers sends for each update they make together: its gradients in 8 bits (16 where small),
-    and as much of others' averages. Averaging weights now and then comes on top."""
+    """Bytes that one of many peers sends for each common update: its gradients, in 8 bits (small tensors in 16), and as
+    many bytes of averages. The occasional averaging of weights is not included."""
     unmeasured: list[str]
-    """What of all this no measurement covers yet."""
+    """Options of this estimate that no measurement covers yet."""
     training: Training
+    """The options that were estimated."""
 
     @property
     def tensors(self) -> dict[str, int]:
-        """The terms on the GPU that are tensors, whose sum is `allocated`."""
+        """The terms of GPU memory that are tensors; their sum is `allocated`."""
         return {term: size for term, size in self.gpu.items() if term not in ("CUDA context", "allocator slack")}
 
     def fits(self, size: int) -> bool | None:
-        """Return whether this fits a GPU of `size` bytes: True, False, or None if the assumed terms decide."""
+        """Return whether this fits a GPU of `size` bytes: True, False, or None if that depends on the assumed terms."""
         low, high = self.gpu_range
         return True if high <= size else False if low > size else None
 
     def verdict(self, size: int) -> str:
-        """Return the same in words."""
+        """Return the answer of `fits` in words: fits, does not fit, may fit."""
         return {True: "fits", False: "does not fit", None: "may fit"}[self.fits(size)]
 
     def samples_per_second(self, flops_per_second: float) -> float:
-        """Return sequences a second on a device that computes so fast; nothing else is counted."""
+        """Return sequences per second if a device did these operations at `flops_per_second` and nothing else."""
         return self.training.batch * flops_per_second / self.flops
 
     def seconds_to_send(self, bits_per_second: float) -> float:
-        """Return how long a peer sends its share of one update over such a link."""
+        """Return how long a peer sends for one common update, over a link of `bits_per_second`."""
         return 8 * self.sent / bits_per_second
 
     def as_dict(self) -> dict:
-        """Return all of it as plain numbers and names."""
+        """Return all fields as a dictionary that JSON can hold."""
         return {**asdict(self), "training": asdict(self.training)}
 
 
 def estimate(model: str | Mapping, training: Training | None = None, device: Device = "cuda") -> Estimate:
-    """Return what one step needs: the model is run in symbols, forward and backward, and all that is alive is counted.
+    """Return the memory that one training step of `model` needs, by term, and its operations and traffic.
 
-    `model` is the name of a preset or a Hub config's fields. On `device` "cpu" there is no context and no slack.
-    Source for what is kept: PyTorch's own operations; for a layer in 16 bits with dropout it comes to the
-    34·s·b·h + 5·a·s²·b bytes of arXiv:2205.05198, equation 2.
+    The model is run in symbols, forward and backward, and every byte in use is counted. `model` is the name of a preset
+    or the fields of a Hub config. On `device` "cpu" there is no CUDA context and no allocator slack.
+
     Raises ValueError for models and options that are not described.
+
+    Source for what is kept: PyTorch's operations. For a layer in 16 bits with dropout this comes to the
+    34·s·b·h + 5·a·s²·b bytes of arXiv:2205.05198, equation 2 (b sequences of s positions, h wide, a heads).
     """
     key = model if isinstance(model, str) else tuple(sorted((k, v) for k, v in model.items() if _is_plain(v)))
     result = _estimate(key, training or Training(), device)
-    return replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))  # the cache's own stay
+    # The cached result stays as it is when a caller changes what it got.
+    return replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))
 
 
 @lru_cache(maxsize=512)
 def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
-    model = build(key if isinstance(key, str) else dict(key), training.distinct_layers)
+    model = describe(key if isinstance(key, str) else dict(key), training.distinct_layers)
     _check(model, training)
     memory = Memory()
     tape = Tape(memory, training.weight_width, training.half, device)
     kept = _resident(model, training, memory, tape)
     memory.moment = "forward"
-    run = Run(
+    forward = ForwardPass(
         tape, training.batch, training.sequence or model.shape.sequence,
         training.attention or model.attentions[-1], training.dropout, training.layer,
     )  # fmt: skip
-    loss = model.loss(run)
+    loss = model.loss(forward)
     graph, flops = graph_of(loss), tape.flops
     if training.layer == "plain":
-        layer = _middle_layer(graph, model, run)
+        layer = _middle_layer(graph, model, forward)
     else:
         layer = _estimate(key, replace(training, checkpointing=False, reversible=False), device).layer
     storages = [*tape.streams, *(storage for node in graph for storage in node.saved)]
@@ -153,7 +163,7 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
         saved=saved,
         layer=layer,
         flops=tape.flops + 2 * flops,
-        sent=2 * sum(p.count * (1 if p.count >= 2**16 else 2) for p in model.parameters),
+        sent=2 * sum(p.count * (1 if p.count >= EIGHT_BIT_FROM else 2) for p in model.parameters),
         unmeasured=not_measured(training, device),
         training=training,
     )
@@ -163,22 +173,24 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
-def _check(model: Model, training: Training) -> None:
-    name, longest = type(model).__name__, model.shape.sequence
+def _check(model: ModelDescription, training: Training) -> None:
+    name, longest = model.config.model_type, model.shape.sequence
     if training.attention and training.attention not in model.attentions:
         known = " or ".join(model.attentions)
-        raise ValueError(f"this kit runs {name} with attention {known}, but {training.attention} was asked for.")
+        raise ValueError(f"this kit runs {name} with attention {known}, but the training has {training.attention}.")
     if training.precision not in model.precisions:
-        raise ValueError(f"{name} runs in {', '.join(model.precisions)}, but {training.precision} was asked for.")
+        raise ValueError(f"{name} runs in {', '.join(model.precisions)}, but the training has {training.precision}.")
     if training.dropout and not model.has_dropout:
-        raise ValueError(f"{name} has no dropout, but it was asked for.")
-    least = 1 if model.takes_any_length else longest
-    if training.sequence and not least <= training.sequence <= (longest if model.has_limit else training.sequence):
-        raise ValueError(f"{name} takes {least} to {longest} tokens, but {training.sequence} were asked for.")
+        raise ValueError(f"{name} has no dropout, but the training switches it on: leave it off.")
+    shortest = 1 if model.takes_any_length else longest
+    if training.sequence and not shortest <= training.sequence <= (longest if model.has_limit else training.sequence):
+        raise ValueError(
+            f"{name} takes sequences of {shortest} to {longest}, but the training has {training.sequence}."
+        )
 
 
-def _resident(model: Model, training: Training, memory: Memory, tape: Tape) -> list[Storage]:
-    """Return what is there before the step: weights, statistics, gradients of earlier batches."""
+def _resident(model: ModelDescription, training: Training, memory: Memory, tape: Tape) -> list[Storage]:
+    """Return the storages that exist before the step: weights, statistics, gradients of earlier batches."""
     count = model.parameter_count
     sizes = {"weights": count * training.weight_width + model.table_bytes}
     if training.keeps_state:
@@ -202,8 +214,8 @@ def _assumed(allocated: int, device: Device) -> dict[str, tuple[int, int]]:
     }
 
 
-def _ram(model: Model, training: Training) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """Return the bytes of RAM that are known, and those that are assumed, by term."""
+def _ram(model: ModelDescription, training: Training) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+    """Return the known bytes of RAM by term, and the assumed range of each of the other terms."""
     ram, count, state = {}, model.parameter_count, state_bytes(training, model.parameters)
     if training.is_offloaded:
         ram["master copies"] = 4 * count
@@ -216,30 +228,30 @@ def _ram(model: Model, training: Training) -> tuple[dict[str, int], dict[str, tu
     return ram, {"data": hardware.DATA, "Python and libraries": hardware.PROCESS}
 
 
-def _middle_layer(graph: list[Node], model: Model, run: Run) -> list[tuple[str, str, int]]:
-    """Return what a middle layer keeps, by operation: all that it has saved, less what layers before it have."""
-    number = len(run.layer_starts) // 2
-    start, end = [*run.layer_starts, graph[-1].number][number : number + 2]
+def _middle_layer(graph: list[Node], model: ModelDescription, forward: ForwardPass) -> list[tuple[str, str, int]]:
+    """Return what a middle layer keeps, by operation: what it has saved, without what earlier layers saved too."""
+    number = len(forward.layer_starts) // 2
+    start, end = [*forward.layer_starts, graph[-1].number][number : number + 2]
     seen = {id(storage) for node in graph if node.number < start for storage in node.saved}
     kept: dict[tuple[str, str], int] = {}
     for node in graph:
         for storage in node.saved if start <= node.number < end else ():
             if id(storage) not in seen:
                 seen.add(id(storage))
-                key = node.name, formula(storage, model, run)
+                key = node.name, formula(storage, model, forward)
                 kept[key] = kept.get(key, 0) + storage.size
     return [(name, text, size) for (name, text), size in kept.items()]
 
 
-def formula(storage: Storage, model: Model, run: Run) -> str:
-    """Return bytes in the sizes of the batch: b sequences of s tokens, h wide, a heads."""
+def formula(storage: Storage, model: ModelDescription, forward: ForwardPass) -> str:
+    """Return a storage's bytes as a formula in b sequences of s positions, h wide, with a heads."""
     hidden, heads, size = model.shape.hidden, model.shape.heads, storage.size
     units = [
-        ("b·s·h", run.tokens * hidden),
-        ("b·a·s²", run.tokens * run.sequence * heads),
-        ("b·a·s", run.tokens * heads),
-        ("b·s", run.tokens),
-        ("s²", run.sequence**2),
+        ("b·s·h", forward.positions * hidden),
+        ("b·a·s²", forward.positions * forward.sequence * heads),
+        ("b·a·s", forward.positions * heads),
+        ("b·s", forward.positions),
+        ("s²", forward.sequence**2),
     ]
     for text, unit in [("h²", hidden**2)] if storage.term == "autocast copies" else units:
         if size >= unit and size * 100 % unit == 0:

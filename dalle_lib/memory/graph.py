@@ -1,4 +1,4 @@
-"""What a training step in symbols is made of: bytes in use, tensors, and the graph of the backward pass."""
+"""The parts of a symbolic training step: bytes in use, tensors, and the graph of the backward pass."""
 
 import heapq
 from collections import Counter
@@ -8,7 +8,7 @@ from math import prod
 
 
 class Memory:
-    """Bytes in use by term, and what they were at the highest moment."""
+    """Bytes in use by term, now and at the peak so far."""
 
     def __init__(self) -> None:
         self.now: Counter[str] = Counter()
@@ -17,7 +17,7 @@ class Memory:
         self.moment = self.moment_of_peak = "before the first step"
 
     def add(self, term: str, size: int) -> None:
-        """Count `size` bytes more, or fewer if negative."""
+        """Add `size` bytes to a term; a negative `size` frees them."""
         self.now[term] += size
         self.total += size
         if self.total > self.peak:
@@ -25,7 +25,7 @@ class Memory:
 
 
 class Storage:
-    """Bytes that are in use until nothing refers to them any more."""
+    """Bytes that are in use until nothing refers to this object, as the memory of a PyTorch storage is."""
 
     __slots__ = ("memory", "size", "term")
 
@@ -37,7 +37,7 @@ class Storage:
         self.memory.add(self.term, -self.size)
 
     def become(self, term: str) -> None:
-        """Count these bytes under another term."""
+        """Count these bytes under `term` from now on."""
         self.memory.now[self.term] -= self.size
         self.memory.now[term] += self.size
         self.term = term
@@ -45,26 +45,31 @@ class Storage:
 
 @dataclass(eq=False)
 class Parameter:
-    """A trained tensor."""
+    """A trained tensor: its shape, and its gradient once the backward pass has made it."""
 
     name: str
     shape: tuple[int, ...]
     is_embedding: bool = False
     grad: Storage | None = field(default=None, repr=False)
     incoming: Storage | None = field(default=None, repr=False)
-    """The sum of this backward pass's gradients, until all places that use the parameter have sent theirs."""
+    """The sum of this backward pass's gradients, until each place that uses the parameter has sent its own."""
     incoming_is_view: bool = False
+    """Whether `incoming` is a view of another tensor, to which nothing can be added in place."""
     uses: int = 0
+    """Places of the forward pass that used the parameter and have not sent a gradient yet."""
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return prod(self.shape)
 
 
 @dataclass(eq=False, slots=True)
 class Tensor:
-    """A result: so many elements of so many bytes, and what made it, if it needs a gradient."""
+    """A tensor without numbers: `count` elements of `width` bytes.
+
+    `node` is the operation that made it, if it needs a gradient, and `slot` its number among the results of `node`.
+    """
 
     count: int
     width: int
@@ -75,35 +80,37 @@ class Tensor:
 
 @dataclass(eq=False, slots=True)
 class Edge:
-    """Where a gradient goes, its size, and whether it is a new tensor or the incoming gradient passed on."""
+    """Where a gradient goes: to which operation or parameter, and how many bytes it has."""
 
     target: "Node | Parameter"
     slot: int
     size: int
     passes_on: bool = False
+    """Whether the incoming gradient itself is passed on, so that no new tensor is made."""
     is_view: bool = False
     """Whether the gradient is a view of another tensor, to which nothing can be added in place."""
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """An operation of the backward pass."""
+    """An operation of the backward pass; operations of the forward pass are numbered in their order."""
 
     number: int
     name: str
     edges: list[Edge]
     saved: list[Storage]
     slots: dict[int, Storage] = field(default_factory=dict)
+    """The gradient that has come in for each result."""
     replay: Callable[[Storage, list[Storage]], list[Storage]] | None = None
-    """What a checkpoint does instead: run its layer again, then go back through it."""
+    """What a checkpoint does in place of its own gradient: run its layer again, then go back through the layer."""
     extra: int = 0
-    """Bytes that the operation's gradient needs for itself."""
+    """Bytes of working memory that the operation's gradient needs."""
 
 
 def run_back(last: Node, grad: Storage, held: list[Storage] | None = None) -> None:
-    """Go from `last` to the beginning, latest operation first, as PyTorch does; gradients of parameters remain.
+    """Run the backward pass from `last`, the latest operation first, as PyTorch does; gradients of parameters remain.
 
-    If there is a list, all that are given to parameters on the way are held in it.
+    `held`, if given, collects each gradient that is handed to a parameter, so that none is freed on the way.
     """
     last.slots[0] = grad
     memory = grad.memory
@@ -120,11 +127,11 @@ def run_back(last: Node, grad: Storage, held: list[Storage] | None = None) -> No
             if isinstance(edge.target, Node) and edge.target not in seen:
                 seen.add(edge.target)
                 heapq.heappush(waiting, (-edge.target.number, edge.target))
-        grad = None  # or it would live on with the name
+        grad = None  # otherwise the variable would keep the last gradient alive
 
 
 def _gradients(memory: Memory, node: Node) -> list[Storage]:
-    """Return the gradients of a node's inputs; what it saved and what came in are given back."""
+    """Return the gradients of a node's inputs, and free what the node saved and what came in."""
     incoming = list(node.slots.values())
     node.slots.clear()
     if node.replay:
@@ -137,7 +144,7 @@ def _gradients(memory: Memory, node: Node) -> list[Storage]:
 
 
 def _hand_over(edge: Edge, grad: Storage) -> None:
-    """Add a gradient to what has already come for its target: in place, but for a view of another tensor."""
+    """Add a gradient to what its target has already got: in place, unless that is a view of another tensor."""
     target = edge.target
     if isinstance(target, Node):
         target.slots.setdefault(edge.slot, grad)
@@ -153,7 +160,7 @@ def _hand_over(edge: Edge, grad: Storage) -> None:
 
 
 def graph_of(result: Tensor) -> list[Node]:
-    """Return all operations that `result` came from, the earliest first."""
+    """Return all operations that led to `result`, the earliest first."""
     nodes, waiting = {}, [result.node]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""GPUs, and what of their memory no tensor can have."""
+"""GPUs, and the memory on them and in RAM that tensors cannot use."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class GPU:
-    """A GPU as torch reports it."""
+    """A GPU: its memory as torch reports it, and its peak speed."""
 
     name: str
     gib: float
-    """GiB in all, from public reports of torch's own messages."""
+    """Total memory in GiB, from public reports of torch's own messages."""
     has_bf16: bool
     """Whether its matrix units compute in bf16."""
     teraflops: float
-    """Peak of 16-bit matrix products with 32-bit sums, dense, by the maker's data sheet."""
+    """Peak of dense 16-bit matrix products with 32-bit sums, in 10^12 operations per second, by the data sheet."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Total memory in bytes."""
         return round(self.gib * GIB)
 
 
@@ -44,17 +44,17 @@ GPUS = {
 }
 
 CONTEXT = (round(0.25 * GIB), round(0.7 * GIB))
-"""Bytes that CUDA, its kernels and cuBLAS take of a GPU: an assumed range, not measured here."""
+"""Bytes of a GPU that CUDA, its kernels and cuBLAS take: an assumed range, not measured here."""
 SLACK = (0.0, 0.08)
-"""Share of what is allocated that the caching allocator cannot use because of its shape: an assumed range."""
+"""Memory that the caching allocator loses to fragmentation, as a share of what is allocated: an assumed range."""
 PROCESS = (round(1.0 * GIB), round(3.0 * GIB))
-"""RAM of Python, torch and its libraries: an assumed range."""
+"""Bytes of RAM that Python, torch and its libraries take: an assumed range."""
 DATA = (round(0.1 * GIB), round(1.0 * GIB))
-"""RAM of a stream of text or codes: an assumed range."""
+"""Bytes of RAM that a stream of text or codes takes: an assumed range."""
 
 
 def gpu_bytes(name: str) -> int:
-    """Return the bytes of a GPU by its name, or by its size in GiB. Raises ValueError for what is neither."""
+    """Return the memory in bytes of the GPU called `name`, or of `name` GiB. Raises ValueError if it is neither."""
     if name in GPUS:
         return GPUS[name].size
     try:

@@ -1,4 +1,4 @@
-"""What all models that the calculator knows have in common."""
+"""The base of all model descriptions, and the operations that several of them use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,32 +9,36 @@ from dalle_lib.memory.graph import Parameter, Tensor
 from dalle_lib.memory.tape import Tape
 
 Dense = tuple[Parameter, ...]
+"""A weight, followed by its bias if it has one."""
 
-_LARGEST = 10_000_000
-_MOST_LAYERS = 1000
+_MAX_SIZE = 10_000_000
+MAX_LAYERS = 1000
 
 
-class Model:
-    """Parameters, and one forward pass over `batch` sequences of `sequence` tokens.
+class ModelDescription:
+    """A model as the calculator knows it: its parameters, and one forward pass in symbols.
 
-    `config` has the field names of the Hub's config.json. Layers that share weights are `distinct` in number.
+    `config` has the field names of the Hub's config.json. `distinct`, if given, is the number of layers that have
+    weights of their own; the others share them. Raises ValueError for a config that is not described here.
     """
 
     defaults: ClassVar[dict] = {}
+    """Values of the config fields that a config may leave out."""
     attentions: ClassVar[tuple[str, ...]] = ("eager", "sdpa")
+    """Attention kernels that the model runs with here, the most efficient last."""
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "fp16", "bf16", "pure-bf16")
     takes_any_length: ClassVar[bool] = True
     has_dropout: ClassVar[bool] = True
     has_limit: ClassVar[bool] = True
-    """Whether sequences cannot be longer than `shape.sequence`."""
+    """Whether no sequence may be longer than `shape.sequence`."""
     fixed: ClassVar[dict] = {}
-    """Fields that must have these values: others are not described here."""
+    """Config fields that must have these values; no other value is described here."""
     size_names: ClassVar[tuple[str, ...]] = (
         "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings",
     )  # fmt: skip
-    """What the config calls the sizes in `shape`, but for the vocabulary."""
+    """The config's names for the sizes in `shape`, without the vocabulary."""
     table_bytes = 0
-    """Of masks and the like, which are stored but not trained."""
+    """Bytes of tables that are stored but not trained, such as angles."""
 
     def __init__(self, config: dict, distinct: int | None = None) -> None:
         for name, value in self.fixed.items():
@@ -42,54 +46,56 @@ class Model:
                 raise ValueError(f"expected a config whose {name} is {value}, but it is {config[name]!r}.")
         for name, default in self.defaults.items():
             value = config.get(name, default)
-            if type(default) is int and not (type(value) is int and 1 <= value <= _LARGEST):
-                raise ValueError(f"expected a config whose {name} is a whole number up to {_LARGEST:,}, not {value!r}.")
+            if type(default) is int and not (type(value) is int and 1 <= value <= _MAX_SIZE):
+                raise ValueError(
+                    f"expected a config whose {name} is a whole number up to {_MAX_SIZE:,}, but it is {value!r}."
+                )
         self.config = SimpleNamespace(**{**self.defaults, **{k: v for k, v in config.items() if v is not None}})
         self.parameters: list[Parameter] = []
         self.distinct = distinct
-        self.build()
+        self.declare_parameters()
 
-    def build(self) -> None:
-        """Make the parameters."""
+    def declare_parameters(self) -> None:
+        """Create the parameters, in the order in which the real model has them."""
         raise NotImplementedError
 
-    def loss(self, run: "Run") -> Tensor:
-        """Return the loss of one batch."""
+    def loss(self, forward: "ForwardPass") -> Tensor:
+        """Return the loss of one batch, recorded on the tape of `forward`."""
         raise NotImplementedError
 
     @property
     def shape(self) -> "Shape":
-        """The sizes that are common to all models."""
+        """The sizes that every model has."""
         hidden, layers, heads, sequence = (getattr(self.config, name) for name in self.size_names)
         return Shape(hidden=hidden, layers=layers, heads=heads, sequence=sequence, vocabulary=self.config.vocab_size)
 
     @property
     def parameter_count(self) -> int:
-        """Trained numbers; what is tied counts once."""
+        """Number of trained values; tied weights count once."""
         return sum(p.count for p in self.parameters)
 
     def parameter(self, name: str, *shape: int, is_embedding: bool = False) -> Parameter:
-        """Return a new parameter."""
+        """Return a new parameter of `shape`."""
         self.parameters.append(Parameter(name, shape, is_embedding))
         return self.parameters[-1]
 
     def embedding(self, name: str, rows: int, width: int) -> Parameter:
-        """Return a new table."""
+        """Return a new embedding table [rows, width]."""
         return self.parameter(name, rows, width, is_embedding=True)
 
     def dense(self, name: str, outputs: int, inputs: int, bias: bool = True) -> Dense:
-        """Return a new weight and, unless told otherwise, its bias."""
+        """Return a new weight [outputs, inputs] and, with `bias`, its bias."""
         weight = self.parameter(name, outputs, inputs)
         return (weight, self.parameter(f"{name}.bias", outputs)) if bias else (weight,)
 
     def norm(self, name: str, width: int) -> Dense:
-        """Return a new gain and bias."""
+        """Return the gain and the bias of a new layer norm."""
         return self.parameter(name, width), self.parameter(f"{name}.bias", width)
 
     def layers(self, make, number: int) -> list[SimpleNamespace]:
-        """Return the weights of each layer, shared by turns if fewer are distinct."""
-        if number > _MOST_LAYERS:
-            raise ValueError(f"expected a config of at most {_MOST_LAYERS} layers, not {number:,}.")
+        """Return the weights of `number` layers; with fewer distinct ones, the layers take turns with them."""
+        if number > MAX_LAYERS:
+            raise ValueError(f"expected a config of at most {MAX_LAYERS} layers, not {number:,}.")
         distinct = min(self.distinct or number, number)
         weights = [make(i) for i in range(distinct)]
         return [weights[i % distinct] for i in range(number)]
@@ -97,7 +103,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The sizes that are common to all models; `sequence` is the longest."""
+    """The sizes that every model has; `sequence` is the longest that it takes, in positions."""
 
     hidden: int
     layers: int
@@ -106,26 +112,29 @@ class Shape:
     vocabulary: int
 
 
-class Run:
-    """One forward pass: the tape, and how it is done."""
+class ForwardPass:
+    """One forward pass over `batch` sequences of `sequence` positions: its tape, and how it is computed.
+
+    `attention` is `sdpa` or `eager`, `layer` is `plain`, `checkpoint` or `reversible`.
+    """
 
     def __init__(self, tape: Tape, batch: int, sequence: int, attention: str, dropout: bool, layer: str) -> None:
         self.tape, self.batch, self.sequence = tape, batch, sequence
-        is_written_out = dropout and tape.device == "cpu"  # where sdpa has no dropout of its own
+        is_written_out = dropout and tape.device == "cpu"  # sdpa has no dropout of its own on a CPU
         self.is_eager, self.dropout, self.layer = attention == "eager" or is_written_out, dropout, layer
         self.layer_starts: list[int] = []
 
     @property
-    def tokens(self) -> int:
-        """Tokens of the batch."""
+    def positions(self) -> int:
+        """Number of positions in the batch."""
         return self.batch * self.sequence
 
     def drop(self, x: Tensor) -> Tensor:
-        """Return `x` after dropout, if there is any."""
+        """Return `x` after dropout, or `x` itself without dropout."""
         return self.tape.dropout(x, self.dropout)
 
     def through(self, layer: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
-        """Return what a layer makes of its inputs, in the way that was asked for."""
+        """Return the result of a layer, which is run plainly, checkpointed or reversibly as `self.layer` says."""
         self.layer_starts.append(next(self.tape.numbers))
         if self.layer == "plain":
             return layer(*inputs)
@@ -141,10 +150,10 @@ class Run:
         bias: Tensor | None = None,
         scores: int = 0,
     ) -> Tensor:
-        """Return attention of all positions to all.
+        """Return attention of all positions to all positions.
 
-        In eager attention a learned `bias` and a `mask` are added to the scores, whose softmax is computed in `scores`
-        bytes if that is more than they have.
+        Eager attention adds a learned `bias` and a `mask` to the scores, and computes their softmax with elements of
+        `scores` bytes if that is wider than the scores are.
         """
         tape, count = self.tape, self.batch * heads * self.sequence**2
         tape.flops += 4 * q.count * self.sequence
@@ -162,12 +171,12 @@ class Run:
         return tape.copy(x)
 
     def causal_mask(self, width: int) -> Tensor | None:
-        """Return the numbers that eager attention adds to its scores."""
+        """Return the mask that eager attention adds to its scores; None with efficient attention, which needs none."""
         return self.tape.given(self.batch * self.sequence**2, width) if self.is_eager else None
 
 
 def new_gelu(tape: Tape, x: Tensor) -> Tensor:
-    """Return gelu as transformers' `gelu_new` writes it out, step by step."""
+    """Return gelu computed step by step, as `gelu_new` of transformers computes it."""
     half = tape.scale(x)
     inner = tape.add(x, tape.scale(tape.keeps_input("pow", x)))
     inner = tape.shifted(tape.keeps_output("tanh", tape.scale(inner)))
@@ -175,14 +184,14 @@ def new_gelu(tape: Tape, x: Tensor) -> Tensor:
 
 
 def activation(tape: Tape, name: str, x: Tensor) -> Tensor:
-    """Return an activation function by its name in a Hub config."""
+    """Return the activation function `name`, as Hub configs call it, of `x`."""
     if name == "gelu_new":
         return new_gelu(tape, x)
     return tape.keeps_output(name, x) if name == "relu" else tape.keeps_input(name, x)
 
 
 def rms_norm(tape: Tape, x: Tensor, weight: Dense, width: int, whole: bool = False) -> Tensor:
-    """Return `x` over its root mean square, as T5 writes it out; Llama divides the `whole` of it in float32."""
+    """Return `x` divided by its root mean square, in steps as T5 does it; with `whole`, all in float32 as in Llama."""
     exact = tape.cast(x, 4)
     squares = tape.keeps_input("pow", exact)
     inverse = tape.keeps_output("rsqrt", tape.make("mean", [squares], x.count // width, squares.width))

@@ -1,16 +1,17 @@
-"""Models by name, as the fields of their Hub configs."""
+"""Presets: models by name, as the fields of their Hub configs."""
 
 from collections.abc import Mapping
 
-from dalle_lib.memory.dalle import DALLE
+from dalle_lib.memory.dalle import DALLEDescription
 from dalle_lib.memory.decoders import GPT2, GPTJ, Llama, Mistral, Qwen2
 from dalle_lib.memory.encoders import BERT, T5
-from dalle_lib.memory.models import Model
+from dalle_lib.memory.models import ModelDescription
 
-FAMILIES: dict[str, type[Model]] = {
+FAMILIES: dict[str, type[ModelDescription]] = {
     "gpt2": GPT2, "gptj": GPTJ, "llama": Llama, "mistral": Mistral, "qwen2": Qwen2, "bert": BERT, "t5": T5,
-    "dalle": DALLE,
+    "dalle": DALLEDescription,
 }  # fmt: skip
+"""The described architectures, by the `model_type` of their Hub configs."""
 
 
 def _gpt(width: int, layers: int, heads: int, positions: int = 1024, vocabulary: int = 50257) -> dict:
@@ -60,13 +61,14 @@ PRESETS: dict[str, dict] = {
     },
 }  # fmt: skip
 """Sizes from each model's Hub config. GPT-3 (arXiv:2005.14165, table 2.1) and DALL-E 12B (arXiv:2102.12092, section 2)
-are not public: their papers' sizes, in GPT-2's architecture. `dalle-paper` is the model of arXiv:2207.03481."""
+are not public: GPT-2's architecture with their papers' sizes. `dalle-paper` is the model of arXiv:2207.03481."""
 
 
-def build(model: str | Mapping, distinct_layers: int | None = None) -> Model:
-    """Return a model by preset name, or by the fields of a Hub config (`model_type` and sizes).
+def describe(model: str | Mapping, distinct_layers: int | None = None) -> ModelDescription:
+    """Return the description of a model, given a preset's name or the fields of a Hub config (`model_type` and sizes).
 
-    Raises ValueError for a name that is no preset, or an architecture that is not described here.
+    With `distinct_layers`, that many layers have weights of their own and the others share them. Raises ValueError for
+    a name that is no preset, and for an architecture that is not described here.
     """
     if isinstance(model, str):
         if model not in PRESETS:
@@ -76,6 +78,6 @@ def build(model: str | Mapping, distinct_layers: int | None = None) -> Model:
     if family not in FAMILIES:
         raise ValueError(
             f"expected a config whose model_type is one of {', '.join(FAMILIES)}, but it is {family!r}: "
-            f"take the nearest of these and give it this model's sizes."
+            f"choose the nearest of these and give it the sizes of your model."
         )
     return FAMILIES[family](dict(model), distinct_layers)

@@ -1,8 +1,8 @@
 """A training step in symbols: tensors that have sizes but no numbers, and operations that keep what PyTorch keeps.
 
-Each operation allocates its result and saves for its gradient what PyTorch's own saves. A storage is given back as soon
-as nothing refers to it, here as there; so running a model in symbols, forward and backward, shows what is in memory at
-every moment, without a tensor being made. Operations follow torch 2.14 and transformers 5.
+Each operation allocates its result and saves for its gradient what PyTorch's operation saves. A storage is freed as
+soon as nothing refers to it, as in PyTorch. Running a model in symbols, forward and backward, therefore shows what is
+in memory at every moment, and no tensor is made. The operations follow torch 2.14 and transformers 5.
 """
 
 import itertools
@@ -18,11 +18,14 @@ FLOAT32_ON = {
     "cuda": frozenset({"layer_norm", "softmax", "pow", "rsqrt", "nll"}),
     "cpu": frozenset({"log_softmax", "nll"}),
 }
-"""Operations that autocast computes in float32; the others keep the type of what they are given."""
+"""Operations that autocast computes in float32; the others keep the type of their inputs."""
 
 
 class Tape:
-    """Runs a model in symbols. `half` is the width that autocast computes in, or None without autocast."""
+    """Runs a model in symbols and counts its memory and its floating point operations.
+
+    `width` is the bytes of a weight; `half` is the bytes of a number under autocast, None without autocast.
+    """
 
     def __init__(self, memory: Memory, width: int = 4, half: int | None = None, device: Device = "cuda") -> None:
         self.memory, self.width, self.half, self.device = memory, width, half, device
@@ -33,14 +36,14 @@ class Tape:
         self.numbers = itertools.count()
         self.flops = 0
         self.streams: list[Storage] = []
-        """The last results of reversible layers, from which all others follow, and then the gradient that they get."""
+        """The results of the last two reversible layers, which give all earlier ones, and their gradient."""
         self.reversible_layers = 0
         self.replayed_copies: dict[Parameter, Tensor] = {}
 
-    # What every operation is made of
+    # The parts of every operation
 
     def new(self, size: int, term: str | None = None) -> Storage:
-        """Return new bytes, counted under the present term unless another is given."""
+        """Return a new storage of `size` bytes, counted under `term` or else under the current term."""
         return Storage(self.memory, size, term or self.term)
 
     def make(
@@ -54,7 +57,11 @@ class Tape:
         storage: Storage | None = None,
         extra: int = 0,
     ) -> Tensor:
-        """Return the result of an operation; `storage`, if given, is an input's that it shares."""
+        """Return the result of the operation `name`: `count` elements of `width` bytes.
+
+        `saved` is kept for the gradient, which needs `extra` bytes of working memory. With `passes_on` the incoming
+        gradient is handed on as it is. `storage`, if given, is shared with an input: the result is a view.
+        """
         storage = storage or self.new(count * width)
         edges = [edge for value in inputs if (edge := self._edge(value, passes_on)) is not None]
         if not edges:
@@ -72,7 +79,7 @@ class Tape:
 
     @contextmanager
     def part(self, term: str) -> Iterator[None]:
-        """Count what is made meanwhile under `term`."""
+        """Count everything made inside this context under `term`."""
         before, self.term = self.term, term
         yield
         self.term = before
@@ -84,7 +91,7 @@ class Tape:
         return Tensor(count, width, self.new(count * width))
 
     def leaf(self, count: int, width: int, needs_gradient: bool) -> Tensor:
-        """Return a tensor that nothing made, but that may be asked for a gradient."""
+        """Return a tensor that no operation made, but that may get a gradient."""
         node = Node(next(self.numbers), "leaf", [], []) if needs_gradient else None
         return Tensor(count, width, self.new(count * width), node)
 
@@ -93,15 +100,15 @@ class Tape:
         return self.make("embedding", [table], ids.count * table.shape[1], self.width, [ids.storage])
 
     def cast(self, x: Tensor, width: int) -> Tensor:
-        """Return `x` in another type; itself if it has that type."""
+        """Return `x` in a type of `width` bytes; `x` itself if it has that width."""
         return x if x.width == width else self.make("cast", [x], x.count, width)
 
     def lowered(self, x: Tensor) -> Tensor:
-        """Return `x` as autocast gives it to a matrix product."""
+        """Return `x` in the type in which autocast hands it to a matrix product."""
         return self.cast(x, self.half or x.width)
 
     def weight(self, parameter: Parameter) -> Tensor | Parameter:
-        """Return a weight as autocast gives it to a matrix product; the copy is kept until the forward pass ends."""
+        """Return a weight in the type in which autocast multiplies it; the copy is kept until the forward pass ends."""
         if not self.half or self.half == self.width:
             return parameter
         if parameter not in self.autocast_copies:
@@ -117,7 +124,7 @@ class Tape:
         outputs: int | None = None,
     ) -> Tensor:
         """Return `x` times a weight [outputs, inputs], or times a view of some rows of one."""
-        # Autocast does not keep its copy of a view.
+        # Autocast keeps no copy of a view.
         x, used = self.lowered(x), self.weight(weight) if isinstance(weight, Parameter) else self.lowered(weight)
         outputs = outputs or weight.shape[0]
         inputs = weight.count // outputs
@@ -134,7 +141,7 @@ class Tape:
         return self.make("matmul", [a, b], count, a.width, [a.storage, b.storage])
 
     def attention(self, q: Tensor, k: Tensor, v: Tensor, rows: int, bias: Tensor | None = None) -> Tensor:
-        """Return memory-efficient attention, which keeps one number a row of scores in place of the row."""
+        """Return memory-efficient attention: it keeps one number for each of the `rows` of scores, not the row."""
         q, k, v = self.lowered(q), self.lowered(k), self.lowered(v)
         out, sums = self.new(q.count * q.width), self.new(rows * 4)
         saved = [q.storage, k.storage, v.storage, out, sums, *([bias.storage] if bias else [])]
@@ -149,18 +156,18 @@ class Tape:
         )
 
     def softmax(self, x: Tensor, name: str = "softmax") -> Tensor:
-        """Return the softmax, or its logarithm; it keeps its result."""
+        """Return the softmax, or its logarithm; the result is saved."""
         x = self._float32(name, x)
         out = self.new(x.count * x.width)
         return self.make(name, [x], x.count, x.width, [out], storage=out)
 
     def keeps_input(self, name: str, x: Tensor) -> Tensor:
-        """Return gelu, silu, a power: element-wise, from a saved input."""
+        """Return an element-wise function whose input is saved: gelu, silu, a power."""
         x = self._float32(name, x)
         return self.make(name, [x], x.count, x.width, [x.storage])
 
     def keeps_output(self, name: str, x: Tensor) -> Tensor:
-        """Return relu, tanh, rsqrt: element-wise, with the result saved."""
+        """Return an element-wise function whose result is saved: relu, tanh, rsqrt."""
         x = self._float32(name, x)
         out = self.new(x.count * x.width)
         return self.make(name, [x], x.count, x.width, [out], storage=out)
@@ -175,13 +182,13 @@ class Tape:
         return self.make("shift", [x], x.count, width, passes_on=width == x.width)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the sum, in the wider type."""
+        """Return the sum of `a` and `b`, in the wider of their types."""
         width = max(a.width, b.width)
         passes_on = a.width == b.width and a.count == b.count
         return self.make("add", [a, b], max(a.count, b.count), width, passes_on=passes_on)
 
     def multiply(self, a: Tensor, b: "Tensor | Parameter") -> Tensor:
-        """Return the element-wise product; each factor is kept for the other's gradient."""
+        """Return the element-wise product; each factor is saved for the other's gradient."""
         width = max(a.width, self.width if isinstance(b, Parameter) else b.width)
         saved = [] if isinstance(b, Parameter) else [b.storage]
         saved += [a.storage] if isinstance(b, Parameter) or b.node else []
@@ -189,23 +196,19 @@ class Tape:
         return self.make("multiply", [a, b], max(a.count, b.count), width, saved, extra=extra)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Return `x` laid out anew in memory."""
+        """Return a contiguous copy of `x`."""
         return self.make("copy", [x], x.count, x.width, passes_on=True)
 
     def repeat(self, x: Tensor, count: int, is_view: bool = False) -> Tensor:
-        """Return `x` repeated to `count` elements, or a view that only looks so."""
+        """Return `x` repeated to `count` elements; with `is_view`, as a view of `x`."""
         return self.make("repeat", [x], count, x.width, storage=x.storage if is_view else None)
 
-    def gather(self, x: Tensor, count: int) -> Tensor:
-        """Return some rows of `x`, chosen by index."""
-        return self.make("gather", [x], count, x.width)
-
     def chunks(self, x: Tensor, number: int) -> list[Tensor]:
-        """Return views of the equal parts of `x`, whose gradients are joined again."""
+        """Return views of `number` equal parts of `x`; their gradients are joined again."""
         return self.split(x, *[x.count // number] * number)
 
     def split(self, x: "Tensor | Parameter", *counts: int) -> list[Tensor]:
-        """Return views of parts of that many elements, whose gradients are joined again."""
+        """Return views of parts of `x` with these numbers of elements; their gradients are joined again."""
         is_parameter = isinstance(x, Parameter)
         width, storage = (self.width, self.new(0)) if is_parameter else (x.width, x.storage)
         whole = self.make("split", [x], x.count, width, storage=storage)
@@ -216,27 +219,27 @@ class Tape:
         return self.make("slice", [x], count, x.width, storage=x.storage)
 
     def concatenate(self, *parts: Tensor) -> Tensor:
-        """Return the parts one after another."""
+        """Return the parts joined into one tensor."""
         return self.make("concatenate", parts, sum(p.count for p in parts), parts[0].width)
 
     def dropout(self, x: Tensor, is_on: bool) -> Tensor:
-        """Return `x` with some elements dropped; a GPU keeps one byte an element to know which."""
+        """Return `x` after dropout; its mask is saved, in one byte an element on a GPU."""
         if not is_on:
             return x
         mask = self.new(x.count * (1 if self.device == "cuda" else x.width))
         return self.make("dropout", [x], x.count, x.width, [mask])
 
     def cross_entropy(self, logits: Tensor, rows: int) -> Tensor:
-        """Return the mean loss over rows of logits."""
+        """Return the mean cross-entropy over `rows` rows of logits."""
         log_softmax = self._float32("nll", self.softmax(logits, "log_softmax"))
         saved = [log_softmax.storage, self.new(rows * 8)]
         return self.make("nll", [log_softmax], 1, log_softmax.width, saved)
 
     def checkpoint(self, layer: Callable[..., Tensor], *inputs: Tensor | None, reversible: bool = False) -> Tensor:
-        """Return what `layer` makes of its inputs, saving only them, or not even its streams if it is reversible.
+        """Return the result of `layer`, of which only the inputs are saved; if `reversible`, not even its two streams.
 
-        The layer is run again when its gradient is due. A reversible layer computes its streams, the inputs that have
-        its result's size, back from the last ones then.
+        The layer is run again when its gradient is due. A reversible layer's streams are the inputs that have its
+        result's size; at that point they are computed back from the streams after it.
         Sources: arXiv:1604.06174 (checkpointing), arXiv:1707.04585 (reversible layers).
         """
         y_count = None
@@ -245,20 +248,20 @@ class Tape:
 
         def replay(grad: Storage, saved: list[Storage]) -> list[Storage]:
             term, copies = self.term, self.autocast_copies
-            # Reversible layers go back under one autocast, which keeps its copies from layer to layer.
+            # All reversible layers are replayed under one autocast, which keeps its copies from layer to layer.
             self.autocast_copies = self.replayed_copies if reversible else {}
             self.term, self.keeps, self.replays = "recomputed layer", True, True
             if reversible and len(self.streams) == 2:
                 self.streams.append(grad)
-            if grad in self.streams:  # it stays as it is, and both streams' gradients go on from it
+            if grad in self.streams:  # it must stay as it is: both streams' gradients are computed from it
                 grad = Storage(self.memory, grad.size, "backward")
             starts = [Node(-1 - i, "input", [], []) for i in range(len(shapes))]
             values = [
                 Tensor(count, width, self.new(count * width) if is_stream(count) else saved.pop(0), start)
                 for (count, width), start in zip(shapes, starts, strict=True)
             ]
-            # A reversible layer has its streams and its result at hand to compute earlier streams from, and asks for
-            # all its gradients at once, before any is added to what is known.
+            # A reversible layer keeps its streams and its result to compute the earlier streams from. It asks for all
+            # its gradients at once, before any of them is added to an earlier gradient.
             held = [value.storage for value in values] if reversible else None
             result = layer(*[values.pop(0) if place else None for place in places])
             self.term, self.autocast_copies = term, copies
@@ -291,5 +294,5 @@ class Tape:
         return self.cast(x, 4) if name in self.float32 else x
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward pass; gradients of parameters remain."""
+        """Run the backward pass from `loss`; the gradients of parameters remain."""
         run_back(loss.node, self.new(loss.width, "backward"))

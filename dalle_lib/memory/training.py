@@ -1,4 +1,4 @@
-"""How a model is trained, and the bytes that an optimizer keeps for it."""
+"""The options of a training, and the memory that its optimizer needs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,59 +14,63 @@ AttentionKernel = Literal["sdpa", "eager"]
 
 _CHOICES = {"precision": Precision, "optimizer": OptimizerName, "offload": Offload, "attention": AttentionKernel}
 
-_QUANTISED_FROM = {"adamw8bit": 4096, "lamb8bit": 65536}
-_PAGED_FROM = 100_000
-_BLOCK = {"adamw8bit": 256, "lamb8bit": 4096}
-_LAMB_CHUNK = {"cpu": 2**18, "cuda": 2**22}
+QUANTISED_FROM = {"adamw8bit": 4096, "lamb8bit": 65536}
+"""Elements from which a tensor's statistics are kept in 8 bits."""
+PAGED_FROM = 100_000
+"""Elements from which bitsandbytes keeps a paged optimizer's statistics in RAM."""
+BLOCK = {"adamw8bit": 256, "lamb8bit": 4096}
+"""Values of an 8-bit statistic that share one 32-bit scale."""
+LAMB_CHUNK = {"cpu": 2**18, "cuda": 2**22}
+"""Values that this kit's LAMB updates at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One way of training a model."""
+    """The options with which a model is trained."""
 
     batch: int = 1
     """Sequences that go through the model together."""
     sequence: int | None = None
-    """Tokens of a sequence; without it, the longest that the model takes."""
+    """Positions of a sequence, each a text token or a code; by default the most that the model takes."""
     optimizer: OptimizerName = "adamw"
     """adamw is torch's, fused; adamw8bit is bitsandbytes'; lamb and lamb8bit are this kit's; adafactor is torch's."""
     embeddings_32bit: bool = True
     """Keep adamw8bit's statistics of embeddings in 32 bits."""
     precision: Precision = "fp32"
-    """fp16 and bf16 compute under autocast with 32-bit weights; pure-bf16 keeps the weights themselves in 16 bits."""
+    """fp16 and bf16 compute under autocast with 32-bit weights; pure-bf16 keeps the weights in 16 bits too."""
     checkpointing: bool = False
-    """Save each layer's input only, and run the layer again in the backward pass."""
+    """Save only the input of each layer, and run the layer again in the backward pass."""
     reversible: bool = False
-    """Save nothing between layers: each computes its input back from its result."""
+    """Save nothing between layers: each layer's input is computed back from its result."""
     offload: Offload = "none"
-    """What is kept in RAM: the optimizer's statistics (paged), or the optimizer with 32-bit weights of its own."""
+    """What is kept in RAM: `statistics` of the optimizer (paged), or the `optimizer` with 32-bit weights of its own."""
     accumulates: bool = False
     """Keep gradients from batch to batch until the optimizer takes its step."""
     distinct_layers: int | None = None
-    """Layers with weights of their own; the others share them by turns."""
+    """Number of layers with weights of their own; the others take turns with these weights."""
     attention: AttentionKernel | None = None
-    """sdpa never writes down all scores, eager does; without it, sdpa where this kit runs the model so. It is taken for
-    granted that sdpa has an efficient kernel: for Llamas with fewer keys than queries, only GPUs with bf16 do."""
+    """eager stores all scores, sdpa never does; by default sdpa where this kit runs the model with it.
+    An efficient kernel of sdpa is assumed; for Llamas with fewer keys than queries, only GPUs with bf16 have one."""
     dropout: bool = False
-    """Whether some elements are dropped, which has to be remembered."""
+    """Train with dropout, whose masks are saved for the backward pass."""
     swarm: bool = False
-    """Average gradients with others through hivemind, which offloads the optimizer and needs buffers of its own."""
+    """Average gradients with other peers through hivemind, which keeps the optimizer in RAM and needs buffers."""
 
     def __post_init__(self) -> None:
         for name in "batch", "sequence", "distinct_layers":
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ValueError(f"Training.{name} must be a whole number from 1, but is {value!r}.")
+                raise ValueError(f"Training.{name} must be a whole number of at least 1, but is {value!r}.")
         for name, kind in _CHOICES.items():
             if (value := getattr(self, name)) not in get_args(kind) and (name, value) != ("attention", None):
                 raise ValueError(f"Training.{name} must be one of {', '.join(get_args(kind))}, but is {value!r}.")
         if self.offload == "statistics" and self.optimizer not in ("adamw", "adamw8bit"):
             raise ValueError(
-                f"only AdamW's statistics can be kept in RAM by themselves (paged, by bitsandbytes), not those of "
-                f"{self.optimizer}: take offload optimizer, or adamw8bit."
+                f"Training.offload statistics needs AdamW, whose statistics bitsandbytes keeps in RAM, "
+                f"but the optimizer is {self.optimizer}: choose adamw, adamw8bit or offload optimizer."
             )
         if self.checkpointing and self.reversible:
-            raise ValueError("checkpointing and reversible do the same thing in two ways: switch one of them off.")
+            raise ValueError("checkpointing and reversible layers save the same memory: switch one of them off.")
 
     @property
     def weight_width(self) -> int:
@@ -90,7 +94,7 @@ class Training:
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether all gradients are there all the time; hivemind wants them so."""
+        """Whether the gradients stay in memory all the time, as accumulation and hivemind need them."""
         return self.accumulates or self.swarm
 
     @property
@@ -102,9 +106,9 @@ class Training:
 def state_bytes(training: Training, parameters: Iterable[Parameter]) -> int:
     """Return the bytes of the optimizer's statistics.
 
-    Adam and LAMB keep two numbers an element; in 8 bits these are two bytes, and one 32-bit scale for each block of
-    elements and statistic; small tensors stay in 32 bits (arXiv:2110.02861). Adafactor keeps a number for each row and
-    each column of a matrix (arXiv:1804.04235).
+    AdamW and LAMB keep two numbers an element. In 8 bits these are two bytes, and for each statistic one 32-bit scale a
+    block of elements; small tensors stay in 32 bits (arXiv:2110.02861). Adafactor keeps one number for each row and one
+    for each column of a matrix (arXiv:1804.04235).
     """
     width = 4 if training.is_offloaded else training.weight_width
     return sum(_state_of(training, parameter, width) for parameter in parameters)
@@ -118,36 +122,36 @@ def _state_of(training: Training, parameter: Parameter, width: int) -> int:
         return 2 * count * (width if name == "adamw" else 4) + 4 * (name == "adamw")
     if not _is_quantised(training, parameter):
         return 8 * count
-    return 2 * (count + 4 * -(-count // _BLOCK[name]))
+    return 2 * (count + 4 * -(-count // BLOCK[name]))
 
 
 def _is_quantised(training: Training, parameter: Parameter) -> bool:
     name = training.optimizer
     is_kept = name == "adamw8bit" and parameter.is_embedding and training.embeddings_32bit
-    return name in _QUANTISED_FROM and not is_kept and parameter.count >= _QUANTISED_FROM[name]
+    return name in QUANTISED_FROM and not is_kept and parameter.count >= QUANTISED_FROM[name]
 
 
 def unpaged_bytes(training: Training, parameters: Iterable[Parameter]) -> int:
-    """Return what paged statistics leave on the GPU: those of small tensors, and the scales of 8-bit ones."""
+    """Return the bytes that a paged optimizer leaves on the GPU: small tensors' statistics, and 8-bit ones' scales."""
     return sum(
         _state_of(training, p, training.weight_width)
-        if p.count < _PAGED_FROM
-        else 8 * -(-p.count // _BLOCK["adamw8bit"]) * _is_quantised(training, p)
+        if p.count < PAGED_FROM
+        else 8 * -(-p.count // BLOCK["adamw8bit"]) * _is_quantised(training, p)
         for p in parameters
     )
 
 
 def step_bytes(training: Training, parameters: Iterable[Parameter], device: Device) -> int:
-    """Return what the optimizer needs for itself during its step: it grows with the largest tensor.
+    """Return the bytes of working memory that the optimizer's step needs; they grow with the largest tensor.
 
-    Fused AdamW needs nothing, bitsandbytes nothing on a GPU; on a CPU, where it is written in torch's operations, 20
-    bytes an element in 8 bits and 12 in 32. Adafactor makes one update. This kit's LAMB works on a chunk at a time: 32
-    bytes an element of it, 24 where it is the only one.
+    Fused AdamW needs none, and bitsandbytes needs none on a GPU. On a CPU bitsandbytes is written in torch's operations
+    and needs 20 bytes an element with 8-bit statistics, 12 with 32-bit ones. Adafactor makes one update of a tensor's
+    size. This kit's LAMB works on a chunk at a time: 32 bytes an element of the chunk, or 24 if a tensor has only one.
     """
     width = 4 if training.is_offloaded else training.weight_width
     on_cpu = device == "cpu" or training.is_offloaded
     if training.optimizer.startswith("lamb"):
-        chunk = _LAMB_CHUNK["cpu" if on_cpu else "cuda"]
+        chunk = LAMB_CHUNK["cpu" if on_cpu else "cuda"]
         return max(24 * p.count if p.count <= chunk else 32 * chunk for p in parameters)
     if training.optimizer == "adamw8bit" and on_cpu:
         return max((20 if _is_quantised(training, p) else 12) * p.count for p in parameters)

@@ -1,4 +1,4 @@
-"""Text as blocks of tokens, for language models: C4 from the Hub, or a folder laid out as it is."""
+"""Text as blocks of text tokens for language models: C4 from the Hub, or a folder with the same layout."""
 
 import copy
 import pickle
@@ -12,25 +12,25 @@ from jaxtyping import Int64
 from torch import Tensor
 
 TEXT = Path(__file__).parents[1] / "assets" / "text"
-"""Embedded text about Python in C4's layout, enough to go through a tutorial offline."""
+"""The embedded text, about Python and in C4's layout: enough for the tutorial without a network."""
 TEXT_MODEL = TEXT / "gpt2"
-"""A small GPT-2 that has read about databases alone, with its tokenizer."""
+"""A small GPT-2 and its tokenizer; the model was trained on texts about databases only."""
 
 
 class TextStream:
-    """One pass over a data set's texts as blocks of `length` ids, and where in it we are.
+    """An iterator of blocks [length] of ids over one pass of a data set, which can stop and resume anywhere.
 
-    Texts are joined by the tokenizer's end token and cut into blocks without padding; only what is left after the last
-    whole block is lost. Each loop goes on where the last one stopped. Texts that are no strings are counted in
-    `skipped`. Tokens are made in this process, as they are asked for.
+    Texts are joined by the tokenizer's end token and cut into blocks without padding; only the rest after the last
+    whole block is lost. Each loop continues where the last one stopped. `documents` counts the texts read so far, and
+    `skipped` the records whose text is not a string. Texts are tokenized in this process, when a block needs them.
     """
 
     def __init__(self, dataset, tokenizer: Callable, *, length: int) -> None:
         if length < 1:
-            raise ValueError(f"expected a block length of at least 1 token, but got {length}.")
+            raise ValueError(f"expected blocks of at least 1 text token, but got length {length}.")
         if getattr(tokenizer, "eos_token_id", None) is None:
             raise ValueError(
-                "expected a tokenizer with an end token, which keeps texts apart in a block, but this one has none: "
+                "expected a tokenizer with an end token, which separates the texts in a block, but this one has none: "
                 "set tokenizer.eos_token."
             )
         self.length, self.documents, self.skipped = length, 0, 0
@@ -38,11 +38,11 @@ class TextStream:
         self._start_at(None)
 
     def records(self) -> Iterator[dict]:
-        """Return the raw records from the first on, to look at; the stream stays where it is."""
+        """Return an iterator of the raw records from the first on; the stream itself does not move."""
         return iter(_another(self._untouched))
 
     def batches(self, size: int) -> Iterator[Int64[Tensor, "batch length"]]:
-        """Return `size` blocks at a time, at the end what is left."""
+        """Return an iterator of batches of `size` blocks; the last one holds those that are left."""
         if size < 1:
             raise ValueError(f"expected batches of at least 1 block, but got {size}.")
         while blocks := list(islice(self, size)):
@@ -58,7 +58,7 @@ class TextStream:
         return torch.tensor(block)
 
     def state_dict(self) -> dict:
-        """Return where we are, as JSON can hold it: also the ids already made of a text that a block has cut."""
+        """Return the place in the data, as JSON can hold it, with the ids of a text of which a block has a part."""
         return {
             "records": copy.deepcopy(self._dataset.state_dict() if self._is_started else self._state),
             "left": list(self._left),
@@ -67,10 +67,10 @@ class TextStream:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on where the stream was that gave `state`: same data, same tokenizer."""
+        """Continue where the stream that gave `state` was; it must have had the same data and tokenizer."""
         if missing := {"records", "left", "documents", "skipped"} - set(state):
             raise ValueError(
-                f"expected the state of a text stream, but it lacks {sorted(missing)}: load what state_dict() gave."
+                f"expected the state of a text stream, but it lacks {sorted(missing)}: load the result of state_dict()."
             )
         self._start_at(copy.deepcopy(state["records"]))
         self._left, self.documents, self.skipped = list(state["left"]), state["documents"], state["skipped"]
@@ -82,7 +82,7 @@ class TextStream:
         self._rows, self._is_started = iter(self._dataset), False
 
     def _next_document(self) -> list[int]:
-        """Return the ids of the next good text and an end token. Raises StopIteration after the last."""
+        """Return the ids of the next text that is a string, and the end token. Raises StopIteration after the last."""
         while True:
             record = next(self._rows, None)
             self._is_started = True
@@ -92,7 +92,7 @@ class TextStream:
             if "text" not in record:
                 raise ValueError(
                     f'expected records with a field "text", but they have {sorted(record)}: '
-                    f"name a data set of texts, such as allenai/c4."
+                    f"choose a data set of texts, such as allenai/c4."
                 )
             if isinstance(record["text"], str):
                 self.documents += 1
@@ -103,24 +103,24 @@ class TextStream:
     def _require_documents(self) -> None:
         if self.documents == 0:
             raise ValueError(
-                f'expected texts in the field "text", but found none: {self.skipped} records hold something else there.'
+                f'expected texts in the field "text", but found none: {self.skipped} records hold something else in it.'
             )
 
 
 def _another(dataset):
-    """Return a copy of a data set that nobody has read from yet."""
-    # Not copy.deepcopy: the set refers to all of huggingface_hub's file systems, and copying one makes another of them.
+    """Return a copy of a data set from which nothing has been read."""
+    # copy.deepcopy would also copy all file systems of huggingface_hub, to which the data set refers.
     return pickle.loads(pickle.dumps(dataset))
 
 
 def stream_text(
     source: str | Path, tokenizer: Callable, *, length: int = 1024, split: str = "train", config: str = "en"
 ) -> TextStream:
-    """Return the blocks of a data set: its name on the Hub, such as "allenai/c4", or a folder with C4's layout.
+    """Return the stream of blocks [length] of a data set on the Hub, such as "allenai/c4", or of a folder like it.
 
-    That layout is `<config>/c4-<split>.*.json.gz`, files of one record with a field "text" a line, read in the order of
-    their names. `tokenizer` is a tokenizer of transformers. Nothing is read before the first block is asked for, but
-    the list of files is. Raises ValueError if there is no such data set.
+    The folder has files `<config>/c4-<split>.*.json.gz`, which are read in the order of their names; each line is a
+    record with a field "text". `tokenizer` is a tokenizer of transformers. This call reads only the list of files;
+    records are read when blocks are needed. Raises ValueError if there is no such data set.
     """
     if Path(source).is_dir():
         dataset = _open_folder(Path(source), config, split)
@@ -129,7 +129,7 @@ def stream_text(
     else:
         raise ValueError(
             f"expected a folder or the name of a data set on the Hub, owner/name, but there is no folder {source}: "
-            f"correct it, or use the embedded text, {__name__}.TEXT."
+            f"correct the name, or use the embedded text, {__name__}.TEXT."
         )
     return TextStream(dataset, tokenizer, length=length)
 
@@ -142,7 +142,7 @@ def _open_folder(folder: Path, config: str, split: str):
         found = sorted({f"{file.parent.name}/{file.name.split('.')[0]}" for file in folder.glob("*/c4-*.json.gz")})
         raise ValueError(
             f"expected files {config}/c4-{split}.*.json.gz in {folder}, but found "
-            f"{', '.join(found) or 'nothing of that kind'}: choose another split, config or folder."
+            f"{', '.join(found) or 'no such files'}: choose another split, config or folder."
         )
     return load_dataset("json", data_files={split: files}, split=split, streaming=True)
 
