@@ -70,7 +70,7 @@ def test_a_private_run_is_read_with_its_token_alone(mini, hub, tmp_path, refusal
     hub.files = {f"owner/secret/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
     hub.private = {"owner/secret": TOKEN}
     for token in None, "hf_ofSomebodyElse":
-        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+        with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
             RunCard.load("owner/secret", token)
         assert f"{refusal} " in str(refused.value)
         assert "hf_" not in str(refused.value)

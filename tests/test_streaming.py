@@ -91,7 +91,7 @@ def test_private_data_are_streamed_with_their_token_alone(source, hub):
     hub.private = {"owner/codes": TOKEN}
     where = "hf://datasets/owner/codes/train"
     for token in None, "hf_ofSomebodyElse":
-        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+        with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
             stream_codes(where, seed=1, token=token)
         assert "hf_" not in str(refused.value)
     rows = islice(stream_codes(where, seed=1, token=TOKEN, revision="0" * 40, expected=FORMAT), 60)
