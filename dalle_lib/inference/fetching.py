@@ -1,13 +1,12 @@
 """Files of a model that are elsewhere: how large they are, whether they are here already, and fetching them."""
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.run import RunCard
 
@@ -114,8 +113,7 @@ def fetch(url: str, file: Path) -> Path:
     Raises httpx.HTTPError if the server refuses, and ConnectionError if the file breaks off.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(file.name + ".unfinished")
-    try:
+    with replace_file(file) as unfinished:
         with (
             httpx.stream("GET", url, follow_redirects=True, timeout=30, headers=UNCOMPRESSED) as response,
             open(unfinished, "wb") as handle,
@@ -127,9 +125,6 @@ def fetch(url: str, file: Path) -> Path:
                     bar.update(handle.write(part))
         if expected is not None and (found := unfinished.stat().st_size) != expected:
             raise ConnectionError(f"{url} broke off: expected {expected} bytes, got {found}. Try again.")
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return file
 
 

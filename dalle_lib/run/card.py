@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home
 from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard
@@ -109,9 +108,8 @@ class RunCard(Part):
                 shutil.copyfile(self.path(file), folder / file.name)
             for source in self._folders():
                 shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
-        unfinished = folder / f"{name}.unfinished"
-        unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / name)
+        with replace_file(folder / name) as unfinished:
+            unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
         return folder
 
     def path(self, file: FileCard) -> Path:
