@@ -1,4 +1,4 @@
-"""The embedded runs' assets."""
+"""The embedded runs' assets: data, tokenizer, VQ-GAN and models fit together and are as good as they should be."""
 
 from pathlib import Path
 

@@ -23,14 +23,14 @@ from dalle_lib.model import DALLE, ModelConfig, generate_rows
 from dalle_lib.vqgan import VQGAN, VQGANConfig
 
 SHALLOW = replace(ModelConfig.paper(), depth=2)
-"""The paper's model but for its depth: all 64 blocks would draw for an hour."""
+"""The paper's model with 2 of its 64 blocks: all of them would draw for an hour."""
 SMALL = ModelConfig(dim=32, depth=10, heads=2, dim_head=32, text_length=16, text_vocab=100, image_vocab=64, grid=8)
 PROMPT = "a red fox on a green hill"
 
 
 @pytest.fixture(scope="module")
 def model() -> DALLE:
-    """A model whose blocks outweigh its input: as initialised, it would repeat one code, whatever the caption."""
+    """A model whose blocks outweigh its input: with fresh weights, it would repeat one code whatever the caption."""
     torch.manual_seed(0)
     model = DALLE(SHALLOW).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
@@ -115,7 +115,7 @@ def save_t5_tokenizer(folder: Path) -> None:
 
 
 def save_clip(folder: Path) -> None:
-    """Save a ViT-B/32 whose tokens are bytes."""
+    """Save a ViT-B/32 whose text tokens are bytes."""
     start, end = "<|startoftext|>", "<|endoftext|>"
     vocab = {token: i for i, token in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), start, end])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))

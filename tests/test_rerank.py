@@ -1,4 +1,4 @@
-"""CLIP as a ranker: the embedded one, against transformers' own forward pass."""
+"""CLIP as a ranker: the embedded one against transformers' own forward pass, and what it can tell apart."""
 
 import pytest
 import torch

@@ -1,3 +1,5 @@
+"""Captions and codes from files to batches: each row once a pass, bad ones counted, private ones with a token alone."""
+
 from itertools import islice
 
 import numpy as np
