@@ -133,7 +133,7 @@ def save_clip(folder: Path) -> None:
 
 def ids_of(caption: str, files: PaperFiles) -> list[int]:
     tokenizer = Tokenizer.from_file(f"{files.tokenizer}/tokenizer.json")
-    assert tokenizer.encode(caption).ids[-1] == 1, "this tokenizer adds no special token, so leaving it out is no test"
+    assert tokenizer.encode(caption).ids[-1] == 1, "this tokenizer adds no special id, so leaving it out shows nothing"
     return tokenizer.encode(caption, add_special_tokens=False).ids
 
 

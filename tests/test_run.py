@@ -72,7 +72,7 @@ def test_an_unknown_run_is_an_error_with_the_choices(tmp_path):
 
 
 @pytest.mark.parametrize("refusal", [401, 403, 404])
-def test_a_private_run_is_read_with_its_token_alone(mini, hub, tmp_path, refusal):
+def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, refusal):
     hub.refusal = refusal
     folder = mini.save(tmp_path / "run")
     hub.files = {f"owner/secret/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
@@ -95,7 +95,7 @@ def test_a_private_run_brings_its_own_clip(mini, hub, tmp_path):
     assert (source / "config.json").read_bytes() == b"{}"
 
 
-def test_a_token_is_kept_and_never_told(mini, tmp_path):
+def test_a_hub_token_is_kept_and_never_told(mini, tmp_path):
     card = RunCard.load(mini.save(tmp_path / "run"), TOKEN)
     for copy in card, card.with_changes(seed=1), card.in_folder(tmp_path / "run"):
         assert copy.token == TOKEN

@@ -61,7 +61,7 @@ class TextToImage:
 
     @classmethod
     def from_run(cls, run: str | Path = "emoji", device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with a run's checkpoint.
+        """Return a TextToImage with the parts of a run and its checkpoint.
 
         `run` is an embedded run, a folder, "owner/name" on the Hub, or "paper-2021". Without `device`, a GPU is taken
         if there is one. Raises ValueError if there is no such run or it has no checkpoint yet, and NotEnoughRoom
@@ -77,7 +77,7 @@ class TextToImage:
 
     @classmethod
     def from_paper(cls, files: PaperFiles | None = None, device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with the paper's published model, after fetching what is not here yet.
+        """Return a TextToImage with the paper's published model, after fetching what is not here yet.
 
         Raises NotEnoughRoom before a download that would not fit, ValueError if a file is not what it should be, and
         ConnectionError if one cannot be fetched.
@@ -94,7 +94,7 @@ class TextToImage:
 
     @classmethod
     def from_card(cls, card: RunCard, model: DALLE, device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with `model` and the run's tokenizer, VQ-GAN and CLIP."""
+        """Return a TextToImage with `model` and the run's tokenizer, VQ-GAN and CLIP, on `device`."""
         device = choose_device(device)
         return cls(
             card.name,
