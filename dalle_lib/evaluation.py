@@ -23,10 +23,7 @@ MAX_EXAMINED_CODES = 256
 
 @torch.inference_mode()
 def image_loss(model: DALLE, rows: list[CodeRow], tokenizer: CaptionTokenizer, batch_size: int = 32) -> float:
-    """Return the mean cross-entropy of the codes of `rows` given their captions, in nats a code.
-
-    The model's own mode is kept: call `model.eval()` first if it has dropout.
-    """
+    """Return the mean cross-entropy of the codes of `rows`, given their captions, in nats a code."""
     total = 0.0
     for start in range(0, len(rows), batch_size):
         batch = to_batch(rows[start : start + batch_size], tokenizer)
