@@ -36,11 +36,11 @@ class Vqgan:
 
     def run(self) -> None:
         """Write vqgan.safetensors."""
+        single_thread()
         pictures = make_pictures()
         pixels, small = pixels_of(pictures), torch.tensor([picture.small for picture in pictures])
         vqgan = VQGAN(VQGANConfig.emoji())
         set_codebook(vqgan, make_codebook(pixels, torch.where(small, SMALL_SET_WEIGHT, 1.0), SIZES.image_vocab))
-        single_thread()
         start_as_patches(vqgan.decoder) if self.start is None else start_from(vqgan, load_vqgan(self.start))
         self._train_decoder(vqgan, pixels, torch.where(small, self.decoder_small_set_weight, 1.0))
         self.out.mkdir(parents=True, exist_ok=True)
