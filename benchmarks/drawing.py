@@ -1,4 +1,4 @@
-"""How long do pictures take on one core, from prompt to the best of many?
+"""How long do pictures take on one core, from a prompt to the best of many candidates?
 
 Prints JSON: seconds in which the embedded CLIP scores 128 pictures of 64x64 (figure) against the 2 s that it may take
 (reference), their ratio, and the seconds of each part of a drawing of 32 candidates.
@@ -21,12 +21,15 @@ class Benchmark:
 
     prompt: str = "penguin on a yellow background"
     candidates: int = 32
+    """Pictures to draw."""
     scored: int = 128
+    """Pictures for CLIP to score, the candidates again and again."""
     repeats: int = 3
+    """Times that each part is repeated; the fastest counts."""
 
 
 def main(benchmark: Benchmark) -> None:
-    """Time all parts, the fastest of some repeats, and print the comparison."""
+    """Time all parts, and print the comparison."""
     torch.set_num_threads(1)
     draw = TextToImage.from_run("emoji", device="cpu")
     drawings = [draw(benchmark.prompt, candidates=benchmark.candidates, seed=0) for _ in range(benchmark.repeats)]

@@ -1,51 +1,55 @@
-"""The command line: `dalle-lib demo`, `join`, `generate`, `memory` and `convert-vqgan`."""
+"""The command line: `dalle-lib demo`, `join`, `generate`, `memory`, `doctor` and `convert-vqgan`.
+
+Each command is a dataclass whose fields are its options. It imports what it needs when it runs, so --help is quick.
+"""
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
+from dalle_lib.answers import describe_drawing, describe_memory
+from dalle_lib.inference.settings import Settings
 from dalle_lib.memory import GPUS, Training, advise, estimate, largest_batch
 from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.hardware import gpu_bytes
 from dalle_lib.swarm.process.settings import PeerSettings
-
-if TYPE_CHECKING:
-    from dalle_lib.inference import Drawing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
     """Train a private swarm on this machine, and draw with the model from before and after.
 
-    Nothing leaves the machine. Needs no GPU, no token, no network.
+    Nothing leaves the machine. It needs no GPU, no account and no network.
     """
 
     minutes: float = 4.5
-    """How long to train."""
+    """Minutes to train."""
     out: Path = Path("outputs/demo")
-    """Where the pictures, plots and figures go."""
+    """Folder for the pictures, plots and figures."""
     from_scratch: bool = False
     """Start from random weights instead of the young checkpoint."""
     late_s: float = 60.0
-    """When the last of the three trainers joins."""
+    """Seconds after which the last of the three trainers joins."""
     json: bool = False
     """Print the summary as JSON on standard output."""
     notebook: Path | None = None
     """Execute this notebook, which does the same with its own settings, and keep it as a page."""
 
     def run(self) -> None:
-        """Run it."""
+        """Run the demo or its notebook, and print its summary."""
+        from dalle_lib.dashboard.summary import describe
         from dalle_lib.demo import run_demo, run_notebook
 
         if self.notebook is not None:
             summary = run_notebook(self.notebook, self.out)
         else:
             summary = run_demo(self.out, self.minutes, self.from_scratch, self.late_s)
-        print(json.dumps(summary) if self.json else describe(summary, self.out))
+        next_step = "Next: open the notebook yourself with `make lab`, or read in README.md what a peer can do."
+        print(json.dumps(summary) if self.json else f"\n{describe(summary, self.out)}\n{next_step}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +58,10 @@ class Join:
 
     peer: Annotated[PeerSettings, tyro.conf.arg(name="")]
     folder: Path = field(default=Path("peers"))
-    """Where each peer has a folder by its name, with its progress, its log and its events. It goes on from there."""
+    """Folder that holds a folder for each peer: its progress, log and events. A peer goes on from what is there."""
 
     def run(self) -> None:
-        """Run it."""
+        """Start the peers, and show their progress until they end."""
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.machine import hub_token
         from dalle_lib.swarm import join_run
@@ -69,41 +73,32 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Draw pictures of prompts with the model of a run. On the embedded run nothing is downloaded."""
+    """Draw pictures of prompts with the model of a run. With an embedded run, nothing is downloaded."""
 
     prompts: Annotated[tuple[str, ...], tyro.conf.Positional]
     """What to draw, each prompt in quotes."""
     model: Annotated[str, tyro.conf.arg(name="run")] = "emoji"
     """An embedded run, a folder, owner/name on the Hub, or paper-2021."""
     candidates: int = 32
-    """How many to draw of each prompt."""
+    """How many pictures to draw of each prompt."""
     best: int = 4
     """How many of them CLIP keeps."""
-    top_k: int = 256
-    """Draw each code among this many likeliest ones; 0 is all."""
-    top_p: float = 1.0
-    """Draw each code among the likeliest ones that together have this probability."""
-    temperature: float = 1.0
-    """Below 1 safer, above 1 bolder."""
-    guidance: float | None = None
-    """How strongly the prompt pulls; without it, what suits the run."""
-    seed: int | None = None
-    """The same seed and settings give the same pictures; without it, one is made up and told."""
+    settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
     device: str | None = None
-    """cpu or cuda; without it, a GPU if there is one."""
+    """cpu or cuda; None takes a GPU if there is one."""
     out: Path = Path("outputs/pictures")
-    """Where the pictures go."""
+    """Folder for the pictures."""
     json: bool = False
-    """Print what was drawn as JSON on standard output."""
+    """Print what was drawn as JSON on standard output, one line a prompt."""
 
     def run(self) -> None:
-        """Run it."""
+        """Draw all prompts, and print where their best pictures are."""
         from dalle_lib.inference import TextToImage
 
         if not self.prompts:
             raise ValueError('expected a prompt, as in: dalle-lib generate "penguin on a yellow background"')
-        settings = {name: getattr(self, name) for name in ("candidates", "best", *_SETTINGS)}
-        drawings = TextToImage.from_run(self.model, self.device)(list(self.prompts), **settings)
+        draw = TextToImage.from_run(self.model, self.device)
+        drawings = draw(list(self.prompts), candidates=self.candidates, best=self.best, **asdict(self.settings))
         for drawing in drawings:
             files = drawing.save(self.out)
             if self.json:
@@ -118,7 +113,7 @@ class Generate:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Tell what training a model needs of GPU memory and RAM, by term, and what to switch on until it fits."""
+    """Tell how much GPU memory and RAM training a model needs, by term, and what to switch on until it fits."""
 
     model: Annotated[str, tyro.conf.Positional]
     """A model that the calculator knows, the config.json of another, or owner/name on the Hub."""
@@ -126,14 +121,14 @@ class Memory:
     gpu: str = "T4"
     """A GPU by name, or its memory in GiB."""
     teraflops: float | None = None
-    """What your device really computes, in 10^12 operations a second, for the sequences a second that it makes."""
+    """Speed that your device reaches, in 10^12 operations a second. With it, sequences a second are told too."""
     mbps: float = 100.0
-    """Megabits a second of your link, for the gradients that a peer of a swarm sends."""
+    """Speed of your link in megabits a second, for how long a peer of a swarm takes to send its gradients."""
     json: bool = False
     """Print everything as JSON on standard output."""
 
     def run(self) -> None:
-        """Run it."""
+        """Estimate, and print what is needed."""
         for name in "mbps", "teraflops":
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} must be above 0, but is {value}.")
@@ -147,9 +142,10 @@ class Memory:
         about["largest_batch"] = largest_batch(model, self.training, size)
         about["seconds_to_send"] = result.seconds_to_send(1e6 * self.mbps)
         about["samples_per_second"] = self.teraflops and result.samples_per_second(1e12 * self.teraflops)
-        print(json.dumps(about) if self.json else describe_memory(self, about))
+        print(json.dumps(about) if self.json else describe_memory(self.model, self.gpu, self.mbps, about))
 
     def _model(self) -> str | dict:
+        """Return the model as `estimate` takes it: a known name, or the configuration that was named."""
         if self.model.endswith(".json"):
             if not Path(self.model).is_file():
                 raise ValueError(f"expected the config.json of a model, but there is no file {self.model}.")
@@ -163,23 +159,23 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Check whether this machine can take part in a run, and what to do where it cannot.
+    """Check whether this machine can take part in a run, and say what to do where it cannot.
 
     Give it the settings with which you want to join. It starts what a peer needs, connects to the run's first peers,
     sends one of them up to 8 MB, and asks the Hub for the time. It prints a block to copy when asking for help, without
-    tokens, keys, addresses of others and your name in paths. Its exit code is 1 if this machine cannot take part.
+    secrets, other people's addresses and your name in paths. Its exit code is 1 if this machine cannot take part.
     """
 
     peer: Annotated[PeerSettings, tyro.conf.arg(name="")] = field(
         default_factory=lambda: PeerSettings(run="emoji-mini")
     )
     folder: Path | None = None
-    """The folder of a peer that failed: its settings are checked instead, and the end of its log is shown."""
+    """Folder of a peer that failed. Its settings are checked instead, and the end of its log is shown."""
     json: bool = False
     """Print the checks as JSON on standard output, with addresses."""
 
     def run(self) -> None:
-        """Run it."""
+        """Check, print what was found, and raise RuntimeError if something is missing."""
         from dalle_lib.checks.doctor import doctor
         from dalle_lib.checks.report import problem_report
         from dalle_lib.machine import hub_token
@@ -204,8 +200,8 @@ class Doctor:
 class ConvertVqgan:
     """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
 
-    Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. What
-    remains to trust is the numbers: compare the hash that is printed with the one that the publisher names.
+    Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. You
+    still trust the numbers: compare the hash that is printed with the one that the publisher names.
     """
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
@@ -216,7 +212,7 @@ class ConvertVqgan:
     """Refuse a checkpoint with another hash."""
 
     def run(self) -> None:
-        """Run it."""
+        """Convert, and print both files' hashes."""
         from dalle_lib.files import sha256_of
         from dalle_lib.vqgan import convert_vqgan
 
@@ -226,61 +222,8 @@ class ConvertVqgan:
         )
 
 
-_SETTINGS = ("top_k", "top_p", "temperature", "guidance", "seed")
-
-
-def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
-    """Return what was drawn, for a person."""
-    lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {sum(drawing.seconds.values()):.1f} s:"]
-    scores = [f"{float(drawing.scores[number]):.3f}" for number in drawing.best]
-    lines += [f"  {file}  CLIP score {score}" for file, score in zip(files, scores, strict=True)]
-    if drawing.unknown_words:
-        lines.append(f"  the model never saw: {', '.join(drawing.unknown_words)}")
-    return "\n".join(lines)
-
-
-def describe_memory(asked: Memory, about: dict) -> str:
-    """Return what training needs, for a person."""
-    lines = [f"{asked.model}: {about['parameters']:,} parameters. Highest moment: {about['moment']}. In GB:"]
-    for place in "gpu", "ram":
-        low, high = about[f"{place}_range"]
-        lines += [f"  {place.upper()}  {term:22} {size / 1e9:9.3f}" for term, size in about[place].items()]
-        lines.append(f"  {place.upper()}  {'in all':22} {low / 1e9:9.3f} to {high / 1e9:.3f}")
-    size, batch = about["gpu_bytes"] / 1e9, about["largest_batch"]
-    lines.append(f"It {about['verdict']} a {asked.gpu} of {size:.1f} GB. Largest batch: {batch}.")
-    for step in about["advice"][1:]:
-        lines.append(f"  with {step['name']}: {step['gpu_range'][1] / 1e9:.2f} GB, {step['verdict']}")
-    if about["samples_per_second"]:
-        lines.append(f"{about['samples_per_second']:.2f} sequences a second.")
-    sent = f"{about['sent'] / 1e6:,.0f} MB, {about['seconds_to_send']:,.0f} s at {asked.mbps:g} Mbit/s"
-    lines.append(f"For each update that a swarm makes together, a peer sends {sent}.")
-    if about["unmeasured"]:
-        lines.append(f"Not measured yet: {', '.join(about['unmeasured'])}.")
-    lines.append(about["accuracy"])
-    return "\n".join(lines)
-
-
-def describe(summary: dict, out: Path) -> str:
-    """Return the demo's summary for a person."""
-    before, after = summary["before"], summary["after"]
-    work = ", ".join(
-        f"{name} {summary['share_of_samples'][name]:.0%} of the samples and "
-        f"{summary['share_of_gradients'].get(name, 0):.0%} of the gradients"
-        for name in summary["samples_by_peer"]
-    )
-    return (
-        f"\n{summary['epochs']} epochs in {summary['seconds']:.0f} s: {work}.\n"
-        f"Right pictures, captions of the training data: {before['exact_seen']:.0%} before, "
-        f"{after['exact_seen']:.0%} after.\n"
-        f"Right pictures, combinations never seen: {before['exact_unseen']:.0%} before, "
-        f"{after['exact_unseen']:.0%} after.\n"
-        f"Look at {out}/before_after.png, {out}/best_of_32.png and {out}/run.png; figures are in {out}/summary.json.\n"
-        f"Next: open the notebook yourself with `make lab`, or read README.md on what a peer can do."
-    )
-
-
 def main() -> None:
-    """Run the command that the arguments name."""
+    """Run the command that the arguments name; an error of the user's ends it with one line and exit code 1."""
     try:
         command = tyro.extras.subcommand_cli_from_dict(
             {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,14 +16,14 @@ from dalle_lib.streaming.batches import to_batch
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
 COMPARED = 96
-"""Captions of each kind, seen and unseen in training, whose pictures are compared."""
-LARGEST_EXAMINED = 256
-"""Codes of a picture up to which models are examined."""
+"""Captions of each kind, seen and unseen in training, for which a model is examined."""
+MAX_EXAMINED_CODES = 256
+"""Codes of the largest pictures for which a model is examined: larger ones take a processor too long."""
 
 
 @torch.inference_mode()
 def image_loss(model: DALLE, rows: list[CodeRow], tokenizer: CaptionTokenizer, batch_size: int = 32) -> float:
-    """Return the mean loss in nats per code over `rows`."""
+    """Return the mean cross-entropy of the codes of `rows`, given their captions, in nats a code."""
     total = 0.0
     for start in range(0, len(rows), batch_size):
         batch = to_batch(rows[start : start + batch_size], tokenizer)
@@ -38,25 +38,27 @@ class Drawn:
     captions: list[str]
     pictures: UInt8[Tensor, "captions height width 3"]
     is_exact: list[bool]
+    """Whether, of all pictures of the data set, the caption's own is nearest to what was drawn."""
 
     @property
     def exact(self) -> float:
-        """Share of captions whose picture is nearest, pixel by pixel, to the right one of the data set."""
+        """Share of captions whose picture is right, from 0 to 1."""
         return sum(self.is_exact) / len(self.is_exact)
 
 
 class Gallery:
-    """The pictures of a data set, as the VQ-GAN shows them, for finding the one that another is nearest to.
+    """The pictures of a data set as the VQ-GAN decodes them, among which the nearest to another picture is found.
 
-    They are compared at a quarter of their size, so that a stray pixel does not decide.
+    Pictures are compared at a quarter of their width and height, so that a stray pixel does not decide.
     """
 
     def __init__(self, rows: list[CodeRow], vqgan: VQGAN) -> None:
+        """Decode the pictures of `rows`."""
         self.captions = [row.caption for row in rows]
         self._thumbnails = _thumbnails(vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in rows])))
 
     def nearest(self, pictures: UInt8[Tensor, "pictures height width 3"]) -> list[str]:
-        """Return, for each picture, the caption of the data set's nearest one, in the least-squares sense."""
+        """Return, for each picture, the caption of the data set's nearest one by Euclidean distance."""
         places = torch.cdist(_thumbnails(pictures), self._thumbnails).argmin(1)
         return [self.captions[int(place)] for place in places]
 
@@ -71,29 +73,32 @@ def draw_and_compare(
     guidance: float = 1.5,
     seed: int = 0,
 ) -> Drawn:
-    """Return the first sample for each caption, compared with every picture of `gallery`, which must have them all."""
+    """Draw one picture for each caption, and return them compared with all pictures of `gallery`.
+
+    `gallery` must hold the captions' own pictures. `guidance` and `seed` are those of `model.generate`.
+    """
     pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
     return Drawn(captions, pictures, [a == b for a, b in zip(gallery.nearest(pictures), captions, strict=True)])
 
 
 def choose_captions(rows: list[CodeRow], count: int, seed: int = 0) -> list[str]:
-    """Return `count` captions of `rows`, or all if there are fewer; the choice depends on `seed` alone."""
+    """Return `count` captions of `rows`, or all if there are fewer. The same `rows` and `seed` give the same ones."""
     return [row.caption for row in random.Random(seed).sample(rows, min(count, len(rows)))]
 
 
 @dataclass(frozen=True)
 class Examination:
-    """How well a model does, with fixed captions and seeds."""
+    """How well a model does: its loss, and how often it draws the right picture."""
 
     held_out_loss: float
-    """Mean image loss on pictures that are in no training data, nats per code."""
+    """Mean image loss on pictures that are not in the training data, in nats a code."""
     seen: Drawn
-    """Captions of the training data."""
+    """Drawn for captions of the training data."""
     unseen: Drawn
-    """Combinations that no training caption contains."""
+    """Drawn for captions that combine what the training data hold apart."""
 
     def figures(self) -> dict[str, float]:
-        """Return its numbers."""
+        """Return its numbers by name, for a summary."""
         return {
             "held_out_loss": self.held_out_loss,
             "exact_seen": self.seen.exact,
@@ -104,9 +109,10 @@ class Examination:
 def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination | None:
     """Return how well `model` does on `count` captions seen in training and `count` unseen ones.
 
-    None if the run's pictures are not on this machine, or larger than what a processor draws in a minute.
+    Captions and seeds are the same in every call, so that a model can be compared before and after training. Returns
+    None if the run's data are elsewhere on the Hub, or its pictures have more than MAX_EXAMINED_CODES codes.
     """
-    if card.data.held_out.startswith("hf://") or card.model.image_length > LARGEST_EXAMINED:
+    if card.data.held_out.startswith("hf://") or card.model.image_length > MAX_EXAMINED_CODES:
         return None
     train, held_out = (
         read_codes(Path(card.data_source(split)) / "codes.parquet", card.data.format)
@@ -114,13 +120,14 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination |
     )
     tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
     vqgan = load_vqgan(card.path(card.vqgan))
-    gallery = Gallery(train + held_out, vqgan)
-    model = model.eval()
-    seen, unseen = (
-        draw_and_compare(model, choose_captions(rows, count), gallery, tokenizer, vqgan) for rows in (train, held_out)
-    )
-    return Examination(image_loss(model, held_out, tokenizer), seen, unseen)
+    gallery, model = Gallery(train + held_out, vqgan), model.eval()
+
+    def draw(rows: list[CodeRow]) -> Drawn:
+        return draw_and_compare(model, choose_captions(rows, count), gallery, tokenizer, vqgan)
+
+    return Examination(image_loss(model, held_out, tokenizer), seen=draw(train), unseen=draw(held_out))
 
 
-def _thumbnails(pictures: Tensor) -> Tensor:
+def _thumbnails(pictures: UInt8[Tensor, "pictures height width 3"]) -> Float[Tensor, "pictures pixels"]:
+    """Return the pictures at a quarter of their width and height, each as one row of numbers."""
     return F.avg_pool2d(pictures.permute(0, 3, 1, 2).float(), 4).flatten(1)

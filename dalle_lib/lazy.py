@@ -1,6 +1,7 @@
 """Names of a package that are imported when they are first used, so that importing the package stays quick."""
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 
 
@@ -9,7 +10,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package whose names live in its modules.
 
-    `homes` gives the names of each module, whose path is relative to the package.
+    `homes` gives the names of each module, whose path is relative to the package. Source: PEP 562.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
 
@@ -18,4 +19,7 @@ def lazy_names(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
 
-    return get_attribute, lambda: sorted(module_of), sorted(module_of)
+    def list_names() -> list[str]:
+        return sorted(vars(sys.modules[package]).keys() | module_of.keys())
+
+    return get_attribute, list_names, sorted(module_of)

@@ -18,36 +18,45 @@ from dalle_lib.checkpoint import load_tensors, save_tensors
 from dalle_lib.files import sha256_of
 
 _CONFIG = "vqgan"
+"""Key of the configuration in a file's metadata."""
 _SOURCE = "converted_from_sha256"
+"""Key of the hash of the checkpoint that a file was converted from."""
 _IGNORED = "loss."
 """Prefix of the published checkpoint's training-only tensors."""
 _NAMED_IN_ERRORS = 5
+"""How many of a file's faults an error names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VQGANConfig:
-    """Sizes of a VQ-GAN. The defaults are those of the published GumbelVQ f8 with 8192 codes."""
+    """Sizes of a VQ-GAN; the defaults are those of the published GumbelVQ f8 with 8192 codes.
+
+    Raises ValueError for a local encoder whose `latent_dim` is not the number of pixels and channels of a patch.
+    """
 
     resolution: int = 256
-    """Pixels on a side."""
+    """Pixels on a side of a picture."""
     codebook_size: int = 8192
+    """Number of different codes."""
     channels: int = 128
-    """Channels at the full resolution; deeper levels have `channel_mult` times as many."""
+    """Channels of the networks; each level has its entry of `channel_mult` times as many."""
     channel_mult: tuple[int, ...] = (1, 1, 2, 4)
+    """One factor for each level; each level after the first halves the resolution."""
     res_blocks: int = 2
+    """Residual blocks of each level."""
     attention_at: tuple[int, ...] = (32,)
-    """Resolutions with self-attention."""
+    """Resolutions at which the networks have self-attention."""
     latent_dim: int = 256
     """Channels between encoder, codebook and decoder."""
     local_encoder: bool = False
-    """Encode each patch by its own pixels alone: `latent_dim` is then their number, 3 x factor x factor.
+    """Encode each patch by its own pixels alone; `latent_dim` must then be their number, 3 x factor x factor.
 
-    A picture's codes then stay the same where its pixels do. With an encoder that sees the whole picture, the embedded
-    model never drew a combination of emoji and background that it had not seen (dev/DECISIONS.md).
+    The codes of a picture then stay the same where its pixels do. With an encoder that sees the whole picture, the
+    embedded model never drew a combination of emoji and background that it had not seen (dev/DECISIONS.md).
     """
 
     decoder_shuffle: int = 1
-    """Side of the square of pixels that the decoder makes at a time, as channels of one place (pixel shuffle)."""
+    """Side, in pixels, of what the decoder makes at each place, as channels (pixel shuffle, arXiv:1609.05158)."""
 
     def __post_init__(self) -> None:
         if self.local_encoder and self.latent_dim != 3 * self.factor**2:
@@ -63,7 +72,7 @@ class VQGANConfig:
 
     @property
     def grid(self) -> int:
-        """Codes on a side."""
+        """Codes on a side of a picture."""
         return self.resolution // self.factor
 
     @classmethod
@@ -83,9 +92,9 @@ class VQGANConfig:
 
 
 class VQGAN(nn.Module):
-    """A VQ-GAN in the published GumbelVQ layout, under its tensor names.
+    """Pictures as codes, and codes as pictures: a VQ-GAN with the tensor names of the published GumbelVQ.
 
-    Sources: arXiv:2012.09841 (networks), arXiv:1611.01144 (the codebook's training).
+    Sources: arXiv:2012.09841 (VQGAN), arXiv:1611.01144 (Gumbel-softmax, with which its codebook is trained).
     """
 
     def __init__(self, config: VQGANConfig) -> None:
@@ -115,7 +124,7 @@ class VQGAN(nn.Module):
 
     @torch.no_grad()
     def encode(self, pictures: UInt8[Tensor, "batch height width 3"], chunk: int = 16) -> Int[Tensor, "batch codes"]:
-        """Return the codes of each picture, row by row, on the CPU.
+        """Return the codes of each picture, row by row, on the CPU; `chunk` pictures are in the networks at a time.
 
         Raises ValueError for pictures of another size than the configuration's.
         """
@@ -131,7 +140,7 @@ class VQGAN(nn.Module):
     def decode(self, codes: Int[Tensor, "batch codes"], chunk: int = 16) -> UInt8[Tensor, "batch height width 3"]:
         """Return the picture of each row of codes, on the CPU; `chunk` pictures are in the networks at a time.
 
-        Raises ValueError for codes of another number or range than the configuration's.
+        Raises ValueError if a picture has another number of codes than the configuration's, or a code is out of range.
         """
         side, size = self.config.resolution, self.config.codebook_size
         if codes.shape[1] != self.config.grid**2:
@@ -146,31 +155,35 @@ class VQGAN(nn.Module):
         return pictures
 
     def to_pixels(self, codes: Int[Tensor, "batch codes"]) -> Float[Tensor, "batch 3 height width"]:
-        """Return what the decoder makes of `codes`: about -1 to 1, with gradients."""
+        """Return what the decoder makes of `codes`, with gradients: black is about -1 and white about 1."""
         latents = self.quantize.embed(codes).transpose(1, 2).unflatten(2, (self.config.grid, -1))
         return F.pixel_shuffle(self.decoder(self.post_quant_conv(latents)), self.config.decoder_shuffle)
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of its weights."""
         return self.quantize.embed.weight.device
 
     def _encode(self, pictures: Tensor) -> Tensor:
         pixels = pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
-        # GumbelQuantize.forward would add noise, in evaluation too.
+        # The largest logit is the code: GumbelQuantize.forward would add noise to it, in evaluation too.
         return self.quantize.proj(self.quant_conv(self.encoder(pixels))).argmax(1).flatten(1)
 
 
 def save_vqgan(file: str | Path, vqgan: VQGAN, dtype: torch.dtype = torch.float32, **metadata: str) -> None:
-    """Write a VQ-GAN with its configuration: matrices in `dtype`, vectors in float32, for codes hang on biases."""
+    """Write a VQ-GAN with its configuration and `metadata`: matrices in `dtype`, vectors in float32.
+
+    Biases stay in float32 because small errors in them change codes.
+    """
     tensors = {name: tensor.to(dtype) if tensor.ndim > 1 else tensor for name, tensor in vqgan.state_dict().items()}
     save_tensors(file, tensors, {_CONFIG: json.dumps(asdict(vqgan.config)), **metadata})
 
 
 def load_vqgan(file: str | Path) -> VQGAN:
-    """Return the VQ-GAN of a safetensors file, in float32; one that holds no configuration is the published model.
+    """Return the VQ-GAN of a safetensors file, in float32 and without gradients of its weights.
 
-    Raises ValueError if tensors are missing, unknown or of another shape.
+    A file without a configuration is taken for the published model's. Raises ValueError if tensors are missing,
+    unknown or of another shape.
     """
     tensors, metadata = load_tensors(file)
     return _build(tensors, _config_of(metadata), file)
@@ -180,8 +193,8 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
     """Write the VQ-GAN of a Lightning checkpoint as safetensors, and return the new file's SHA-256.
 
     Lightning keeps Python objects beside the weights. Only numbers are taken from the file, and nothing in it is run;
-    the numbers themselves are as good as their publisher. Raises ValueError if the file's hash is not `sha256`, where
-    that is given, or if it holds anything but this model.
+    whether the numbers can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
+    the checkpoint's hash, or if the checkpoint holds anything but the published model.
     """
     checkpoint, digest = Path(checkpoint), sha256_of(checkpoint)
     if sha256 is not None and digest != sha256:
@@ -197,11 +210,13 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
 
 
 def _config_of(metadata: Mapping[str, str]) -> VQGANConfig:
+    """Return the configuration in a file's metadata, or the published one if it holds none."""
     sizes = json.loads(metadata.get(_CONFIG, "{}"))
     return VQGANConfig(**{name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()})
 
 
 def _build(tensors: Mapping[str, Tensor], config: VQGANConfig, file: str | Path) -> VQGAN:
+    """Return a VQ-GAN with these weights, in float32. Raises ValueError, which names `file`, if they do not fit."""
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_IGNORED)}
     with torch.device("meta"):
         vqgan = VQGAN(config)
@@ -221,7 +236,7 @@ def _build(tensors: Mapping[str, Tensor], config: VQGANConfig, file: str | Path)
 
 
 class _Inert:
-    """Stands for any object but a tensor: takes whatever pickle gives it, and keeps nothing."""
+    """Takes the place of any object but a tensor: it accepts whatever pickle gives it, and keeps nothing."""
 
     __slots__ = ()
 
@@ -235,7 +250,7 @@ class _Inert:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Knows no name that the file gives but those that tensors are made of; torch.load itself knows the storages'."""
+    """Finds only the functions that tensors are rebuilt by; torch.load finds the types of their storage itself."""
 
     def find_class(self, module: str, name: str):
         allowed = (torch._utils._rebuild_tensor_v2, torch._utils._rebuild_parameter, OrderedDict)
@@ -243,11 +258,11 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 class _TensorPickle:
-    """What `torch.load` needs of a pickle module."""
+    """The part of the `pickle` module that `torch.load` uses."""
 
     Unpickler = _TensorUnpickler
 
     @staticmethod
     def load(file, **settings):
-        """Refuse what is no zip archive: torch.load would compare source texts in it with ours, and write files."""
+        """Refuse a file that is no zip archive: torch.load would compare sources in it with ours, and write files."""
         raise ValueError(f"{file.name} is not a checkpoint that torch 1.6 or later wrote with torch.save.")

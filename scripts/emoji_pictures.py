@@ -1,4 +1,4 @@
-"""The pictures of the embedded runs: Debian's emoji, plain, in other colours and on coloured backgrounds.
+"""The pictures of the embedded runs: emoji of Debian's font, plain, in other colours and on coloured backgrounds.
 
 Needs Debian's fonts-noto-color-emoji and unicode-data.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 FONT = "/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"
@@ -18,21 +19,21 @@ SMALL = (
     "🍕🍌🍔🍎🍐🍊🍋🍉🍇🍓🍒🍍🥝🍅🥑🍆🥔🥕🌽🍄🥐🍞🧀🍟🌭🌮🍩🎂🍦🍫🍭☕🐱🐶🐭🐰🦊🐻🐼🐯🦁🐮🐷🐸🐵🐔🐧🐦🦆🦉🐝🐞🦋🐌🐢🐍🐙"
     "🐟🐬🐳🦀😀😎😍😭🤖👻👽💀🎃❤⭐🌈🔥🌙🌻🌹🌷🌵🌲🚀🚗🚌🚲⛵🎈🎁⚽🎸🔑"
 )
-"""The well-known ones, on which the demo trains."""
+"""The small set: well-known emoji, on which the demo trains."""
 GROUPS = ("Smileys & Emotion", "Animals & Nature", "Food & Drink", "Activities")
-"""The large set: the small one and all of these groups of Unicode's."""
+"""Unicode's groups of emoji that, with the small set, make the large set."""
 HUES = {"red": 0, "green": 120, "blue": 215, "purple": 275}
 BACKGROUNDS = {"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)}
 WHITE = (255, 255, 255)
 MORE_HUES = {"orange": 35, "lime": 80, "teal": 175, "magenta": 315}
 MORE_BACKGROUNDS = {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)}
-"""Colours of no run's pictures: CLIP learns from them what a colour is, whatever it is on."""
+"""Colours that no run has: from them CLIP learns what a colour is, whatever it is on."""
 COLOURLESS = 0.12
-"""Emoji less colourful than this get no colour variants."""
+"""Colourfulness, from 0 to 1, below which an emoji has no variants in other colours."""
 NEAR_DEGREES = 20
-"""Nor do those whose main hue is this near to the variant's."""
+"""Degrees between an emoji's main hue and a colour within which it has no variant in that colour."""
 DOUBLES = 2
-"""Pictures of each emoji that are both in another colour and on a background, in the large set's training data."""
+"""Pictures of each emoji in the large set's training data that are in another colour and on a background."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,22 @@ class Picture:
     name: str
     """Unicode's name of the emoji that it shows."""
     kind: str
-    """plain, colour, background or both."""
+    """plain, colour, background, both or, for CLIP alone, more."""
     held_out: bool
-    """The caption, and so this combination, is in no training data."""
+    """Whether the caption, and so this combination, is in no training data."""
     small: bool
-    """Belongs to the small set too."""
+    """Whether it belongs to the small set too."""
+
+
+def pixels_of(pictures: list[Picture]) -> torch.Tensor:
+    """Return the pictures as [pictures, 64, 64, 3] bytes."""
+    return torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
 
 
 def make_pictures() -> list[Picture]:
-    """Return the large set. Of each emoji's colours one is held out, and one of its backgrounds.
+    """Return the large set. One colour and one background of each emoji are held out.
 
-    The held-out pictures that are "both" have the held-out colour on the held-out background.
+    A held-out picture of kind "both" has the held-out colour on the held-out background.
     """
     emoji = emoji_of_groups()
     pictures, taken = [], set(emoji.values())
@@ -67,7 +73,7 @@ def make_pictures() -> list[Picture]:
 
 
 def emoji_of_groups() -> dict[str, str]:
-    """Return the emoji of the large set and Unicode's short names for them; skin tones are left out."""
+    """Return the emoji of the large set with Unicode's short names, without skin tones."""
     chosen, group = {}, ""
     for line in Path(NAMES).read_text(encoding="utf-8").splitlines():
         if line.startswith("# group: "):
@@ -80,7 +86,7 @@ def emoji_of_groups() -> dict[str, str]:
 
 
 def variants(symbol: str, name: str, taken: set[str]) -> Iterator[Picture]:
-    """Yield the pictures of one emoji; colours whose caption is another emoji's name are left out."""
+    """Yield the pictures of one emoji, without colours whose caption is another emoji's name."""
     picture, small = glyph(symbol), symbol in SMALL
 
     def drawn(caption: str, image: Image.Image, rgb: tuple[int, int, int], kind: str, held_out: bool, small=small):
@@ -114,7 +120,7 @@ def variants(symbol: str, name: str, taken: set[str]) -> Iterator[Picture]:
 def more_pictures() -> list[Picture]:
     """Return the large set's emoji in colours that no run has, and on such colours, for training CLIP.
 
-    No held-out caption is among them. But an emoji in such a colour may be on any background, its held-out one too.
+    No held-out caption is among them, but an emoji in such a colour may be on its held-out background.
     """
     emoji = emoji_of_groups()
     taken, pictures = {picture.caption for picture in make_pictures()}, []
@@ -156,7 +162,7 @@ def render(symbol: str, background: int) -> np.ndarray:
 
 
 def glyph(symbol: str) -> Image.Image:
-    """Return the 64x64 emoji with its transparency, recovered from renderings on white and on black."""
+    """Return the 64x64 emoji with its transparency, which follows from renderings on white and on black."""
     white, black = render(symbol, 255), render(symbol, 0)
     alpha = (1 - (white - black).mean(-1, keepdims=True) / 255).clip(0, 1)
     premultiplied = np.concatenate([black, alpha * 255], -1).reshape(64, 2, 64, 2, 4).mean((1, 3))
@@ -172,7 +178,7 @@ def on_background(picture: Image.Image, background: tuple[int, int, int]) -> np.
 
 
 def main_hue(picture: Image.Image) -> tuple[float, float]:
-    """Return the most common hue in degrees, weighted by how colourful it is, and how colourful the emoji is."""
+    """Return the most common hue in degrees, weighted by colourfulness, and the mean colourfulness, from 0 to 1."""
     hue, saturation, value = np.moveaxis(np.asarray(picture.convert("RGB").convert("HSV"), np.float32), -1, 0)
     alpha = np.asarray(picture, np.float32)[..., 3] / 255
     weight = saturation / 255 * value / 255 * alpha
@@ -182,7 +188,7 @@ def main_hue(picture: Image.Image) -> tuple[float, float]:
 
 
 def turn_hue(picture: Image.Image, degrees: float) -> Image.Image:
-    """Return the emoji with all hues turned around the colour circle."""
+    """Return the emoji with all hues turned by `degrees` around the colour circle."""
     hsv = np.array(picture.convert("RGB").convert("HSV"))
     hsv[..., 0] = (hsv[..., 0].astype(int) + round(degrees / 360 * 256)) % 256
     turned = Image.fromarray(hsv, "HSV").convert("RGB")

@@ -20,7 +20,7 @@ import tyro
 from huggingface_hub import constants, hf_hub_download
 from transformers import AutoTokenizer
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.inference import TextToImage
 from dalle_lib.inference.published import PaperFiles, hub_file
@@ -68,7 +68,7 @@ class Sources:
 
     def load_tokenizer(self) -> str:
         """Turn a caption into ids, and return the tokenizer's size."""
-        tokenizer = self.paper.load_tokenizer()
+        tokenizer = self.paper.read_tokenizer()
         tokenizer([PROMPT])
         return f"{tokenizer.vocab_size} ids, {fetched('tokenizer', self.paper.tokenizer)}"
 
@@ -79,13 +79,13 @@ class Sources:
 
     def load_model(self) -> str:
         """Load the transformer, and return its size and its file's digest."""
-        model = self.paper.load_model()
+        model = self.paper.read_model()
         count = sum(parameter.numel() for parameter in model.parameters())
         return f"{count} parameters, {fetched('model', self.paper.model)}"
 
     def load_vqgan(self) -> str:
         """Load the VQ-GAN, and return its sizes and the digest of its converted file, which run cards name."""
-        config = self.paper.load_vqgan().config
+        config = self.paper.read_vqgan().config
         kept = sorted((Path(constants.HF_HOME) / "dalle_lib").glob("*.safetensors"))
         digests = ", ".join(f"{file.name} SHA-256 {sha256_of(file)}" for file in kept)
         return f"{config.codebook_size} codes, {config.grid}x{config.grid} a picture; converted: {digests}"

@@ -1,12 +1,13 @@
-"""The embedded runs' assets."""
+"""The embedded runs' assets: data, tokenizer, VQ-GAN and models fit together and are as good as they should be."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.evaluation import Gallery, choose_captions, draw_and_compare, image_loss
+from dalle_lib.evaluation import Gallery, choose_captions, draw_and_compare, examine, image_loss
 from dalle_lib.model import DALLE
 from dalle_lib.run import EMBEDDED, EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import TEXT, CaptionTokenizer, read_codes
@@ -89,6 +90,13 @@ def test_the_right_pictures_count_as_exact_and_wrong_ones_do_not(mini, tokenizer
         codes = torch.stack([torch.from_numpy(row.codes) for row in drawn_rows])
         monkeypatch.setattr("dalle_lib.evaluation.generate", lambda *_, codes=codes, **__: codes[:, None])
         assert draw_and_compare(model, asked, gallery, tokenizer, vqgan).exact == expected
+
+
+def test_models_of_pictures_that_are_elsewhere_or_large_are_not_examined(mini):
+    elsewhere = mini.with_changes(data={**mini.data.model_dump(), "held_out": "hf://datasets/owner/codes"})
+    large = mini.with_changes(model={**asdict(mini.model), "grid": 17})
+    for card in elsewhere, large:
+        assert examine(card, DALLE(card.model)) is None
 
 
 def test_the_assets_are_small_and_come_with_their_licences():

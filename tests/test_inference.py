@@ -1,4 +1,4 @@
-"""Drawing with the finished embedded model, through CLIP, to files, from Python, terminal and notebook."""
+"""Drawing with the finished embedded model: through CLIP to files, from Python, the terminal and a notebook."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from PIL import Image
 
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import Progress, TextToImage, choose_best, downloads
+from dalle_lib.inference import Progress, Settings, TextToImage, choose_best, downloads
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
@@ -18,7 +18,7 @@ from dalle_lib.streaming import read_codes
 
 PROMPT = "penguin on a yellow background"
 BOLD = {"top_k": 0, "temperature": 2.0, "guidance": 1.0}
-"""At its usual settings the finished model draws one picture of a prompt again and again."""
+"""Settings at which the candidates differ: at the usual ones the finished model repeats one picture of a prompt."""
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,13 @@ def test_without_a_seed_one_is_made_up_and_told(draw):
     assert torch.equal(again.codes, first.codes)
 
 
+def test_settings_left_open_are_those_of_the_run_and_others_stay():
+    left_open = Settings(top_k=8).completed(1.5)
+    assert (left_open.top_k, left_open.guidance) == (8, 1.5)
+    assert left_open.seed is not None
+    assert Settings(guidance=0.0, seed=0).completed(1.5) == Settings(guidance=0.0, seed=0)
+
+
 def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
     files = drawing.save(tmp_path)
     with Image.open(files[0]) as picture:
@@ -112,6 +119,7 @@ def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
 def test_words_that_the_model_never_saw_are_named(draw, caplog):
     assert draw.unknown_words("Red Apple on a pink background") == []
     odd = draw("zeppelin beneath a frog", candidates=1, best=1, seed=0)
+    assert odd.settings.guidance == draw.guidance
     assert odd.unknown_words == ["zeppelin", "beneath"]
     assert "zeppelin" in caplog.text
 
@@ -148,8 +156,11 @@ def test_an_empty_prompt_is_refused(draw):
         draw(["frog", " "])
 
 
-def test_a_run_in_a_folder_draws_the_same(card, drawing, tmp_path):
+def test_a_run_in_a_folder_draws_the_same_and_its_card_is_read_once(card, drawing, tmp_path, monkeypatch):
+    read, load = [], RunCard.load
+    monkeypatch.setattr(RunCard, "load", lambda run: read.append(run) or load(run))
     copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
+    assert read == [tmp_path / "copy"]
     assert torch.equal(copy(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
     assert copy.known_words
 
@@ -173,11 +184,11 @@ def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):
 
 def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
     command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--candidates", "4", "--best", "2"]
-    command += ["--seed", "5", "--json", "--device", "cpu", "--out", str(tmp_path)]
+    command += ["--seed", "5", "--top-k", "8", "--guidance", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     pictures = json.loads(done.stdout)["pictures"]
-    expected = draw("green frog", candidates=4, best=2, seed=5)
+    expected = draw("green frog", candidates=4, best=2, seed=5, top_k=8, guidance=1.0)
     assert [p["candidate"] for p in pictures] == [f"{number + 1} of 4" for number in expected.best]
     with Image.open(pictures[0]["file"]) as picture:
         assert picture.tobytes() == expected.pictures[0].tobytes()

@@ -176,7 +176,7 @@ def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, m
     hub.private = {"owner/secret": TOKEN}
     settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
     peer = join(settings, swarm_folder / "peer", "hf_ofSomebodyElse")
-    with pytest.raises(PeerFailed, match="needs a Hugging Face token that can read it"):
+    with pytest.raises(PeerFailed, match="needs a Hub token that can read it"):
         peer.wait()
     assert not files_with("hf_ofSomebodyElse", swarm_folder)
 

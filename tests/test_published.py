@@ -23,14 +23,14 @@ from dalle_lib.model import DALLE, ModelConfig, generate_rows
 from dalle_lib.vqgan import VQGAN, VQGANConfig
 
 SHALLOW = replace(ModelConfig.paper(), depth=2)
-"""The paper's model but for its depth: all 64 blocks would draw for an hour."""
+"""The paper's model with 2 of its 64 blocks: all of them would draw for an hour."""
 SMALL = ModelConfig(dim=32, depth=10, heads=2, dim_head=32, text_length=16, text_vocab=100, image_vocab=64, grid=8)
 PROMPT = "a red fox on a green hill"
 
 
 @pytest.fixture(scope="module")
 def model() -> DALLE:
-    """A model whose blocks outweigh its input: as initialised, it would repeat one code, whatever the caption."""
+    """A model whose blocks outweigh its input: with fresh weights, it would repeat one code whatever the caption."""
     torch.manual_seed(0)
     model = DALLE(SHALLOW).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
@@ -115,7 +115,7 @@ def save_t5_tokenizer(folder: Path) -> None:
 
 
 def save_clip(folder: Path) -> None:
-    """Save a ViT-B/32 whose tokens are bytes."""
+    """Save a ViT-B/32 whose text tokens are bytes."""
     start, end = "<|startoftext|>", "<|endoftext|>"
     vocab = {token: i for i, token in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), start, end])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -133,7 +133,7 @@ def save_clip(folder: Path) -> None:
 
 def ids_of(caption: str, files: PaperFiles) -> list[int]:
     tokenizer = Tokenizer.from_file(f"{files.tokenizer}/tokenizer.json")
-    assert tokenizer.encode(caption).ids[-1] == 1, "this tokenizer adds no special token, so leaving it out is no test"
+    assert tokenizer.encode(caption).ids[-1] == 1, "this tokenizer adds no special id, so leaving it out shows nothing"
     return tokenizer.encode(caption, add_special_tokens=False).ids
 
 
@@ -189,9 +189,9 @@ def test_a_model_is_read_in_each_form_it_is_published_in(form, tmp_path):
 def test_a_folder_without_the_file_is_refused_by_what_was_expected(files, tmp_path):
     (tmp_path / "README.md").write_text("empty")
     with pytest.raises(ValueError, match=r"holds no model: expected .*\.safetensors, \.pt.* found README\.md"):
-        replace(files, model=str(tmp_path)).load_model()
+        replace(files, model=str(tmp_path)).read_model()
     with pytest.raises(ValueError, match=r"holds no tokenizer: expected tokenizer\.json, but found README\.md"):
-        replace(files, tokenizer=str(tmp_path)).load_tokenizer()
+        replace(files, tokenizer=str(tmp_path)).read_tokenizer()
 
 
 def test_a_download_is_announced_with_its_size(files, server):
@@ -205,9 +205,9 @@ def test_a_download_is_announced_with_its_size(files, server):
 def test_sources_are_tried_in_order_until_one_is_the_vqgan(server, vqgan):
     paths = ["/missing", "/broken", "/page", "/last.ckpt", "/never"]
     sources = tuple(server.url + path for path in paths)
-    assert same_weights(PaperFiles(vqgan=sources).load_vqgan(), vqgan)
+    assert same_weights(PaperFiles(vqgan=sources).read_vqgan(), vqgan)
     assert server.asked == paths[:-1]
-    assert same_weights(PaperFiles(vqgan=sources).load_vqgan(), vqgan)
+    assert same_weights(PaperFiles(vqgan=sources).read_vqgan(), vqgan)
     assert server.asked == paths[:-1], "what was fetched once is fetched again"
     assert PaperFiles(model="/", tokenizer="/", clip="/", vqgan=sources).downloads() == []
 
@@ -215,7 +215,7 @@ def test_sources_are_tried_in_order_until_one_is_the_vqgan(server, vqgan):
 def test_failed_downloads_leave_nothing_and_name_each_source(server, tmp_path):
     sources = (f"{server.url}/missing", f"{server.url}/broken", "http://127.0.0.1:1/closed")
     with pytest.raises(ConnectionError) as failure:
-        PaperFiles(vqgan=sources).load_vqgan()
+        PaperFiles(vqgan=sources).read_vqgan()
     assert all(source in str(failure.value) for source in sources)
     assert "404" in str(failure.value)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -234,13 +234,13 @@ def test_a_model_on_the_hub_is_announced_and_fetched(model_on_hub, tmp_path):
     (found,) = files.downloads()
     assert (found.part, found.source, found.bytes) == ("model", "owner/paper/w.pt", (tmp_path / "w.pt").stat().st_size)
     assert found.sha256 == sha256_of(tmp_path / "w.pt")
-    assert files.load_model().config == SMALL
+    assert files.read_model().config == SMALL
 
 
 def test_a_damaged_download_from_the_hub_is_refused(model_on_hub):
     model_on_hub.digests["owner/paper/w.pt"] = "0" * 64
     with pytest.raises(ValueError, match=r"came damaged: expected SHA-256 0{64}"):
-        PaperFiles(model="owner/paper", config=SMALL).load_model()
+        PaperFiles(model="owner/paper", config=SMALL).read_model()
 
 
 def test_a_repository_that_the_hub_does_not_have_is_named(model_on_hub):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from checkout import NOTEBOOKS, ROOT, load_script
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import sha256_of
 from dalle_lib.inference.published import save_published
 from dalle_lib.model import DALLE, ModelConfig
 

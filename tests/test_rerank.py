@@ -1,4 +1,4 @@
-"""CLIP as a ranker: the embedded one, against transformers' own forward pass."""
+"""CLIP as a ranker: the embedded one against transformers' own forward pass, and what it can tell apart."""
 
 import pytest
 import torch
@@ -34,11 +34,11 @@ def data(card):
 def test_scores_are_the_cosines_of_transformers(ranker, card, data):
     _, pictures = data
     model = CLIPModel.from_pretrained(card.clip_source(), dtype=torch.float32).eval()
-    tokens = ranker.tokenizer(CAPTIONS, padding=True, return_tensors="pt")
+    ids = ranker.tokenizer(CAPTIONS, padding=True, return_tensors="pt")
     images = [Image.fromarray(picture.numpy()) for picture in pictures[:5]]
     pixels = ranker.processor(images, return_tensors="pt")["pixel_values"]
     with torch.no_grad():
-        output = model(tokens["input_ids"], pixels, attention_mask=tokens["attention_mask"])
+        output = model(ids["input_ids"], pixels, attention_mask=ids["attention_mask"])
     expected = output.logits_per_text / model.logit_scale.exp()
     for caption, row in zip(CAPTIONS, expected, strict=True):
         torch.testing.assert_close(ranker.score(caption, pictures[:5], chunk=2), row, atol=1e-5, rtol=1e-4)
@@ -63,7 +63,7 @@ def test_it_knows_which_picture_a_caption_is_of(ranker, data):
     assert right.float().mean() > 0.8
 
 
-def test_it_speaks_the_language_of_the_run(ranker, card):
+def test_it_reads_captions_as_the_run_does(ranker, card):
     tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
     theirs = ranker.tokenizer(CAPTIONS, padding="max_length", max_length=card.model.text_length, return_tensors="pt")
     assert torch.equal(theirs["input_ids"], tokenizer(CAPTIONS))

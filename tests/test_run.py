@@ -1,3 +1,5 @@
+"""Run cards: what makes two runs one, where their files are, and what is refused."""
+
 import json
 import shutil
 from pathlib import Path
@@ -5,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from dalle_lib.run import RunCard
+from dalle_lib.run import EMBEDDED_RUNS, RunCard
 
 TOKEN = "hf_madeUpForThisTest"
 
@@ -16,6 +18,12 @@ def test_a_saved_run_is_the_same_run(mini, tmp_path):
     assert copy.model_dump() == mini.model_dump()
     assert copy.fingerprint == mini.fingerprint
     assert copy.path(copy.vqgan).parent == folder
+
+
+def test_peers_of_all_versions_meet_in_the_embedded_runs():
+    """A field that is added or renamed must not change the fingerprint of runs that exist, or PROTOCOL is raised."""
+    found = {run: RunCard.load(run).fingerprint for run in EMBEDDED_RUNS}
+    assert found == {"emoji": "d47491578bdf6ad9", "emoji-mini": "4ff8c6042bd07196"}
 
 
 @pytest.mark.parametrize(
@@ -64,13 +72,13 @@ def test_an_unknown_run_is_an_error_with_the_choices(tmp_path):
 
 
 @pytest.mark.parametrize("refusal", [401, 403, 404])
-def test_a_private_run_is_read_with_its_token_alone(mini, hub, tmp_path, refusal):
+def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, refusal):
     hub.refusal = refusal
     folder = mini.save(tmp_path / "run")
     hub.files = {f"owner/secret/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
     hub.private = {"owner/secret": TOKEN}
     for token in None, "hf_ofSomebodyElse":
-        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+        with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
             RunCard.load("owner/secret", token)
         assert f"{refusal} " in str(refused.value)
         assert "hf_" not in str(refused.value)
@@ -87,7 +95,7 @@ def test_a_private_run_brings_its_own_clip(mini, hub, tmp_path):
     assert (source / "config.json").read_bytes() == b"{}"
 
 
-def test_a_token_is_kept_and_never_told(mini, tmp_path):
+def test_a_hub_token_is_kept_and_never_told(mini, tmp_path):
     card = RunCard.load(mini.save(tmp_path / "run"), TOKEN)
     for copy in card, card.with_changes(seed=1), card.in_folder(tmp_path / "run"):
         assert copy.token == TOKEN
@@ -109,3 +117,17 @@ def test_data_beside_a_card_on_the_hub_are_downloaded(mini, hub, tmp_path):
     hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
     source = Path(RunCard.load("owner/run").data_source(mini.data.train))
     assert (source / "codes.parquet").read_bytes() == (folder / mini.data.train / "codes.parquet").read_bytes()
+
+
+def test_a_run_on_the_hub_is_saved_with_all_its_files(mini, hub, tmp_path):
+    folder = mini.save(tmp_path / "run")
+    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    copy = RunCard.load("owner/run").save(tmp_path / "copy")
+    files = {file.relative_to(copy): file.read_bytes() for file in copy.rglob("*") if file.is_file()}
+    assert files == {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_files_of_a_card_from_nowhere_are_asked_for_by_name(mini):
+    card = RunCard.model_validate(mini.model_dump())
+    with pytest.raises(ValueError, match=r"vqgan\.safetensors cannot be found, because its run card was not loaded"):
+        card.path(card.vqgan)

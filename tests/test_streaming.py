@@ -1,3 +1,5 @@
+"""Captions and codes from files to batches: each row once a pass, bad ones counted, private ones with a Hub token."""
+
 from itertools import islice
 
 import numpy as np
@@ -86,12 +88,12 @@ def test_nothing_to_read_is_an_error_not_a_hang(tmp_path):
         next(iter(stream_codes(str(tmp_path), seed=0)))
 
 
-def test_private_data_are_streamed_with_their_token_alone(source, hub):
+def test_private_data_are_streamed_with_their_hub_token_alone(source, hub):
     hub.files = {f"datasets/owner/codes/train/{file.name}": file.read_bytes() for file in source.glob("*.parquet")}
     hub.private = {"owner/codes": TOKEN}
     where = "hf://datasets/owner/codes/train"
     for token in None, "hf_ofSomebodyElse":
-        with pytest.raises(ValueError, match="a Hugging Face token that can read it") as refused:
+        with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
             stream_codes(where, seed=1, token=token)
         assert "hf_" not in str(refused.value)
     rows = islice(stream_codes(where, seed=1, token=TOKEN, revision="0" * 40, expected=FORMAT), 60)

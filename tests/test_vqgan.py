@@ -52,7 +52,7 @@ def tiny() -> VQGAN:
 
 @pytest.fixture
 def nearest() -> VQGAN:
-    """A local VQ-GAN whose code is the nearest codebook entry: the one where 2 c.x - |c|^2 is largest."""
+    """A local VQ-GAN whose code of a patch x is the nearest codebook entry c: 2 c.x - |c|^2 is largest there."""
     torch.manual_seed(0)
     vqgan = VQGAN(LOCAL).eval().requires_grad_(False)
     codebook = torch.rand(64, 192) * 2 - 1
@@ -65,7 +65,7 @@ def nearest() -> VQGAN:
 
 
 class MakesAFolder:
-    """What a hostile checkpoint may hold: loading it as a pickle makes `folder`."""
+    """What a hostile checkpoint may hold: unpickling it makes `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,19 +1,26 @@
-"""From a prompt to pictures, with the model of a run or the paper's own."""
+"""From a prompt to pictures, with the model of a run or the paper's own.
 
-from dalle_lib.inference.drawing import Drawing, Progress, Settings, contact_sheet
-from dalle_lib.inference.published import Download, PaperFiles
-from dalle_lib.inference.text_to_image import PAPER, TextToImage, choose_best, choose_device, downloads
+Each name is imported when it is first used: the command line reads `Settings` without loading torch.
+"""
 
-__all__ = [
-    "PAPER",
-    "Download",
-    "Drawing",
-    "PaperFiles",
-    "Progress",
-    "Settings",
-    "TextToImage",
-    "choose_best",
-    "choose_device",
-    "contact_sheet",
-    "downloads",
-]
+from typing import TYPE_CHECKING
+
+from dalle_lib.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dalle_lib.inference.drawing import Drawing, Progress, contact_sheet
+    from dalle_lib.inference.fetching import Download
+    from dalle_lib.inference.published import PAPER, PaperFiles
+    from dalle_lib.inference.settings import Settings
+    from dalle_lib.inference.text_to_image import TextToImage, choose_best, choose_device, downloads
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "drawing": ("Drawing", "Progress", "contact_sheet"),
+        "fetching": ("Download",),
+        "published": ("PAPER", "PaperFiles"),
+        "settings": ("Settings",),
+        "text_to_image": ("TextToImage", "choose_best", "choose_device", "downloads"),
+    },
+)

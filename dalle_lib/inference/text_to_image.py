@@ -2,7 +2,6 @@
 
 import logging
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -13,8 +12,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
-from dalle_lib.inference.drawing import Drawing, Progress, Settings
-from dalle_lib.inference.published import Download, PaperFiles, hub_file
+from dalle_lib.inference.drawing import Drawing, Progress
+from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
+from dalle_lib.inference.published import PAPER, PaperFiles
+from dalle_lib.inference.settings import Settings
 from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.rerank import CLIPRanker
@@ -24,16 +25,16 @@ from dalle_lib.vqgan import VQGAN, load_vqgan
 
 logger = logging.getLogger(__name__)
 
-PAPER = "paper-2021"
-"""The name under which `from_run` knows the paper's published model."""
 CACHE_SHARE = 0.75
-"""The part of the free memory that may be taken to remember unfinished pictures: on 16 GB, 128 of the paper's model."""
+"""Part of the free memory that unfinished pictures may fill with keys and values: on 16 GB, 128 of the paper's."""
+GUIDANCE = 1.5
+"""Guidance that suits models which trained without some of their captions."""
 
 
 class TextToImage:
-    """Draws pictures of prompts with the model of a run: `TextToImage.from_run("emoji")("penguin").pictures[0].show()`.
+    """Draws pictures of prompts with one model: `TextToImage.from_run("emoji")("penguin").pictures[0].show()`.
 
-    Called with a prompt it returns a Drawing, with a list of prompts a list of them.
+    Called with a prompt it returns a Drawing, and with a list of prompts a list of Drawings.
     """
 
     def __init__(
@@ -46,50 +47,54 @@ class TextToImage:
         guidance: float = 1.0,
         known_words: Iterable[str] | None = None,
     ) -> None:
+        """Take the parts of a model: `from_run` finds those of a run, `from_paper` those of the paper.
+
+        `guidance` is used where a call names none. `known_words` are those of the training captions, if at hand.
+        """
         self.name = name
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.vqgan = vqgan
         self.ranker = ranker
         self.guidance = guidance
-        """Used unless a call asks for another."""
         self.known_words = None if known_words is None else frozenset(known_words)
 
     @classmethod
     def from_run(cls, run: str | Path = "emoji", device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with a run's checkpoint: an embedded run, a folder, "owner/name" on the Hub, or PAPER.
+        """Return a TextToImage with the parts of a run and its checkpoint.
 
-        `device` is a GPU if there is one, unless named. Raises ValueError if there is no such run, or if it has no
-        checkpoint yet, NotEnoughRoom before a download that would not fit.
+        `run` is an embedded run, a folder, "owner/name" on the Hub, or "paper-2021". Without `device`, a GPU is taken
+        if there is one. Raises ValueError if there is no such run or it has no checkpoint yet, and NotEnoughRoom
+        before a download that would not fit.
         """
         if run == PAPER:
             return cls.from_paper(device=device)
         card = RunCard.load(run)
         if card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
-        require_room_in_cache(card.name, lambda: _sizes(downloads(run)))
+        require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card)))
         return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device)
 
     @classmethod
     def from_paper(cls, files: PaperFiles | None = None, device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with the paper's published model, after fetching what is not here yet.
+        """Return a TextToImage with the paper's published model, after fetching what is not here yet.
 
         Raises NotEnoughRoom before a download that would not fit, ValueError if a file is not what it should be, and
         ConnectionError if one cannot be fetched.
         """
         files, device = files or PaperFiles(), choose_device(device)
-        require_room_in_cache(PAPER, lambda: _sizes(files.downloads()))
+        require_room_in_cache(PAPER, lambda: sizes_of(files.downloads()))
         return cls(
             PAPER,
-            files.load_model().to(device),
-            files.load_tokenizer(),
-            files.load_vqgan().to(device),
+            files.read_model().to(device),
+            files.read_tokenizer(),
+            files.read_vqgan().to(device),
             CLIPRanker(files.clip, device),
         )
 
     @classmethod
     def from_card(cls, card: RunCard, model: DALLE, device: str | torch.device | None = None) -> "TextToImage":
-        """Return what draws with `model` and the run's tokenizer, VQ-GAN and CLIP."""
+        """Return a TextToImage with `model` and the run's tokenizer, VQ-GAN and CLIP, on `device`."""
         device = choose_device(device)
         return cls(
             card.name,
@@ -97,8 +102,8 @@ class TextToImage:
             CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
             load_vqgan(card.path(card.vqgan)).to(device),
             CLIPRanker(card.clip_source(), device),
-            # A model that never saw an empty caption has nothing to be guided away from.
-            guidance=1.5 if card.recipe.caption_dropout else 1.0,
+            # Guidance pushes away from what the model draws without a caption: it must have seen pictures without one.
+            guidance=GUIDANCE if card.recipe.caption_dropout else 1.0,
             known_words=_words_of(card),
         )
 
@@ -108,59 +113,49 @@ class TextToImage:
         *,
         candidates: int = 32,
         best: int = 4,
-        top_k: int = Settings.top_k,
-        top_p: float = Settings.top_p,
-        temperature: float = Settings.temperature,
-        guidance: float | None = None,
-        seed: int | None = None,
         progress: Callable[[Progress], None] | None = None,
+        **settings: float | None,
     ) -> Drawing | list[Drawing]:
-        """Return the drawing of a prompt, or one for each of a list: `candidates` pictures, CLIP's choice the `best`.
+        """Return the Drawing of a prompt, or one for each of a list: `candidates` pictures, of which CLIP keeps `best`.
 
-        Without a `seed`, one is made up; the Drawing names it. `progress` is called after each row of codes.
-        Raises ValueError for a prompt that is empty, or a setting out of its range, and FloatingPointError if the
-        model's weights are broken: what they say of the next code is not finite.
+        `settings` are the fields of `Settings`: top_k, top_p, temperature, guidance and seed. `progress` is called
+        after each row of codes. Raises ValueError for an empty prompt or a setting out of its range, and
+        FloatingPointError if the model's weights are broken, so that its logits are not finite.
         """
         if not 1 <= best <= candidates:
             raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
         each = [prompts] if isinstance(prompts, str) else prompts
         if empty := [prompt for prompt in each if not prompt.strip()]:
             raise ValueError(f"expected prompts of at least one word, but got {empty[0]!r}.")
-        settings = Settings(
-            top_k=top_k,
-            top_p=top_p,
-            temperature=temperature,
-            guidance=self.guidance if guidance is None else guidance,
-            seed=secrets.randbelow(2**31) if seed is None else seed,
-        )
-        drawings = [self._draw(prompt, settings, candidates, best, progress) for prompt in each]
+        chosen = Settings(**settings).completed(self.guidance)
+        drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
         return drawings[0] if isinstance(prompts, str) else drawings
 
     def estimate(self, candidates: int) -> float:
-        """Return about how many seconds a prompt with so many candidates takes, by drawing one row of codes."""
+        """Return about how many seconds a prompt with this many candidates takes, by drawing one row of their codes."""
         count, started = self.side_by_side(candidates, self.guidance), time.perf_counter()
-        next(self._rows("a", Settings(guidance=self.guidance), 0, count))
+        next(self._rows("a", Settings().completed(self.guidance), 0, count))
         return (time.perf_counter() - started) * self.model.config.grid * -(-candidates // count)
 
     def side_by_side(self, candidates: int, guidance: float = 1.0) -> int:
-        """Return how many candidates are drawn at once: all, if what must be remembered of them fits into memory."""
+        """Return how many candidates are drawn at once: all, if their keys and values fit into the free memory."""
         each, of_text = cache_bytes(self.model.config, self._dtype or torch.float32)
         room, sequences = CACHE_SHARE * free_memory(self.vqgan.device), 1 if guidance == 1 else 2
         return max(1, min(candidates, int(room / sequences - of_text) // each))
 
     @property
     def suggested_candidates(self) -> int:
-        """128 on a GPU, as in the paper; on a processor 32 of a small model, 4 of one that needs minutes a picture."""
+        """Candidates a prompt that suit the device: on a GPU as many as in the paper, on a processor fewer."""
         if self.vqgan.device.type == "cuda":
             return 128
-        return 32 if self.model.config.image_length <= 256 else 4
+        return 32 if self.model.config.image_length <= 256 else 4  # larger pictures take minutes each
 
     def unknown_words(self, prompt: str) -> list[str]:
-        """Return the words that are in no caption the model has seen; none if those captions are not at hand."""
+        """Return the words of `prompt` that no training caption holds; none if those captions are not at hand."""
         return [] if self.known_words is None else [w for w in words_in(prompt) if w not in self.known_words]
 
     def preview(self, codes: Int[Tensor, "pictures codes"]) -> UInt8[Tensor, "pictures height width 3"]:
-        """Return unfinished pictures, white where nothing is drawn yet."""
+        """Return pictures of which only the first rows of codes are drawn, white where nothing is drawn yet."""
         grid, factor = self.vqgan.config.grid, self.vqgan.config.factor
         missing = grid**2 - codes.shape[1]
         pictures = self.vqgan.decode(torch.nn.functional.pad(codes, (0, missing)))
@@ -169,40 +164,47 @@ class TextToImage:
         return pictures
 
     def _draw(self, prompt: str, settings: Settings, candidates: int, best: int, progress) -> Drawing:
+        """Return the Drawing of one prompt, with settings that leave nothing open."""
         if unknown := self.unknown_words(prompt):
             logger.warning("%s never saw %s: expect nonsense for it.", self.name, ", ".join(map(repr, unknown)))
         started = time.perf_counter()
-        count, codes = self.side_by_side(candidates, settings.guidance), []
-        for first in range(0, candidates, count):
-            for rows in self._rows(prompt, settings, first, min(count, candidates - first)):
-                if progress is not None:
-                    progress(Progress(prompt, first, candidates, rows, self.model.config.image_length))
-            codes.append(rows)
-        codes = torch.cat(codes)
+        codes = self._codes_of(prompt, settings, candidates, progress)
         drawn = time.perf_counter()
         pictures = self.vqgan.decode(codes)
         decoded = time.perf_counter()
         scores = self.ranker.score(prompt, pictures)
         ranked = time.perf_counter()
         return Drawing(
-            prompt,
-            self.name,
-            settings,
-            pictures,
-            codes,
-            scores,
-            choose_best(scores, codes, best),
-            {"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
-            unknown,
+            prompt=prompt,
+            model=self.name,
+            settings=settings,
+            candidates=pictures,
+            codes=codes,
+            scores=scores,
+            best=choose_best(scores, codes, best),
+            seconds={"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
+            unknown_words=unknown,
         )
+
+    def _codes_of(
+        self, prompt: str, settings: Settings, candidates: int, progress: Callable[[Progress], None] | None
+    ) -> Int[Tensor, "candidates codes"]:
+        """Return the codes of all candidates, as many drawn side by side as fit into memory."""
+        count, finished = self.side_by_side(candidates, settings.guidance), []
+        for first in range(0, candidates, count):
+            for codes in self._rows(prompt, settings, first, min(count, candidates - first)):
+                if progress is not None:
+                    progress(Progress(prompt, first, candidates, codes, self.model.config.image_length))
+            finished.append(codes)
+        return torch.cat(finished)
 
     @property
     def _dtype(self) -> torch.dtype | None:
-        """In what precision a GPU draws: in the 16 bits that it is quick in."""
+        """The 16-bit type in which a GPU draws; None on a processor, which draws in float32."""
         return autocast_dtype(self.vqgan.device) if self.vqgan.device.type == "cuda" else None
 
     def _rows(self, prompt: str, settings: Settings, first: int, count: int) -> Iterator[Int[Tensor, "count codes"]]:
-        """Yield the codes so far of candidates `first` to `first + count`, after each row."""
+        """Yield the codes so far of the `count` candidates from number `first` on, after each row."""
         device = self.vqgan.device
         rows = generate_rows(
             self.model,
@@ -221,7 +223,10 @@ class TextToImage:
 
 
 def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candidates codes"], count: int) -> list[int]:
-    """Return the numbers of the `count` candidates with the best scores; repeated pictures come after all others."""
+    """Return the numbers of the `count` candidates with the best scores, best first.
+
+    A picture whose codes equal those of a better one comes after all others.
+    """
     first, repeated, known = [], [], set()
     for number in scores.argsort(descending=True, stable=True).tolist():
         picture = tuple(codes[number].tolist())
@@ -231,30 +236,16 @@ def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candida
 
 
 def downloads(run: str | Path) -> list[Download]:
-    """Return what `from_run` would fetch from the Hub, and how large it is; nothing for what is in the kit.
+    """Return the files that `TextToImage.from_run` would fetch, with their sizes; nothing for an embedded run.
 
-    What the Hub's cache holds already is listed too, and marked. Raises ValueError if there is no such run,
+    Files that the Hub's cache holds already are listed too, and marked. Raises ValueError if there is no such run, and
     ConnectionError if the Hub cannot be asked.
     """
-    if run == PAPER:
-        return PaperFiles().downloads()
-    card = RunCard.load(run)
-    found = [] if card.clip_is_beside else [hub_file("clip", card.clip)]
-    if card.repository is not None:
-        files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
-        found += [hub_file(part, card.repository, file.name) for part, file in files.items() if file is not None]
-        if card.clip_is_beside:
-            found.append(hub_file("clip", card.repository, f"{card.clip}/model.safetensors"))
-    return found
-
-
-def _sizes(files: list[Download]) -> tuple[int, int]:
-    """Return the bytes that are not here yet, and the bytes of all files."""
-    return sum(file.bytes or 0 for file in files if not file.is_here), sum(file.bytes or 0 for file in files)
+    return PaperFiles().downloads() if run == PAPER else downloads_of(RunCard.load(run))
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:
-    """Return `device`, or the first GPU that computes, or the CPU."""
+    """Return `device` if it is given, else the first GPU that computes, else the processor."""
     return torch.device(device or next(iter(working_gpus()), "cpu"))
 
 
@@ -264,7 +255,7 @@ def words_in(text: str) -> list[str]:
 
 
 def _words_of(card: RunCard) -> set[str] | None:
-    """Return the words of the run's training captions, or None if they are on the Hub: too many to fetch for this."""
+    """Return the words of the run's training captions, or None if those are on the Hub: fetching them takes long."""
     source = Path(card.data_source(card.data.train))
     if not source.is_dir():
         return None

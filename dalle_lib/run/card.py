@@ -2,51 +2,64 @@
 
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from dalle_lib.files import sha256_of
+from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.model import ModelConfig
-from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS, download
+from dalle_lib.run.files import CARD, Home
 from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard
 
 PROTOCOL = 1
-"""Raised when peers of this version can no longer train with peers of the last."""
+"""Version of what peers say to each other; raised when new peers can no longer train with old ones."""
 
 
 class RunCard(Part):
-    """What the peers of one run share. Loaded by name, from `run.json`.
+    """What the peers of one run share, as its `run.json` says it.
 
-    Peers whose cards differ in what matters have different fingerprints, and never meet.
+    Peers look each other up under the card's fingerprint. Where cards differ in what all must share, fingerprints
+    differ too, and the peers never meet.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)
+    """The run's name: letters, digits, "_" and "-"."""
     protocol: int = PROTOCOL
+    """Version of what peers say to each other; a version of this package refuses all but its own."""
     model: ModelConfig
+    """Sizes of the model."""
     data: DataCard
+    """The captions and codes to train on."""
     tokenizer: FileCard
+    """The file, as the `tokenizers` library writes it, that makes text tokens of captions."""
     vqgan: FileCard
+    """The VQ-GAN that makes pictures of codes."""
     clip: str = Field(default="openai/clip-vit-base-patch32", pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
-    """The CLIP that chooses among drawn pictures: a folder beside the card, or its name on the Hub."""
+    """The CLIP that chooses among drawn pictures: a folder beside the card, or owner/name on the Hub."""
     checkpoint: FileCard | None = None
-    """Weights to start from, and to draw with; none starts from random ones."""
+    """Weights to start from and to draw with; without it, training starts from random ones."""
     seed: int = 0
-    """Seed of those random ones, equal on all peers."""
+    """Seed of random weights, so that all peers start from the same."""
     optimizer: OptimizerCard
+    """The optimizer and its schedule."""
     averaging: AveragingCard
+    """When and how peers average."""
     members: MembersCard | None = None
-    """None lets everybody in."""
+    """Who may take part; without it, everybody may."""
     recipe: RecipeCard = RecipeCard()
+    """What is done to a batch before training on it."""
     initial_peers: tuple[str, ...] = ()
-    """Addresses where newcomers find the swarm."""
+    """Addresses of peers that newcomers contact first."""
+
+    _home: Home = PrivateAttr(default=Home())
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunCard":
         if self.averaging.reducers != "all" and self.members is None:
-            raise ValueError(f"reducers={self.averaging.reducers!r} needs `members`: without tokens nobody is known.")
+            raise ValueError(
+                f"reducers={self.averaging.reducers!r} needs `members`: without access tokens nobody is known."
+            )
         if self.averaging.strategy == "local" and self.averaging.delayed:
             raise ValueError(
                 f'strategy="local" cannot be delayed={self.averaging.delayed!r}: the common step would undo the steps '
@@ -54,67 +67,54 @@ class RunCard(Part):
             )
         return self
 
-    _folder: Path | None = PrivateAttr(default=None)
-    _repository: str | None = PrivateAttr(default=None)
-    _token: str | None = PrivateAttr(default=None)
-
     @classmethod
     def load(cls, run: str | Path, token: str | None = None) -> "RunCard":
         """Return the card of a run: an embedded one, a folder or run.json file, or "owner/name" on the Hub.
 
-        `token` reads what is private there; without it, huggingface_hub looks for one. It is never saved or printed.
-        Raises ValueError if there is no such run, or its card is not valid for this version.
+        `token` is a Hub token that reads what is private there; without it, huggingface_hub looks for one. It is never
+        saved or printed. Raises ValueError if there is no such run, or its card is not valid for this version.
         """
-        path = EMBEDDED / f"{run}.json" if run in EMBEDDED_RUNS else Path(run)
-        repository = None
-        if path.is_dir() and (path / CARD).is_file():
-            path = path / CARD
-        elif not path.is_file():
-            repository = str(run)
-            path = download(repository, CARD, token)
+        home, path = Home.of(run, token)
         card = cls.model_validate_json(path.read_bytes())
         if card.protocol != PROTOCOL:
             raise ValueError(
                 f"run {card.name!r} needs protocol {card.protocol}, this version has {PROTOCOL}: "
                 f"{'update dalle_lib' if card.protocol > PROTOCOL else 'ask its organiser for a newer card'}."
             )
-        card._folder, card._repository, card._token = path.parent, repository, token
+        card._home = home
         return card
 
     def with_changes(self, **fields) -> "RunCard":
         """Return a checked copy with other values; its files stay where they are."""
         card = type(self).model_validate({**self.model_dump(), **fields})
-        card._folder, card._repository, card._token = self._folder, self._repository, self._token
+        card._home = self._home
         return card
 
     def in_folder(self, folder: str | Path) -> "RunCard":
         """Return a copy whose files are looked for in `folder`."""
         card = self.with_changes()
-        card._folder, card._repository = Path(folder), None
+        card._home = Home(Path(folder), token=self.token)
         return card
 
     def save(self, folder: str | Path, name: str = CARD) -> Path:
-        """Write the card and the local files it names to `folder`, so that the folder is a run of its own."""
+        """Write the card and the files and folders beside it to `folder`, a run of its own from then on, and return it.
+
+        Files of a card on the Hub are downloaded for that. Raises ValueError if a file is not there, or is another.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if folder.resolve() != (self._folder and self._folder.resolve()):
+        if folder.resolve() != (self._home.folder and self._home.folder.resolve()):
             for file in self._files():
                 shutil.copyfile(self.path(file), folder / file.name)
             for source in self._folders():
-                shutil.copytree(self._folder / source, folder / source, dirs_exist_ok=True)
-        unfinished = folder / f"{name}.unfinished"
-        unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / name)
+                shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
+        with replace_file(folder / name) as unfinished:
+            unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
         return folder
 
     def path(self, file: FileCard) -> Path:
         """Return where `file` lies, downloaded if the run is on the Hub. Raises ValueError for another hash."""
-        if self._repository is not None:
-            path = download(self._repository, file.name, self._token)
-        elif self._folder is not None:
-            path = self._folder / file.name
-        else:
-            raise ValueError(f"run card {self.name!r} was not loaded from anywhere, so {file.name} cannot be found.")
+        path = self._home.file(file.name)
         if (found := sha256_of(path)) != file.sha256:
             raise ValueError(
                 f"{path} is not the file that run {self.name!r} names: expected SHA-256 {file.sha256}, found {found}. "
@@ -125,47 +125,29 @@ class RunCard(Part):
     def data_source(self, source: str) -> str:
         """Return where one of the card's data sets or other folders is, as `stream_codes` takes it.
 
-        A folder beside a card on the Hub is downloaded.
+        A folder beside a card on the Hub is downloaded. Raises ValueError if the card was not loaded from anywhere.
         """
-        if source.startswith("hf://"):
-            return source
-        if self._repository is not None:
-            from huggingface_hub import snapshot_download
-
-            folder = snapshot_download(self._repository, allow_patterns=f"{source}/*", token=self._token)
-            return str(Path(folder) / source)
-        if self._folder is None:
-            raise ValueError(f"run card {self.name!r} was not loaded from a folder, so {source} cannot be found.")
-        return str(self._folder / source)
+        return source if source.startswith("hf://") else str(self._home.subfolder(source))
 
     def downloads(self) -> tuple[int, int]:
         """Return the bytes that a peer of this run still has to download before it starts, and how many are weights.
 
-        Data that the card names elsewhere on the Hub are not among them: they come as a stream. Raises ConnectionError
-        if the Hub cannot be asked.
+        Data that the card names elsewhere on the Hub are not counted: they come as a stream. Raises ConnectionError if
+        the Hub cannot be asked.
         """
-        if self._repository is None:
-            return 0, 0
-        from huggingface_hub import HfApi, try_to_load_from_cache
-
-        from dalle_lib.hub_http import httpx
-
-        try:
-            info = HfApi(token=self._token).model_info(self._repository, files_metadata=True)
-        except (httpx.HTTPError, OSError) as error:
-            raise ConnectionError(f"{self._repository} on the Hub cannot be reached: {error}") from error
         weights = self.checkpoint and self.checkpoint.name
-        missing = {
-            file.rfilename: file.size or 0
-            for file in info.siblings
-            if (file.rfilename in (weights, self.tokenizer.name) or file.rfilename.startswith(f"{self.data.train}/"))
-            and not isinstance(try_to_load_from_cache(self._repository, file.rfilename), str)
-        }
+        missing = self._home.missing_bytes(
+            lambda name: name in (weights, self.tokenizer.name) or name.startswith(f"{self.data.train}/")
+        )
         return sum(missing.values()), missing.get(weights, 0)
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of all that peers must agree on; addresses, names and weights are not part of it."""
+        """Short hash of all that peers must agree on.
+
+        Addresses, weights, CLIP and the authority's key are not part of it, so they may change while peers train. Nor
+        is the name, which stands before it in `key`.
+        """
         others = {"name": True, "initial_peers": True, "checkpoint": True, "clip": True, "members": {"authority"}}
         shared = self.model_dump(mode="json", exclude=others)
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
@@ -177,17 +159,17 @@ class RunCard(Part):
 
     @property
     def repository(self) -> str | None:
-        """The Hub repository that the card came from, if it did."""
-        return self._repository
+        """The Hub repository that the card came from; None for a card from this machine."""
+        return self._home.repository
 
     @property
     def token(self) -> str | None:
-        """The token that the card was loaded with."""
-        return self._token
+        """The Hub token that the card was loaded with, if any."""
+        return self._home.token
 
     @property
     def clip_is_beside(self) -> bool:
-        """Whether the run's CLIP is a folder beside its card, not a repository of its own."""
+        """Whether the run's CLIP is a folder beside its card rather than a repository of its own."""
         return "/" not in self.clip
 
     def clip_source(self) -> str:
@@ -195,9 +177,10 @@ class RunCard(Part):
         return self.data_source(self.clip) if self.clip_is_beside else self.clip
 
     def _folders(self) -> list[str]:
-        """Return the folders beside the card that it names."""
+        """Return the folders that the card names beside itself."""
         sources = [source for source in (self.data.train, self.data.held_out) if not source.startswith("hf://")]
         return [*sources, self.clip] if self.clip_is_beside else sources
 
     def _files(self) -> list[FileCard]:
+        """Return the files that the card names beside itself."""
         return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]

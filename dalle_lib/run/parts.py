@@ -1,4 +1,4 @@
-"""The parts of a run card: what it says of data, optimizer, averaging, members and recipe."""
+"""The parts of a run card: what it says about files, data, optimizer, averaging, members and recipe."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +13,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Part(BaseModel):
+    """A frozen part of a card that refuses fields it does not know."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -22,93 +24,106 @@ class FileCard(Part):
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     """Its name beside the card."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """Its hash; a file with another one is refused."""
+    """Its SHA-256 hash; a file with another one is refused."""
 
 
 class DataCard(Part):
     """The captions and codes to train on."""
 
     train: str
-    """A folder beside the card, or `hf://datasets/owner/name/folder`."""
+    """Training data: a folder beside the card, or `hf://datasets/owner/name/folder`."""
     held_out: str
     """The same for pictures that are never trained on."""
     revision: str | None = None
-    """Commit of the data set on the Hub."""
+    """Commit of the data set on the Hub; without it, the newest. Name one, so that all peers see the same data."""
     format: CodesFormat
-    """What the codes are; files that say otherwise are refused."""
+    """What the codes mean; files that say otherwise are refused."""
 
 
 class OptimizerCard(Part):
-    """The LAMB optimizer and its schedule."""
+    """The LAMB optimizer (arXiv:1904.00962) and its schedule."""
 
     lr: float = Field(gt=0)
+    """Learning rate at the end of the warm-up. Lower it if the loss rises or jumps."""
     warmup_epochs: int = Field(ge=0)
+    """Epochs in which the learning rate rises from 0. Raise it if the loss jumps early in the run."""
     total_epochs: Positive
+    """Epochs after which the learning rate has fallen to 0 and the run is complete."""
     betas: tuple[float, float] = (0.9, 0.96)
+    """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
+    """Added to the root of the mean square, so that no parameter's update is divided by 0."""
     weight_decay: float = Field(default=0.045, ge=0)
+    """Multiple of each matrix that joins its update before LAMB scales it; biases, norms and scales do not decay."""
     max_grad_norm: float = Field(default=4.0, gt=0)
+    """Norm to which larger gradients are scaled down. Lower it if single batches make the loss jump."""
     max_weight_norm: float = Field(default=10_000.0, gt=0)
+    """Norm of a tensor above which LAMB's steps no longer grow with it."""
     bits: Literal[8, 32] = 8
+    """Bits of each number of the optimizer's statistics: 8 need a quarter of the memory of 32, which are exact."""
 
 
 class AveragingCard(Part):
     """When and how peers average."""
 
     target_batch_size: Positive
-    """Samples over all peers that make one epoch, which is one optimizer step."""
+    """Samples over all peers that make one epoch, which is one optimizer step. Raise it if averaging takes much of an
+    epoch."""
     matchmaking_s: float = Field(gt=0)
-    """Seconds in which peers find each other before a round. Raise if rounds often lack peers."""
+    """Seconds in which peers find each other before a round. Raise it if rounds often lack peers."""
     timeout_s: float = Field(gt=0)
-    """Seconds after which a round that hangs is given up."""
+    """Seconds after which a round that hangs is given up; a peer that is silent for half of them is left out. Raise it
+    if slow links make rounds fail."""
     state_every: Positive = 5
-    """Epochs between averaging the parameters themselves."""
+    """Epochs between averages of the parameters themselves. Lower it if peers often miss rounds and drift apart."""
     delayed: Literal[False, "step", "averaging"] = "step"
-    """What a peer does not wait for, but computes on: the optimizer's step (as in the paper), the averaging of
-    gradients too, or neither. With "averaging", updates come late by as much of an epoch as averaging takes, at most
-    all of it: choose it where that is much, with a smaller `lr`."""
+    """What a peer does not wait for while it computes on: the optimizer's step (as in the paper), the averaging of
+    gradients too, or nothing. With "averaging", updates come late by the part of an epoch that averaging takes. Choose
+    it, with a smaller `lr`, where that part is large."""
     strategy: Literal["gradients", "local"] = "gradients"
     """What peers average in each epoch: their gradients, or how far each has come by steps of its own (DiLoCo,
-    arXiv:2311.08105). "local" sends as much an epoch, and allows epochs of many more samples."""
+    arXiv:2311.08105). "local" sends as much in an epoch, and allows epochs of many more samples."""
     outer_lr: float = Field(default=0.7, gt=0)
-    """Of the common step, with "local": 1 goes to the average of the peers, with the momentum beyond."""
+    """Learning rate of the outer step of "local": 1 moves to the peers' average; momentum may go past it."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Nesterov's, of the common step, with "local"."""
+    """Nesterov momentum of the outer step of "local"."""
     eight_bit_from: Positive = 2**16
     """Tensors with at least this many elements travel in 8 bits a value, smaller ones in 16."""
     part_bytes: Positive = 2**19
-    """Of the messages that tensors are cut into. 2**19 is what plain hivemind's peers use; 2**17 is quicker where round
-    trips take 50 ms or more (`python benchmarks/averaging.py`)."""
+    """Bytes of the messages that tensors are cut into. 2**19 is what plain hivemind's peers use; 2**17 is quicker where
+    round trips take 50 ms or more (`python benchmarks/averaging.py`)."""
     rule: Literal["mean", "centered_clip", "coordinate_median", "trimmed_mean"] = "mean"
     """How gradients and parameters of several peers become one. All but the mean withstand some liars, and give slow
-    peers, whose gradients are noisier, less of a say than their samples would; see docs/threats.md."""
+    peers, whose gradients are noisier, less weight than their samples would; see docs/threats.md."""
     reducers: Literal["all", "members", "vouched"] = "all"
-    """Who averages parts for the others, and gives newcomers the state; such a peer could lie about them. `vouched`
-    wants a few peers of the organiser's with much bandwidth."""
+    """Who averages parts for the others and gives newcomers the state: such a peer could lie about them. `vouched`
+    needs a few peers of the organiser's with much bandwidth."""
     audits: float = Field(default=1.0, ge=0)
-    """How many parts of a round are averaged a second time by another peer, which compares."""
+    """How many parts of a round, on average, another peer averages a second time and compares. Raise it if reducers are
+    strangers."""
 
 
 class MembersCard(Part):
-    """Who may take part: peers that show a token which the authority has signed."""
+    """Who may take part: peers that show an access token which the authority has signed."""
 
     authority: str = Field(pattern=r"^[A-Za-z0-9+/]{43}=$")
     """The authority's public key."""
     max_peers: Positive = 4
-    """How many peers of one user take part at a time."""
+    """How many peers of one user may take part at a time."""
     max_share: float = Field(default=0.5, gt=0, le=1)
-    """How much of an average one user's gradients make at most, where there are others."""
+    """Largest share of an average that one user's gradients make, where there are other users."""
 
 
 class RecipeCard(Part):
     """What is done to a batch before training on it."""
 
     code_corruption: Share = 0.0
-    """Share of the codes shown that are replaced by random ones."""
+    """Share of the codes shown that are replaced by random ones. Raise it if drawings fall apart after a first wrong
+    code."""
     caption_dropout: Share = 0.0
-    """Share of captions left out, for guided sampling."""
+    """Share of captions left out. Guided drawing needs it to be above 0."""
 
 
 def file_card(path: Path) -> FileCard:
-    """Return the entry of a file in a card."""
+    """Return a file's entry for a card: its name and its hash."""
     return FileCard(name=path.name, sha256=sha256_of(path))

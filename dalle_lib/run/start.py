@@ -1,4 +1,4 @@
-"""What training in a run starts from, inside a swarm or outside one: the model, and a stream of batches."""
+"""What training in a run starts from, inside a swarm or outside one: the model and a stream of batches."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,10 @@ from dalle_lib.streaming.batches import Batch, training_batches
 
 
 def initial_model(card: RunCard) -> DALLE:
-    """Return the model that the run starts from: its checkpoint, or random weights that are equal on all peers."""
+    """Return the model that the run starts from: its checkpoint, or random weights that are equal on all peers.
+
+    Raises ValueError if the checkpoint is not the one that the card names, or holds another model.
+    """
     if card.checkpoint is not None:
         return load_model(card.path(card.checkpoint), card.model)
     with torch.random.fork_rng():
@@ -23,7 +26,8 @@ def initial_model(card: RunCard) -> DALLE:
 def batches_of(card: RunCard, batch_size: int, seed: int) -> Iterator[Batch]:
     """Return an endless stream of the run's training batches; peers with different seeds see different orders.
 
-    `seed` also decides which captions are dropped and which codes are corrupted, where the card's recipe asks for it.
+    `seed` also decides which captions are left out and which codes are corrupted, as the card's recipe asks. Raises
+    ValueError if the data cannot be read, or hold other codes than the card says.
     """
     codes = stream_codes(
         card.data_source(card.data.train),

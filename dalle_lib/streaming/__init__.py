@@ -1,4 +1,4 @@
-"""Captions and codes as an endless stream, and text as blocks of tokens."""
+"""Captions and codes as an endless stream, and text as blocks of text tokens."""
 
 from dalle_lib.streaming.codes import CodeRow, CodesFormat, CodeStream, read_codes, stream_codes, write_codes
 from dalle_lib.streaming.text import TEXT, TEXT_MODEL, TextStream, stream_text

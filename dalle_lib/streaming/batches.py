@@ -1,4 +1,4 @@
-"""Rows as batches that a model trains on."""
+"""Batches that a model trains on, made from rows of captions and codes."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,18 +15,21 @@ from dalle_lib.streaming.tokenizer import CaptionTokenizer
 
 @dataclass(frozen=True)
 class Batch:
-    """Captions as ids, the codes to predict, and the codes to show while predicting."""
+    """Captions and codes of some pictures, as a model takes them."""
 
     text: Int[Tensor, "batch text"]
+    """Ids of the captions."""
     codes: Int[Tensor, "batch codes"]
+    """Codes to predict."""
     input_codes: Int[Tensor, "batch codes"]
+    """Codes that the model is shown while it predicts the next."""
 
     def __len__(self) -> int:
         return len(self.text)
 
 
 def to_batch(rows: list[CodeRow], tokenizer: CaptionTokenizer) -> Batch:
-    """Return `rows` as one batch, as they are."""
+    """Return `rows` as one batch, with nothing left out or corrupted."""
     codes = torch.from_numpy(np.stack([row.codes for row in rows]))
     return Batch(tokenizer([row.caption for row in rows]), codes, codes)
 
@@ -41,10 +44,11 @@ def training_batches(
     caption_dropout: float,
     seed: int,
 ) -> Iterator[Batch]:
-    """Return batches of `batch_size` rows, endless if `rows` is.
+    """Yield batches of `batch_size` rows; the last is smaller if `rows` ends.
 
-    `code_corruption` of the shown codes are replaced by random ones, so that the model learns to go on from its own
-    mistakes; `caption_dropout` of the captions become id 0 throughout, which guided sampling draws against.
+    `code_corruption` is the share of shown codes that are replaced by random ones below `codebook_size`, so that the
+    model learns to go on from its own mistakes. `caption_dropout` is the share of captions whose ids all become 0, so
+    that guided drawing has a model without a caption to push away from (arXiv:2207.12598).
     """
     random = torch.Generator().manual_seed(seed)
     rows = iter(rows)

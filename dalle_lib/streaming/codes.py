@@ -1,7 +1,7 @@
 """Files of captions and codes, and an endless shuffled stream of their rows.
 
 A file is Parquet, compressed with Brotli, with the columns `caption` (string) and `codes` (little-endian uint16 of
-one picture, row by row). Its metadata says what the codes mean, so that a run refuses codes of another VQ-GAN.
+one picture, row by row). Its metadata says what the codes mean, so a run can refuse those of another VQ-GAN.
 """
 
 import json
@@ -22,18 +22,19 @@ logger = logging.getLogger(__name__)
 _METADATA_KEY = b"dalle_lib.codes"
 _DTYPE = np.dtype("<u2")
 _ATTEMPTS = 8
+"""How often the network may fail in one place before the stream does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodesFormat:
-    """What the codes of a file are."""
+    """What the codes of a file mean."""
 
     grid: int
-    """Side of the square of codes of a picture."""
+    """Codes on a side of a picture."""
     codebook_size: int
-    """Codes run from 0 to this, exclusive."""
+    """Number of different codes; they run from 0 to one less."""
     vqgan_sha256: str
-    """Hash of the VQ-GAN's weights file: codes mean nothing without it."""
+    """Hash of the file of the VQ-GAN that made the codes and alone can show them."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,14 @@ class CodeRow:
 
     caption: str
     codes: np.ndarray
-    """[grid x grid] int64."""
+    """int64 codes of shape [grid x grid], row by row."""
 
 
 def write_codes(file: str | Path, rows: list[CodeRow], codes_format: CodesFormat, rows_per_group: int = 1000) -> None:
-    """Write `rows` to a Parquet file whose metadata holds `codes_format`."""
+    """Write `rows` to a Parquet file whose metadata holds `codes_format`, in groups of `rows_per_group`.
+
+    A reader holds one group in memory, and a damaged one is lost whole.
+    """
     columns = {
         "caption": pa.array([row.caption for row in rows], pa.string()),
         "codes": pa.array([row.codes.astype(_DTYPE).tobytes() for row in rows], pa.binary()),
@@ -56,7 +60,10 @@ def write_codes(file: str | Path, rows: list[CodeRow], codes_format: CodesFormat
 
 
 def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
-    """Return all rows of a local file in their order; bad ones are left out."""
+    """Return all rows of a local file in their order, without those that are not what its metadata promises.
+
+    Raises ValueError if the file does not say what its codes mean, or says something else than `expected`.
+    """
     with open(file, "rb") as handle:
         parquet = _open(handle, str(file), expected)
         codes_format = _format_of(parquet, str(file))
@@ -65,10 +72,11 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
 
 
 class CodeStream:
-    """Endless rows of `files` in an order that `seed` decides: files, row groups and rows within one are shuffled.
+    """Endless rows of `files` in an order that `seed` decides: files, row groups and rows within each are shuffled.
 
-    A row that is not what the file's metadata promises is dropped and counted in `bad_rows`; a row group that cannot
-    be read is skipped and counted in `bad_groups`. Raises ValueError if nothing readable is left.
+    A row that is not what its file's metadata promises is dropped and counted in `bad_rows`; a row group that cannot
+    be read is skipped and counted in `bad_groups`. Iteration raises ValueError if a whole pass finds no readable row,
+    or if a file's codes are not what `expected` says.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class CodeStream:
             if good == 0:
                 raise ValueError(
                     f"no readable row in {self.files[0]} and {len(self.files) - 1} other files: {self.bad_rows} bad "
-                    f"rows, {self.bad_groups} bad row groups. Were they made by dalle_lib.streaming.write_codes?"
+                    f"rows, {self.bad_groups} bad row groups. Were they written by dalle_lib.streaming.write_codes?"
                 )
 
     def _rows_of(self, file: str, order: random.Random) -> Iterator[CodeRow]:
@@ -130,8 +138,9 @@ def stream_codes(
 ) -> CodeStream:
     """Return the endless stream of a data set: a file, a folder, or `hf://datasets/owner/name[/folder]` on the Hub.
 
-    `token` reads what is private there; without it, huggingface_hub looks for one. Raises ValueError if `source` cannot
-    be read or holds no Parquet file, or if its codes are not what `expected` says.
+    `revision` is a commit, branch or tag on the Hub, main if None. `token` is a Hub token that reads what is private
+    there; without it, huggingface_hub looks for one. Raises ValueError if `source` cannot be read or holds no Parquet
+    file; codes that are not what `expected` says are refused while the stream is read.
     """
     if not source.startswith("hf://"):
         path = Path(source)
@@ -143,14 +152,14 @@ def stream_codes(
     from huggingface_hub import HfFileSystem
     from huggingface_hub.errors import HfHubHTTPError
 
-    # Not from the cache of file systems, which would keep the token, and listings, for the rest of the process.
+    # The cache of file systems would keep the Hub token, and lists of files, for the rest of the process.
     hub = HfFileSystem(token=token, skip_instance_cache=True)
     try:
         files = _retry(lambda: hub.glob(f"{source.removesuffix('/')}/**/*.parquet", revision=revision), source)
     except (FileNotFoundError, HfHubHTTPError) as error:
         raise ValueError(
             f"{source} cannot be read at revision {revision or 'main'}. Is the name right? A private data set needs a "
-            f"Hugging Face token that can read it. {type(error).__name__}: {error}"
+            f"Hub token that can read it. {type(error).__name__}: {error}"
         ) from error
     if not files:
         raise ValueError(f"expected Parquet files in {source} at revision {revision or 'main'}, but found none.")
@@ -169,11 +178,12 @@ def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.Parquet
 def _format_of(parquet: pq.ParquetFile, file: str) -> CodesFormat:
     metadata = parquet.schema_arrow.metadata or {}
     if _METADATA_KEY not in metadata:
-        raise ValueError(f"{file} does not say what its codes are: write it with dalle_lib.streaming.write_codes.")
+        raise ValueError(f"{file} does not say what its codes mean: write it with dalle_lib.streaming.write_codes.")
     return CodesFormat(**json.loads(metadata[_METADATA_KEY]))
 
 
 def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:
+    """Return a row of a file, or None if it is not what the file's metadata promises."""
     caption, raw = row.get("caption"), row.get("codes")
     if not isinstance(caption, str) or not isinstance(raw, bytes):
         return None
@@ -184,7 +194,7 @@ def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:
 
 
 def _retry(action: Callable, what: str):
-    """Return `action()`, tried again with growing delays while the network fails; other errors pass at once."""
+    """Return `action()`, tried again with growing delays while the network fails; other errors are raised at once."""
     from huggingface_hub.errors import HfHubHTTPError
 
     from dalle_lib.hub_http import httpx

@@ -1,4 +1,4 @@
-"""Captions as token ids."""
+"""Captions as ids of text tokens."""
 
 from pathlib import Path
 
@@ -8,13 +8,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 PADDING_ID = 1
-"""Pads captions, as T5's end token does in the published run; id 0 is kept for "no caption"."""
+"""Fills up short captions; it is T5's end of text, as in the published run. Id 0 is kept for "no caption"."""
 
 
 class CaptionTokenizer:
-    """Turns captions into ids of one length: no special tokens, cut at `text_length`, padded with `PADDING_ID`."""
+    """Turns captions into ids of one length: cut at `text_length` or padded with `PADDING_ID`, without special ids."""
 
     def __init__(self, file: str | Path, text_length: int) -> None:
+        """Load a file of the `tokenizers` library, such as T5's tokenizer.json."""
         self.text_length = text_length
         self._tokenizer = Tokenizer.from_file(str(file))
         self._tokenizer.no_truncation()
@@ -22,11 +23,11 @@ class CaptionTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, special ones included."""
+        """Number of ids, including special ones."""
         return self._tokenizer.get_vocab_size()
 
     def __call__(self, captions: list[str]) -> Int[Tensor, "batch text"]:
-        """Return the ids of each caption."""
+        """Return the ids of each caption, int64 on the CPU; `text` is `text_length`."""
         ids = torch.full((len(captions), self.text_length), PADDING_ID)
         for row, encoding in zip(ids, self._tokenizer.encode_batch(captions, add_special_tokens=False), strict=True):
             kept = encoding.ids[: self.text_length]

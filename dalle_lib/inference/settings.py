@@ -1,0 +1,28 @@
+"""How candidates are drawn. Imports nothing heavy, because the command line takes its options from here."""
+
+import secrets
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How candidates are drawn, code by code."""
+
+    top_k: int = 256
+    """Draw each code among this many of the likeliest; 0 allows all. Lower it if pictures fall apart."""
+    top_p: float = 1.0
+    """Draw each code among the likeliest that together reach this probability; 0 takes the likeliest alone."""
+    temperature: float = 1.0
+    """Below 1 for safer pictures, above 1 for bolder ones. Raise it if all candidates look alike."""
+    guidance: float | None = None
+    """How strongly the prompt pulls; 1 is the model as it is and takes half the time. None takes what suits the run."""
+    seed: int | None = None
+    """The same seed and settings give the same pictures on one kind of device. None makes one up and tells it."""
+
+    def completed(self, guidance: float) -> "Settings":
+        """Return settings that leave nothing open: this `guidance` and a made-up seed where None stood."""
+        return replace(
+            self,
+            guidance=guidance if self.guidance is None else self.guidance,
+            seed=secrets.randbelow(2**31) if self.seed is None else self.seed,
+        )

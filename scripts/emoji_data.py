@@ -1,0 +1,84 @@
+"""The stage `data` of build_emoji.py: tokenizer, codes and cards of both runs; and what all stages know of the runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from emoji_pictures import make_pictures, pixels_of
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from dalle_lib.files import sha256_of
+from dalle_lib.model import ModelConfig
+from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card
+from dalle_lib.streaming import CodeRow, CodesFormat, write_codes
+from dalle_lib.streaming.tokenizer import PADDING_ID
+from dalle_lib.vqgan import load_vqgan
+
+ASSETS = Path("dalle_lib/assets")
+LARGE, SMALL = "emoji", "emoji-mini"
+"""Names of the runs."""
+SIZES = ModelConfig.emoji()
+
+
+def single_thread() -> None:
+    """Compute with one thread, so that numbers are added in the same order on all machines, from a fixed seed."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@dataclass
+class Data:
+    """Make the tokenizer, the codes and captions of both sets, and their run cards, still without checkpoints."""
+
+    out: Path = ASSETS
+
+    def run(self) -> None:
+        """Write tokenizer.json, the cards, and a folder of codes for each split of each set."""
+        pictures = make_pictures()
+        vqgan = load_vqgan(self.out / "vqgan.safetensors")
+        codes = vqgan.encode(pixels_of(pictures))
+        codes_format = CodesFormat(
+            grid=SIZES.grid, codebook_size=SIZES.image_vocab, vqgan_sha256=sha256_of(self.out / "vqgan.safetensors")
+        )
+        tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], SIZES.text_vocab)
+        tokenizer.save(str(self.out / "tokenizer.json"))
+        longest = max(len(tokenizer.encode(p.caption, add_special_tokens=False).ids) for p in pictures)
+        print(f"tokenizer: {tokenizer.get_vocab_size()} ids, longest caption {longest} text tokens")
+        for name in LARGE, SMALL:
+            for split, held_out in ("train", False), ("held_out", True):
+                rows = [
+                    CodeRow(picture.caption, row.numpy())
+                    for picture, row in zip(pictures, codes, strict=True)
+                    if picture.held_out == held_out and (picture.small or name == LARGE)
+                ]
+                folder = self.out / name / split
+                folder.mkdir(parents=True, exist_ok=True)
+                write_codes(folder / "codes.parquet", rows, codes_format)
+                print(f"{name}/{split}: {len(rows)} pictures")
+            make_card(self.out, name, codes_format).save(self.out, f"{name}.json")
+
+
+def make_tokenizer(captions: list[str], vocab: int) -> Tokenizer:
+    """Return a byte-pair tokenizer of lower-case words; 0 is "no caption", 1 end and padding, 2 any other."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    specials = ["<null>", "</s>", "<unk>"]
+    tokenizer.train_from_iterator(captions, trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", PADDING_ID)])
+    return tokenizer
+
+
+def make_card(out: Path, name: str, codes_format: CodesFormat) -> RunCard:
+    """Return the card of one run, whose files are in `out`."""
+    return RunCard(
+        name=name,
+        model=SIZES,
+        data=DataCard(train=f"{name}/train", held_out=f"{name}/held_out", format=codes_format),
+        tokenizer=file_card(out / "tokenizer.json"),
+        vqgan=file_card(out / "vqgan.safetensors"),
+        clip="clip",
+        optimizer=OptimizerCard(lr=1e-2, warmup_epochs=5, total_epochs=60),
+        averaging=AveragingCard(target_batch_size=192, matchmaking_s=3, timeout_s=20),
+        recipe=RecipeCard(code_corruption=0.15, caption_dropout=0.1),
+    ).in_folder(out)
