@@ -22,9 +22,10 @@ from hivemind.utils.crypto import RSAPrivateKey
 from dalle_lib.auth import Identity, publish_token
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import averagers, codec
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
-from dalle_lib.swarm.averaging.reducing import Runner
+from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import log_to
 from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN, Membership
 from dalle_lib.swarm.process.events import EventLog

@@ -14,8 +14,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Runner
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
-from dalle_lib.swarm.averaging.reducing import RESULT_BOUND, Reducer, Runner
+from dalle_lib.swarm.averaging.reducing import Reducer
 
 STEP_SAMPLES, STEPS_PER_EPOCH = 16, 3
 """Of each peer, about."""
@@ -194,9 +195,7 @@ class LyingReducer(Reducer):
 class LyingRunner(Runner):
     """An all-reduce whose own parts are reduced by a liar."""
 
-    def __init__(self, **kwargs) -> None:
-        super().__init__(**kwargs)
-        self.tensor_part_reducer.__class__ = LyingReducer
+    reducer_type = LyingReducer
 
 
 LIARS = {"reversed": Reverses, "sign flip": FlipsSigns, "noise": SendsNoise, "NaN": SendsNaN, "weight": ClaimsMuch}

@@ -21,7 +21,8 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
 from dalle_lib.swarm.averaging.matchmaking import introductions
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.events import EventLog

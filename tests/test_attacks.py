@@ -13,7 +13,7 @@ from attacks import A_LITTLE, REDUCER
 
 from dalle_lib.aggregation import FAR, RULES, capped, without_far
 from dalle_lib.auth import Role
-from dalle_lib.swarm.averaging.reducing import MOST_WEIGHT, combine
+from dalle_lib.swarm.averaging.reducing import MAX_WEIGHT, combine
 from dalle_lib.swarm.averaging.trust import Trust
 
 RUNS = 3
@@ -154,7 +154,7 @@ def test_slow_peers_count_for_less_than_their_samples_with_rules_that_outvote(ru
     shares = []
     for _ in range(30):
         noise = torch.randn(7, 4096) / samples.sqrt()[:, None]
-        merged = RULES[rule](noise, samples if rule == "mean" else capped(samples, MOST_WEIGHT))
+        merged = RULES[rule](noise, samples if rule == "mean" else capped(samples, MAX_WEIGHT))
         shares.append((noise @ merged) / noise.square().sum(1))
     fast, slow = (float(share.mean()) for share in torch.stack(shares).mean(0).split([5, 2]))
     fair = 12 / float(samples.sum())

@@ -13,8 +13,8 @@ from one_hot import one_hot_card
 from dalle_lib.optimizer import linear_warmup_schedule
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.local_updates import LocalUpdateOptimizer
-from dalle_lib.swarm.averaging.optimizer import shared_options
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.peer.build import shared_options
 
 STEPS, BATCH = 4, 64
 

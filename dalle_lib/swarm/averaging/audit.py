@@ -1,8 +1,8 @@
-"""Reducing a few parts a second time, by another peer, so that a reducer that lies is seen.
+"""Audits: another peer reduces a few parts a second time, so that a reducer that lies is reported.
 
-Whatever the rule, a reducer could answer anything about its parts. So now and then a peer chooses, secretly and before
-the round, one part of another reducer; after the round it asks all senders for what they sent, reduces it itself, and
-compares. The reducer cannot know which part that will be.
+Whatever the rule, a reducer could answer anything about its parts. In some rounds a peer therefore chooses, secretly
+and before the round, one part of another reducer. After the round it asks all senders for the part they sent, reduces
+it itself, and compares. The reducer cannot know which part that will be.
 """
 
 import asyncio
@@ -18,17 +18,20 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from torch import Tensor
 
 from dalle_lib.aggregation import part_problem, weight_problem
-from dalle_lib.swarm.averaging.reducing import Runner, Tell, combine
+from dalle_lib.swarm.averaging.all_reduce import Runner, Tell
+from dalle_lib.swarm.averaging.reducing import combine
 from dalle_lib.swarm.averaging.trust import Trust
 
 logger = logging.getLogger(__name__)
 
 TOLERANCE = 0.1
-"""Of our own part and of the average together: what 8 bits may lose on their ways, with room to spare."""
+"""Largest difference that is no lie, as a share of the norms of our own part and of the average together. It is a few
+times what 8 bits lose on the way to a reducer and back."""
 PATIENCE_S = 10.0
+"""Seconds in which all senders must have answered, or the part is not checked."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evidence:
     """What a peer sent in a round, kept until the next one."""
 
@@ -37,18 +40,31 @@ class Evidence:
     """What it reduced itself, which it sent to nobody."""
 
 
+@dataclass(frozen=True)
+class Check:
+    """One part of another reducer, which this peer reduces again after the round."""
+
+    runner: Runner
+    reducer: int
+    """Index of the reducer in the group."""
+    part: int
+    """Index of the part among the reducer's."""
+    average: asyncio.Future[Tensor]
+    """The reducer's answer."""
+
+
 class Auditor:
-    """What one averager knows of its last round, for others to check, and its own check."""
+    """What an averager keeps of its last round, so that others can check it, and its own check of another reducer."""
 
     def __init__(self, trust: Trust) -> None:
         self.trust = trust
         self.evidence: Evidence | None = None
 
-    def begin(self, runner: Runner) -> None:
-        """Keep what this round sends, and choose what to check, if anything."""
+    def begin(self, runner: Runner) -> Check | None:
+        """Start to keep what this round sends, and return what to check after it, if anything. Call it in the loop."""
         self.evidence = None
         if not self.trust.audits:
-            return
+            return None
         self.evidence = Evidence(runner, [part.clone() for part in runner.parts_for_local_averaging])
         own = runner.ordered_peer_ids.index(runner.peer_id)
         counts = runner.tensor_part_container.num_parts_by_peer
@@ -57,10 +73,16 @@ class Auditor:
         auditors = sum(mode is AveragingMode.NODE for mode in runner.modes)
         if others and is_reducer and len(runner.sender_peer_ids) > 2 and random.random() < self.trust.audits / auditors:
             reducer = random.choice(others)
-            runner.tensor_part_container.watched = reducer, random.randrange(counts[reducer])
+            part = random.randrange(counts[reducer])
+            return Check(runner, reducer, part, runner.tensor_part_container.watch(reducer, part))
+        return None
 
     def answer(self, request: averaging_pb2.AveragingData, asker: PeerID) -> averaging_pb2.AveragingData:
-        """Return what we sent to one reducer as one part, for a peer of the same round."""
+        """Return the part that we sent to one reducer, for a peer of the same round.
+
+        The request names them as (reducer, part) in the size of its tensor. Others, and peers that ask for a part that
+        does not exist, get a message with the code of their mistake.
+        """
         evidence = self.evidence
         if evidence is None or request.group_id != evidence.runner.group_id or asker not in evidence.runner:
             return averaging_pb2.AveragingData(code=averaging_pb2.BAD_GROUP_ID)
@@ -77,46 +99,53 @@ class Auditor:
             return parts.compress_own(evidence.own_parts[part], reducer, part)
         return parts.sent[reducer][part]
 
-    async def finish(self, runner: Runner, tell: Tell) -> None:
-        """Check the part that was chosen, and tell if it is not what its reducer said."""
-        parts = runner.tensor_part_container
-        if parts.watched is None or parts.seen is None:
+    async def finish(self, check: Check, tell: Tell) -> None:
+        """Reduce the chosen part again after the round, and report its reducer if the averages differ."""
+        if not check.average.done() or check.average.cancelled():
             return
-        reducer, part = parts.watched
+        runner, claimed_average = check.runner, check.average.result()
+        reducer = runner.ordered_peer_ids[check.reducer]
         try:
-            received = await asyncio.wait_for(self._collect(runner, reducer, part, tell), PATIENCE_S)
+            received = await asyncio.wait_for(self._collect(check, tell), PATIENCE_S)
         except Exception as error:
-            logger.info("part %d of %s could not be checked: %r", part, runner.ordered_peer_ids[reducer], error)
+            logger.info("part %d of %s could not be checked: %r", check.part, reducer, error)
             return
+        expected = await self._reduce_again(received, claimed_average.shape)
+        # The longest part is no measure: a second liar would only have to send a huge one.
+        allowed = TOLERANCE * float(received[runner.peer_id][0].norm() + expected.norm())
+        if (difference := float((claimed_average - expected).norm())) > allowed:
+            tell(
+                reducer,
+                f"its average of part {check.part} is not what {runner.peer_id} computes from the same peers' tensors: "
+                f"they differ by {difference:.3g}, and {allowed:.3g} is allowed. One of the two lies, or a third peer "
+                f"told them different things",
+            )
+
+    async def _reduce_again(self, received: dict[PeerID, tuple[Tensor, float]], shape: torch.Size) -> Tensor:
+        """Return the average of the parts that a reducer would not have refused."""
         usable = {
             sender: (tensor, weight)
             for sender, (tensor, weight) in received.items()
-            if not (part_problem(tensor, parts.seen.shape) or weight_problem(weight))
+            if not (part_problem(tensor, shape) or weight_problem(weight))
         }
         users = [self.trust.user_of(str(sender)) for sender in usable]
-        claimed = torch.tensor([weight for _, weight in usable.values()])
-        tensors = [tensor for tensor, _ in usable.values()]
-        loop = asyncio.get_running_loop()
-        expected, _ = await loop.run_in_executor(None, combine, tensors, claimed, users, self.trust)
-        # Not of the longest part: a second liar would only have to send a huge one.
-        allowed = TOLERANCE * float(received[runner.peer_id][0].norm() + expected.norm())
-        if (difference := float((parts.seen - expected).norm())) > allowed:
-            tell(
-                runner.ordered_peer_ids[reducer],
-                f"its average of part {part} is not what {runner.peer_id} computes from the same peers' tensors: they "
-                f"differ by {difference:.3g}, and {allowed:.3g} is allowed. One of the two lies, or a third told them "
-                f"different things",
-            )
+        tensors, claimed = zip(*usable.values(), strict=True)
+        average, _weights = await asyncio.get_running_loop().run_in_executor(
+            None, combine, tensors, torch.tensor(claimed), users, self.trust
+        )
+        return average
 
-    async def _collect(self, runner: Runner, reducer: int, part: int, tell: Tell) -> dict[PeerID, tuple[Tensor, float]]:
-        """Return what each sender says that it sent, with its weight; our own is as the reducer got it.
+    async def _collect(self, check: Check, tell: Tell) -> dict[PeerID, tuple[Tensor, float]]:
+        """Return the part that each sender says it sent, with its weight; our own is as the reducer got it.
 
-        Who does not answer is told of, or a liar could have none of his lies checked.
+        A peer that does not answer is reported, or a liar could keep its averages from being checked. Raises the error
+        of the first such peer.
         """
-        own = deserialize_torch_tensor(runner.tensor_part_container.sent[reducer][part])
+        runner = check.runner
+        own = deserialize_torch_tensor(runner.tensor_part_container.sent[check.reducer][check.part])
         received = {runner.peer_id: (own, runner.weight)}
         question = averaging_pb2.AveragingData(
-            group_id=runner.group_id, tensor_part=runtime_pb2.Tensor(size=[reducer, part])
+            group_id=runner.group_id, tensor_part=runtime_pb2.Tensor(size=[check.reducer, check.part])
         )
         others = [peer for peer in runner.sender_peer_ids if peer != runner.peer_id]
         stubs = map(runner._get_peer_stub, others)
@@ -129,7 +158,7 @@ class Auditor:
                     raise LookupError(f"it answered {averaging_pb2.MessageCode.Name(answer.code)}")
                 received[peer] = deserialize_torch_tensor(answer.tensor_part), answer.weight
             except Exception as error:
-                whose = runner.ordered_peer_ids[reducer]
+                whose = runner.ordered_peer_ids[check.reducer]
                 tell(peer, f"it does not say what it sent to {whose}, whose average cannot be checked: {error!r}")
                 raise
         return received

@@ -20,10 +20,10 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture
 from hivemind.utils.asyncio import achain, as_aiter
 
+from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.donors import ExpectedState, download
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking, introductions, with_role
-from dalle_lib.swarm.averaging.reducing import Runner
 from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
 from dalle_lib.swarm.averaging.trust import Introduction, Trust
@@ -149,13 +149,14 @@ class RunAverager(KeepsTasks):
             ordered_peer_ids=group_info.peer_ids,
             **kwargs,
         )
-        self.auditor.begin(runner)
+        check = self.auditor.begin(runner)
         self._running_groups[group_info.group_id].set_result(runner)
         index = 0
         async for update in runner:
             tensors[index].add_(update, alpha=self._averaging_alpha)
             index += 1
-        asyncio.create_task(self.auditor.finish(runner, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
+        if check is not None:
+            asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 
     def tell(self, peer: PeerID, what: str) -> None:
         """Note what went wrong with a peer; when nobody reads the notes, later ones are in the log alone."""

@@ -6,8 +6,9 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.local_updates import LocalUpdateOptimizer
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, shared_options
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.trust import Trust
 
 
@@ -50,3 +51,31 @@ def build_optimizer(
         outer_momentum=card.averaging.outer_momentum,
         **options,
     )
+
+
+def shared_options(card: RunCard, dht: hivemind.DHT, trust: Trust) -> dict:
+    """Return the options of a CollaborativeOptimizer that follow from a card, whatever is optimised."""
+    averaging = card.averaging
+    compression = codec.compression(averaging.eight_bit_from)
+    return {
+        "dht": dht,
+        "trust": trust,
+        "run_id": card.key,
+        "total_epochs": card.optimizer.total_epochs,
+        "target_batch_size": averaging.target_batch_size,
+        "offload_optimizer": True,
+        "delay_optimizer_step": bool(averaging.delayed),
+        "delay_grad_averaging": averaging.delayed == "averaging",
+        "average_state_every": averaging.state_every,
+        "part_bytes": averaging.part_bytes,
+        "matchmaking_time": averaging.matchmaking_s,
+        "averaging_timeout": averaging.timeout_s,
+        "next_chunk_timeout": averaging.timeout_s / 2,
+        "grad_compression": compression,
+        "state_averaging_compression": compression,
+        # By default hivemind reads the others' progress every 3 to 10 s: too seldom for short epochs.
+        "tracker_opts": {
+            "max_refresh_period": min(10.0, averaging.matchmaking_s),
+            "default_refresh_period": min(3.0, averaging.matchmaking_s / 3),
+        },
+    }

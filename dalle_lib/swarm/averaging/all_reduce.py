@@ -1,0 +1,221 @@
+"""A round within a group: each peer sends every reducer its parts, and checks the averages that come back.
+
+hivemind 1.1.12 believes any answer of a reducer, and does not say who failed, or whose tensors an average holds.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import numpy as np
+import torch
+from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
+from hivemind.averaging.partition import TensorPartContainer
+from hivemind.compression import CompressionInfo
+from hivemind.p2p import PeerID, StubBase
+from hivemind.proto import averaging_pb2, runtime_pb2
+from torch import Tensor
+
+from dalle_lib.aggregation import part_problem
+from dalle_lib.swarm.averaging.reducing import Reducer
+from dalle_lib.swarm.averaging.rounds import Counted
+from dalle_lib.swarm.averaging.trust import Trust
+
+Tell = Callable[[PeerID, str], None]
+"""Takes note of a peer, and of what was wrong with it."""
+RESULT_BOUND = 3.0
+"""The largest norm of an average that is believed, in multiples of the norm of this peer's own part."""
+
+
+def pack_weights(weights: Tensor) -> bytes:
+    """Return the bytes that tell a sender the weight of every sender in one part's average.
+
+    Layout: one float32 for each sender, little-endian, in the order of the group's senders. They travel in the field
+    `peer_id` of hivemind's `AveragingData`, which hivemind itself leaves empty in answers.
+    """
+    return weights.numpy().astype("<f4").tobytes()
+
+
+def unpack_weights(packed: bytes, senders: int) -> Tensor:
+    """Return the weights of shape (senders,) that `pack_weights` has packed.
+
+    Raises ValueError for another number of bytes, and for weights that are negative or not finite.
+    """
+    if len(packed) != 4 * senders:
+        raise ValueError(f"expected weights of {senders} senders in {4 * senders} bytes, but got {len(packed)} bytes")
+    weights = torch.from_numpy(np.frombuffer(packed, "<f4").astype(np.float32))
+    if not bool((weights.isfinite() & (weights >= 0)).all()):
+        raise ValueError(f"expected finite weights of at least 0, but got {weights.tolist()}")
+    return weights
+
+
+class Parts(TensorPartContainer):
+    """hivemind's container of a peer's parts, which refuses impossible averages and can keep the messages it sent."""
+
+    bytes_sent = 0
+    """Bytes of the parts that were sent to reducers."""
+
+    def __init__(self, *args, keeps_sent: bool, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.keeps_sent = keeps_sent
+        self.sent: list[list[runtime_pb2.Tensor]] = [[] for _ in range(self.group_size)]
+        """Messages sent to each reducer, in order; empty unless `keeps_sent`."""
+        self.infos: list[list[CompressionInfo]] = [
+            [info for _part, info in parts] for parts in self._input_parts_by_peer
+        ]
+        """How each part for each reducer is to be compressed."""
+        squares = sum(float(tensor.norm()) ** 2 for tensor in self.local_tensors)
+        self.typical = math.sqrt(squares / max(1, self.total_size))
+        """Root mean square of the values that this peer puts in."""
+        self._watched: dict[tuple[int, int], asyncio.Future[Tensor]] = {}
+
+    @classmethod
+    def instead_of(cls, made: TensorPartContainer, keeps_sent: bool) -> "Parts":
+        """Return a container of the same tensors with the same options as one that hivemind has made."""
+        names = ("compression", "part_size_bytes", "tensor_infos", "return_deltas", "prefetch")
+        options = {name: getattr(made, name) for name in names}
+        return cls(made.local_tensors, made.peer_fractions, **options, keeps_sent=keeps_sent)
+
+    def watch(self, peer_index: int, part_index: int) -> asyncio.Future[Tensor]:
+        """Return a future of the average that a reducer will give for one of its parts; cancelled if it fails."""
+        average = self._watched[peer_index, part_index] = asyncio.get_running_loop().create_future()
+        return average
+
+    async def iterate_input_parts_for(self, peer_index: int) -> AsyncIterator[runtime_pb2.Tensor]:
+        """Iterate over the messages for a reducer, counting their bytes and keeping them if that is asked for."""
+        async for message in super().iterate_input_parts_for(peer_index):
+            self.bytes_sent += message.ByteSize()
+            if self.keeps_sent:
+                self.sent[peer_index].append(message)
+            yield message
+
+    def compress_own(self, values: Tensor, peer_index: int, part_index: int) -> runtime_pb2.Tensor:
+        """Return the message that a part of this peer's own reducing would be, had it been sent."""
+        return self.compression.compress(values, self.infos[peer_index][part_index])
+
+    def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
+        """Take over a result, which is the average minus this peer's own part.
+
+        Raises AllreduceException for one of another shape, one that is not finite, or one too long to be an average.
+        """
+        own = self._input_parts_by_peer[peer_index][part_index][0]
+        if (problem := part_problem(part, own.shape)) is not None:
+            raise AllreduceException(problem)
+        longest = RESULT_BOUND * max(float(own.norm()), self.typical * math.sqrt(own.numel()))
+        average = own + part
+        if (length := float(average.norm())) > longest > 0:
+            raise AllreduceException(f"its average has norm {length:.3g}, and at most {longest:.3g} is believed")
+        watched = self._watched.get((peer_index, part_index))
+        if watched is not None and not watched.done():
+            watched.set_result(average)
+        super().register_processed_part(peer_index, part_index, part)
+
+    def register_failed_reducer(self, peer_index: int) -> None:
+        """Keep this peer's own values in the parts that a reducer has not given back."""
+        for (reducer, _part), average in self._watched.items():
+            if reducer == peer_index:
+                average.cancel()
+        super().register_failed_reducer(peer_index)
+
+
+class Runner(AllReduceRunner):
+    """hivemind's all-reduce with `Reducer` and `Parts`; it tells which peer failed, and why."""
+
+    reducer_type: type[Reducer] = Reducer
+
+    def __init__(self, *, trust: Trust, tell: Tell, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.tell = tell
+        place = self.ordered_peer_ids.index(self.peer_id)
+        self.tensor_part_container = Parts.instead_of(self.tensor_part_container, keeps_sent=trust.audits > 0)
+        self.parts_for_local_averaging = self.tensor_part_container.get_raw_input_parts(place)
+        # Otherwise hivemind's own reducer would warn, when it is dropped here, that nothing came.
+        self.tensor_part_reducer.num_senders = 0
+        senders = [str(peer) for peer in self.sender_peer_ids]
+        own = self.sender_peer_ids.index(self.peer_id) if self.peer_id in self.sender_peer_ids else None
+        shapes = tuple(part.shape for part in self.parts_for_local_averaging)
+        self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust)
+        self._weights_heard: list[Tensor] = []
+        self._not_understood: set[PeerID] = set()
+        self._bytes_answered = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of tensors that this peer has sent: its parts to reducers, and averages as a reducer."""
+        return self.tensor_part_container.bytes_sent + self._bytes_answered
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all reducers gave back all of their parts."""
+        return self.tensor_part_container.failed_size == 0
+
+    def counted(self) -> Counted:
+        """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
+        rows = [*self.tensor_part_reducer.weights, *self._weights_heard]
+        means = torch.stack(rows).mean(0) if rows else torch.full((len(self.sender_peer_ids),), math.nan)
+        return {str(peer): float(weight) for peer, weight in zip(self.sender_peer_ids, means, strict=True)}
+
+    async def run(self) -> AsyncIterator[Tensor]:
+        """Average, and iterate over the difference to add to each tensor, as hivemind does."""
+        async for update in super().run():
+            yield update
+        for sender in self.tensor_part_reducer.far:
+            self.tell(self.sender_peer_ids[sender], "its tensors did not count: they are far longer than the others'")
+
+    def _get_peer_stub(self, peer: PeerID) -> "_Listening":
+        expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
+        return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
+
+    def _hear(self, reducer: PeerID, packed: bytes) -> None:
+        """Note the weights in a part's average, as its reducer tells them; peers of plain hivemind tell none."""
+        if not packed or reducer in self._not_understood:
+            return
+        try:
+            self._weights_heard.append(unpack_weights(packed, len(self.sender_peer_ids)))
+        except ValueError as error:
+            self._not_understood.add(reducer)
+            self.tell(reducer, f"the weights that it tells cannot be used: {error}")
+
+    async def _accumulate_parts_streaming(self, stream, sender_index: int):
+        try:
+            rows = iter(self.tensor_part_reducer.weights)
+            async for message in super()._accumulate_parts_streaming(stream, sender_index):
+                self._bytes_answered += message.tensor_part.ByteSize()
+                message.peer_id = pack_weights(next(rows))
+                yield message
+        except Exception as error:
+            self.tell(self.sender_peer_ids[sender_index], f"its tensors were refused: {error or type(error).__name__}")
+            raise
+
+    async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        try:
+            await super()._communicate_with_peer(peer_id)
+        except Exception as error:
+            if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
+                self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
+            self.tell(peer_id, f"it did not reduce its parts: {error or type(error).__name__}")
+            raise
+
+
+class _Listening:
+    """The stub of a reducer, which hands on the packed weights and hangs up after the expected number of answers."""
+
+    def __init__(self, stub: StubBase, hear: Callable[[bytes], None], expected: int) -> None:
+        self._stub, self._hear, self._expected = stub, hear, expected
+
+    def __getattr__(self, name: str):
+        return getattr(self._stub, name)
+
+    async def rpc_aggregate_part(self, parts: AsyncIterator[averaging_pb2.AveragingData]):
+        """Return the averages of parts, as hivemind's stub does."""
+        return self._heard(await self._stub.rpc_aggregate_part(parts))
+
+    async def _heard(self, answers: AsyncIterator[averaging_pb2.AveragingData]):
+        count = 0
+        async with contextlib.aclosing(answers):
+            while count < self._expected and (answer := await anext(answers, None)) is not None:
+                self._hear(answer.peer_id)
+                yield answer
+                count += 1

@@ -1,0 +1,81 @@
+"""Rounds in which peers average their parameters: when one is due, and the one that runs."""
+
+import concurrent.futures
+import logging
+
+from hivemind.averaging.control import StepControl
+
+from dalle_lib.swarm.averaging.averagers import RunStateAverager
+from dalle_lib.swarm.averaging.rounds import Group
+from dalle_lib.swarm.averaging.trust import Introduction
+
+logger = logging.getLogger(__name__)
+
+
+class ParameterRounds:
+    """The plan for a peer's next round of averaging parameters, and the round in progress; one runs at a time.
+
+    A round goes through `plan` (an update was made after which parameters are to be averaged), `begin` (matchmaking
+    starts) and `collect` (its result reaches the model). Peers meet only within the epoch of the plan: parameters of
+    another epoch would take an update back, or bring it a second time.
+    """
+
+    due_after: int | None = None
+    """Epoch after whose update the next round begins; None while none is planned.
+
+    Set by the thread that averages gradients; cleared by the training thread.
+    """
+    pending: StepControl | None = None
+    """Handle of the round that has begun and is not collected.
+
+    Changed by the training thread alone; the thread that averages gradients may cancel the round.
+    """
+
+    def __init__(self, averager: RunStateAverager, every: int, timeout_s: float) -> None:
+        self.averager, self.every, self.timeout_s = averager, every, timeout_s
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a round has begun and is not over."""
+        return self.pending is not None and not self.pending.done()
+
+    def plan(self, epoch: int, is_urgent: bool) -> None:
+        """Plan a round after the update of `epoch`, if it is urgent or the last of `every` epochs."""
+        if is_urgent or (epoch + 1) % self.every == 0:
+            self.due_after = epoch
+
+    def begin(self, is_behind: bool, token: bytes) -> None:
+        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update."""
+        if self.due_after is None:
+            return
+        self.averager.introduction = Introduction(self.due_after, is_behind, token)
+        self.due_after = None
+        self.pending = self.averager.schedule_step(timeout=self.timeout_s)
+        self.pending.weight = float(not is_behind)
+        self.pending.allow_allreduce()
+
+    def give_up(self) -> None:
+        """Cancel a round that has found no group yet: an update is about to change the parameters."""
+        pending = self.pending  # the training thread may clear the attribute meanwhile
+        if pending is not None and not pending.began_allreduce and not pending.done():
+            pending.cancel()
+
+    def wait(self) -> None:
+        """Return when no round runs any more, or after `timeout_s`."""
+        concurrent.futures.wait([self.pending] if self.pending else [], self.timeout_s)
+
+    def collect(self) -> Group | None:
+        """Return the group of a round that is over, once; None if none is over, or it failed or was given up.
+
+        The averager then holds the average, which hivemind copies to the model at the next `state_averager.step`.
+        """
+        if self.pending is None or not self.pending.done():
+            return None
+        over, self.pending = self.pending, None
+        if over.cancelled():
+            return None
+        self.averager.finished_averaging_round.set()
+        if over.exception() is not None:
+            logger.warning("averaging parameters failed: %s", over.exception())
+            return None
+        return over.result()

@@ -1,0 +1,102 @@
+"""hivemind's optimizer, assembled from the kit's progress tracker and averagers."""
+
+import contextlib
+import queue
+import sys
+from functools import partial
+
+import hivemind
+from hivemind.utils.crypto import RSAPrivateKey
+
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
+from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.trust import Trust
+
+
+class RunOptimizer(hivemind.Optimizer):
+    """hivemind.Optimizer whose tracker and averagers are the kit's. What happens in an epoch is the subclass's part."""
+
+    averager_type: type[RunGradientAverager] = RunGradientAverager
+    """Class of the averager of gradients."""
+    _doubted: dict[str, str]
+    """The tracker's doubts that `problems` has returned already, by peer id; only the training thread uses it."""
+
+    def __init__(
+        self,
+        *,
+        dht: hivemind.DHT,
+        total_epochs: int,
+        trust: Trust,
+        private_key: RSAPrivateKey | None = None,
+        part_bytes: int = 2**19,
+        **kwargs,
+    ) -> None:
+        self.trust, self.total_epochs, self.private_key = trust, total_epochs, private_key
+        self._doubted = {}
+        averager_options = {"trust": trust, "part_size_bytes": part_bytes}
+        super().__init__(
+            dht=dht,
+            # If left out, it would stay None on a client's DHT, and crash at the first epoch.
+            client_mode=dht.client_mode,
+            average_state_every=sys.maxsize,  # hivemind averages no parameters itself: see ParameterRounds
+            grad_averager_factory=partial(self.averager_type, **averager_options, allow_state_sharing=False),
+            averager_opts=averager_options,
+            **kwargs,
+        )
+        self.state_averager.max_epoch = total_epochs
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        return self.opt.param_groups[0]["lr"]
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return what went wrong with other peers since the last call, as (peer id, what)."""
+        doubted = self.tracker.doubted
+        found = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
+        self._doubted = doubted
+        for averager in self.grad_averager, self.state_averager:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    found.append(averager.problems.get_nowait())
+        return found
+
+    @property
+    def _request_timeout_s(self) -> float:
+        """Seconds to wait for another peer's answer: with more, two that ask each other miss the round."""
+        return min(3.0, self.matchmaking_time / 2)
+
+    def _make_progress_tracker(self, target_batch_size: int, **kwargs) -> PlausibleProgress:
+        return PlausibleProgress(
+            dht=self.dht,
+            prefix=self.run_id,
+            target_batch_size=target_batch_size,
+            client_mode=self.client_mode,
+            status_loglevel=self.status_loglevel,
+            trust=self.trust,
+            total_epochs=self.total_epochs,
+            shortest_epoch_s=self.matchmaking_time,
+            private_key=self.private_key,
+            start=True,
+            **kwargs,
+        )
+
+    def _make_state_averager(self, **kwargs) -> RunStateAverager:
+        return RunStateAverager(
+            dht=self.dht,
+            prefix=f"{self.run_id}_state_averager",
+            min_matchmaking_time=self.matchmaking_time,
+            allreduce_timeout=self.allreduce_timeout,
+            next_chunk_timeout=self.next_chunk_timeout,
+            shutdown_timeout=self.shutdown_timeout,
+            offload_optimizer=self.offload_optimizer,
+            custom_gradients=self.offload_optimizer,
+            status_loglevel=self.status_loglevel,
+            client_mode=self.client_mode,
+            auxiliary=self.auxiliary,
+            start=True,
+            **{"request_timeout": self._request_timeout_s, **kwargs},
+        )
+
+    def _make_gradient_averager(self, factory, **kwargs) -> RunGradientAverager:
+        return super()._make_gradient_averager(factory, **{"request_timeout": self._request_timeout_s, **kwargs})

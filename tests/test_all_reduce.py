@@ -1,0 +1,92 @@
+"""What a peer believes of a reducer's answers: averages within bounds, and weights that can be read."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.p2p import PeerID
+
+from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
+
+
+@pytest.fixture
+def parts():
+    """What a peer puts into a round: sixteen values, half of them for a reducer that is not itself."""
+
+    async def made():
+        return Parts([torch.ones(8), torch.ones(8)], (8, 8), return_deltas=True, keeps_sent=True)
+
+    container = asyncio.run(made())
+    yield container
+    container.failed_size = 0  # or it warns when it is dropped
+
+
+@pytest.mark.parametrize("delta", [torch.full((8,), float("inf")), torch.ones(1), torch.full((8,), RESULT_BOUND)])
+def test_a_result_that_cannot_be_right_is_refused(parts, delta):
+    with pytest.raises(AllreduceException):
+        parts.register_processed_part(1, 0, delta)
+
+
+def test_a_result_within_bounds_is_taken(parts):
+    parts.register_processed_part(1, 0, torch.full((8,), 0.9 * (RESULT_BOUND - 1)))
+    assert len(parts._output_parts_by_peer[1]) == 1
+
+
+def test_a_watched_part_is_the_average_that_its_reducer_gives(parts):
+    async def average(delta: torch.Tensor) -> torch.Tensor:
+        watched = parts.watch(1, 0)
+        parts.register_processed_part(1, 0, delta)
+        return await asyncio.wait_for(watched, 10)
+
+    assert torch.equal(asyncio.run(average(torch.full((8,), 0.5))), torch.full((8,), 1.5))
+
+
+def test_a_reducer_that_fails_has_given_no_average_to_check(parts):
+    async def watched() -> asyncio.Future:
+        average = parts.watch(1, 0)
+        parts.register_failed_reducer(1)
+        return average
+
+    assert asyncio.run(watched()).cancelled()
+    assert torch.equal(parts._output_parts_by_peer[1][0], torch.zeros(8))
+
+
+def test_packed_weights_are_read_as_they_were():
+    weights = torch.tensor([0.0, 48.0, 0.1, 3e38, 1e-45])
+    assert torch.equal(unpack_weights(pack_weights(weights), 5), weights)
+
+
+def test_weights_travel_as_little_endian_float32_in_the_order_of_senders():
+    assert pack_weights(torch.tensor([1.0, -2.0])) == bytes([0, 0, 0x80, 0x3F, 0, 0, 0, 0xC0])
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")], [1.0, float("inf")], [1.0, -0.5]])
+def test_weights_that_no_honest_reducer_tells_are_refused(values):
+    with pytest.raises(ValueError, match="expected"):
+        unpack_weights(np.array(values, "<f4").tobytes(), 2)
+    with pytest.raises(ValueError, match="but got 7 bytes"):
+        unpack_weights(b"1234567", 2)
+
+
+def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
+    told, (ada, eve, stock) = [], map(PeerID, (b"ada", b"eve", b"stock"))
+    runner = SimpleNamespace(
+        sender_peer_ids=[ada, eve],
+        tensor_part_reducer=SimpleNamespace(weights=[torch.tensor([1.0, 3.0])]),
+        tell=lambda peer, what: told.append((peer, what)),
+        _weights_heard=[],
+        _not_understood=set(),
+    )
+    for reducer, packed in (
+        (stock, b""),
+        (ada, pack_weights(torch.tensor([3.0, 1.0]))),
+        (eve, b"123"),
+        (eve, pack_weights(torch.tensor([9.0, 9.0]))),
+    ):
+        Runner._hear(runner, reducer, packed)
+    assert [peer for peer, _ in told] == [eve]
+    assert "in 8 bytes, but got 3" in told[0][1]
+    assert Runner.counted(runner) == {str(ada): 2.0, str(eve): 2.0}
