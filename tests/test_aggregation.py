@@ -1,16 +1,13 @@
+"""The rules against the plain versions in their docstrings, and by what liars can and cannot do to them."""
+
 import math
 
 import pytest
 import torch
+from docstring_code import written_plainly
 
-from dalle_lib.aggregation import (
-    RULES,
-    capped,
-    centered_clip,
-    coordinate_median,
-    mean,
-    trimmed_mean,
-)
+from dalle_lib.aggregation import RULES, capped, centered_clip, coordinate_median, mean, trimmed_mean
+from dalle_lib.aggregation.middle import middle, sorted_rows
 
 ROBUST = [rule for name, rule in RULES.items() if name != "mean"]
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -24,45 +21,6 @@ def drawn(peers: int, values: int, seed: int = 0) -> tuple[torch.Tensor, torch.T
     return parts, torch.randint(1, 9, (peers,), generator=random).float()
 
 
-def naive_cut(column: list[float], weights: list[float], cut: float) -> float:
-    """Return the mean between `cut` and 1 - `cut` of the weight; both at a half give the median."""
-    total = sum(weights)
-    low, high, before, kept = cut * total, (1 - cut) * total, 0.0, []
-    for value, weight in sorted(zip(column, weights, strict=True)):
-        kept.append((value, max(0.0, min(before + weight, high) - max(before, low))))
-        before += weight
-    return sum(value * part for value, part in kept) / (high - low)
-
-
-def naive_median(column: list[float], weights: list[float]) -> float:
-    in_order = sorted(zip(column, weights, strict=True))
-    half, lower, upper = sum(weights) / 2, None, None
-    for place, (value, _) in enumerate(in_order):
-        before = sum(weight for _, weight in in_order[:place])
-        upto = before + in_order[place][1]
-        lower = value if lower is None and upto >= half else lower
-        upper = value if upper is None and upto > half else upper
-    return (lower + upper) / 2
-
-
-def naive_clip(parts: torch.Tensor, weights: torch.Tensor, radius: float) -> torch.Tensor:
-    """Return the centre as the paper writes it, one part after another in float64."""
-    parts, shares = parts.double(), weights.double() / weights.sum()
-    centre = columnwise(naive_median, parts, weights)
-    for _ in range(20):
-        pull = torch.zeros_like(centre)
-        for part, share in zip(parts, shares, strict=True):
-            offset = part - centre
-            pull += share * offset * min(1.0, radius / max(float(offset.norm()), 1e-300))
-        centre = centre + pull
-    return centre
-
-
-def columnwise(function, parts: torch.Tensor, weights: torch.Tensor, *args) -> torch.Tensor:
-    columns = parts.double().T.tolist()
-    return torch.tensor([function(column, weights.tolist(), *args) for column in columns], dtype=torch.float64)
-
-
 @pytest.mark.parametrize("peers", [2, 3, 7])
 def test_mean_counts_each_peer_by_its_weight(peers):
     parts, weights = drawn(peers, 5)
@@ -70,10 +28,13 @@ def test_mean_counts_each_peer_by_its_weight(peers):
     torch.testing.assert_close(mean(parts, weights).double(), expected, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("peers", [3, 4, 5, 6, 7, 8, 11, 16, 33])
+@pytest.mark.parametrize("peers", [2, 3, 4, 5, 6, 7, 8, 11, 16, 33])
 def test_coordinate_median_has_half_of_the_weight_on_each_side(peers):
     parts, weights = drawn(peers, 67)
-    assert torch.equal(coordinate_median(parts, weights).double(), columnwise(naive_median, parts, weights))
+    median = coordinate_median(parts, weights)
+    assert torch.equal(median, written_plainly(coordinate_median)(parts.double(), weights.double()).float())
+    if peers > 2:
+        torch.testing.assert_close(median, parts.repeat_interleave(weights.long(), dim=0).quantile(0.5, dim=0))
 
 
 @pytest.mark.parametrize("peers", [3, 4, 5, 8, 11])
@@ -82,13 +43,27 @@ def test_equal_weights_give_the_ordinary_median(peers):
     torch.testing.assert_close(coordinate_median(parts, torch.full((peers,), 0.3)), parts.quantile(0.5, dim=0))
 
 
-@pytest.mark.parametrize("cut", [0.2, 0.25, 0.4])
-@pytest.mark.parametrize("peers", [8, 11, 33])
+@pytest.mark.parametrize("cut", [0.0, 0.2, 0.25, 0.4, 0.5])
+@pytest.mark.parametrize("peers", [2, 3, 8, 11, 33])
 def test_trimmed_mean_leaves_out_its_share_at_both_ends(peers, cut):
     parts, weights = drawn(peers, 23)
-    least = float(weights.max() / weights.sum())
-    expected = columnwise(naive_cut, parts, weights, max(cut, least))
-    torch.testing.assert_close(trimmed_mean(parts, weights, cut).double(), expected, atol=1e-5, rtol=1e-5)
+    expected = written_plainly(trimmed_mean)(parts.double(), weights.double(), cut)
+    torch.testing.assert_close(trimmed_mean(parts, weights, cut).double(), expected.double(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.25, 0.4, 0.5])
+@pytest.mark.parametrize("peers", [3, 8, 11])
+def test_the_middle_is_what_sorting_each_value_gives(peers, cut):
+    parts, weights = drawn(peers, 29)
+    expected = written_plainly(middle)(parts, weights, cut).float()
+    torch.testing.assert_close(middle(parts, weights.double(), cut), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("peers", [1, 2, 5, 8, 13])
+def test_exchanges_of_rows_sort_every_column(peers):
+    values = torch.randn(peers, 37)
+    expected = written_plainly(sorted_rows)(values.clone())
+    assert torch.equal(torch.stack(sorted_rows(values)), torch.stack(expected))
 
 
 def test_trimmed_mean_of_few_peers_cuts_a_whole_one_at_each_end():
@@ -97,20 +72,20 @@ def test_trimmed_mean_of_few_peers_cuts_a_whole_one_at_each_end():
     torch.testing.assert_close(trimmed_mean(parts[1:], torch.ones(3)), torch.tensor([4.0, 5.0]))
 
 
-@pytest.mark.parametrize("peers", [3, 4, 7, 12])
-@pytest.mark.parametrize("radius", [0.3, 2.0, 9.0])
+@pytest.mark.parametrize("peers", [2, 3, 4, 7, 12])
+@pytest.mark.parametrize("radius", [0.3, 2.0, 9.0, None])
 def test_centered_clip_ends_where_the_papers_iteration_ends(peers, radius):
     parts, weights = drawn(peers, 19)
-    expected = naive_clip(parts, weights, radius)
+    expected = written_plainly(centered_clip)(parts.double(), weights.double(), radius).double()
     torch.testing.assert_close(centered_clip(parts, weights, radius).double(), expected, atol=2e-5, rtol=1e-5)
 
 
 def test_the_radius_is_the_weighted_median_of_the_distances_unless_given():
     parts, _ = drawn(5, 13)
     weights = torch.tensor([3.0, 1.0, 1.0, 1.0, 1.0])
-    distances = (parts - columnwise(naive_median, parts, weights)).norm(dim=1).tolist()
-    expected = naive_clip(parts, weights, naive_median(distances, weights.tolist()))
-    torch.testing.assert_close(centered_clip(parts, weights).double(), expected, atol=2e-5, rtol=1e-5)
+    distances = (parts - coordinate_median(parts, weights)).norm(dim=1)
+    radius = float(distances.repeat_interleave(weights.long()).median())
+    torch.testing.assert_close(centered_clip(parts, weights), centered_clip(parts, weights, radius))
 
 
 def test_centered_clip_without_a_bound_is_the_mean_and_with_none_is_the_median():
