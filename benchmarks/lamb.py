@@ -1,10 +1,10 @@
 """Is 8-bit LAMB quick, and how little memory does it take?
 
-Steps over one tensor of each shape in the paper's model with this kit's LAMB8bit; with LAMB that dequantises whole
-tensors, updates them and quantises them again, by bitsandbytes' kernels; and with LAMB in float32. All take turns, on
-one thread. Prints JSON: millions of parameters a second of processor time (figure), those of whole tensors (reference)
-and their ratio, medians of 9; bytes a parameter that the statistics take, alone and with what a step allocates at its
-highest moment; and the ratio of ours to float32's statistics. Needs bitsandbytes.
+Three optimizers step by turns, on one thread, over one tensor of each shape in the paper's model: this kit's LAMB8bit;
+LAMB that dequantises whole tensors, updates them and quantises them again, with bitsandbytes' kernels; and LAMB in
+float32. Prints JSON: millions of parameters per second of processor time of LAMB8bit (figure) and of whole tensors
+(reference) and their ratio, medians of 9; bytes per parameter of the statistics, alone and at the peak of a step; and
+the ratio of LAMB8bit's bytes to float32's statistics. Needs bitsandbytes.
 """
 
 import json
@@ -30,18 +30,18 @@ QUANTISED_FROM = 65536
 
 
 class Lamb32:
-    """LAMB as its formulas stand, over whole tensors."""
+    """LAMB in float32, written as its formulas are, over whole tensors."""
 
     def __init__(self, params: list[nn.Parameter]) -> None:
         self.params = params
         self.state = [self.store(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
 
     def store(self, first: Tensor, second: Tensor) -> list[Tensor]:
-        """Return what is kept of both statistics until the next step."""
+        """Return the tensors in which both statistics are kept until the next step."""
         return [first, second]
 
     def restore(self, kept: list[Tensor]) -> list[Tensor]:
-        """Return both statistics in float32."""
+        """Return both statistics in float32, from the tensors of `store`."""
         return kept
 
     @torch.no_grad()
@@ -64,12 +64,12 @@ class Lamb32:
 
 
 class Lamb8(Lamb32):
-    """The same with statistics in 8 bits: dequantise, update, requantise, whole tensors at a time."""
+    """LAMB with statistics in 8 bits: dequantises, updates and quantises whole tensors."""
 
     books = create_dynamic_map(signed=True), create_dynamic_map(signed=False)
 
     def store(self, first: Tensor, second: Tensor) -> list[Tensor]:
-        """Return codes and scales of both statistics; small ones as they are."""
+        """Return codes and scales of both statistics, or small statistics as they are."""
         if first.numel() < QUANTISED_FROM:
             return [first, second]
         (a, x), (b, y) = (
@@ -87,14 +87,14 @@ class Lamb8(Lamb32):
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return the processor time that `work` takes, which other jobs on the machine change little."""
+    """Return the processor time of `work`, which other jobs on the machine change little."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def memory(step: Callable[[], object], kept: list[Tensor], count: int) -> dict[str, float]:
-    """Return bytes a parameter: of the statistics, and with what a step allocates beside them."""
+    """Return bytes per parameter: of the statistics, and of them with all that a step allocates at its peak."""
     size = sum(tensor.nbytes for tensor in kept)
     with tempfile.TemporaryDirectory() as folder:
         return {"statistics": size / count, "at the peak of a step": (size + cpu_peak(step, Path(folder))) / count}

@@ -1,8 +1,8 @@
-"""A peer that learns to read digits together with others, or works against them.
+"""A peer that learns to read digits together with others, or attacks them.
 
-Started by tests/attack_swarm.py as `python attack_peer.py FOLDER`, with its settings in FOLDER/settings.json. It takes
-part in one scenario after another, each a run of its own, as standard input says: a line with the scenario, "go", and
-"stop". It tells what happens as events in FOLDER/<number of the scenario>.
+tests/attack_swarm.py starts it as `python attack_peer.py FOLDER`, with its settings in FOLDER/settings.json. It takes
+part in one scenario after another, each a run of its own. Three lines on standard input control a scenario: its
+settings, "go", and "stop". The peer writes what happens as events in FOLDER/<number of the scenario>.
 """
 
 import json
@@ -34,11 +34,11 @@ LEARNING_RATE = 2.0
 STOCK_CODECS = dict(serialization._BASE_COMPRESSION_TYPES)
 STEP_S = 0.15
 HASTE = {"request_timeout": 1.0, "part_size_bytes": 192}
-"""Parts so small that each reducer has one of these few parameters."""
+"""Parts so small that each reducer gets one, although the model has few parameters."""
 
 
 class QuickRounds:
-    """Put before an optimizer: a group that holds all begins at once."""
+    """Mix-in for an optimizer: a group that has all peers begins at once."""
 
     group: int
 
@@ -50,16 +50,16 @@ class QuickRounds:
 
 
 class NeverBehind:
-    """Put before an optimizer: whatever its lies do to itself, it does not ask the others for their parameters."""
+    """Mix-in for an optimizer: it never asks the others for their parameters, whatever its lies do to itself."""
 
     is_behind = property(lambda self: False, lambda self, value: None)
 
 
 def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool):
-    """Return the optimizer with which this peer takes part."""
+    """Return the optimizer of this peer in a scenario, connected to the others."""
     card = RunCard.load(scenario.card)
     trust = Trust.of(card)
-    if card.members is not None and (folder / TOKEN).exists():  # a stranger without one trusts everybody
+    if card.members is not None and (folder / TOKEN).exists():  # a stranger without an access token trusts everybody
         membership = Membership(card, folder)
         dht.add_validators(membership.validators())
         assert publish_token(dht, membership.authorizer.token, card.key)
@@ -85,7 +85,7 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
 
 
 def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT, is_honest: bool) -> None:
-    """Learn until the next line on standard input."""
+    """Learn from "go" to "stop" on standard input."""
     task.forget()
     optimizer, epoch = optimizer_of(scenario, task, folder, dht, is_honest), 0
     (folder / str(scenario.number)).mkdir()
@@ -105,15 +105,15 @@ def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT,
     for planned in optimizer.scheduled_grads, optimizer.scheduled_state:
         if planned is not None and not planned.done():
             planned.cancel()
-    optimizer.scheduled_grads = optimizer.scheduled_state = None  # or hivemind would cancel them again, and fail
-    # An averager that ends while its question to the hash table is on the way takes that process of hivemind's with it.
+    optimizer.scheduled_grads = optimizer.scheduled_state = None  # hivemind fails if it cancels them again
+    # An averager that ends while it waits for the hash table's answer ends the process of the hash table, too.
     time.sleep(1.0)
     optimizer.shutdown()
     events.write("left", epoch=epoch)
 
 
 def tell(optimizer: CollaborativeOptimizer, events: EventLog) -> None:
-    """Write what the optimizer tells of its rounds and of other peers."""
+    """Write what the optimizer reports of its rounds and of other peers."""
     while not optimizer.rounds.empty():
         done = optimizer.rounds.get()
         events.write(type(done).__name__, **vars(done))
@@ -122,7 +122,7 @@ def tell(optimizer: CollaborativeOptimizer, events: EventLog) -> None:
 
 
 def read_line() -> str:
-    """Return the next line on standard input and take no byte more, or "" at its end."""
+    """Return the next line on standard input, without reading beyond it; "" at the end of the input."""
     line = b""
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
         line += byte
@@ -130,9 +130,9 @@ def read_line() -> str:
 
 
 def main(folder: Path) -> None:
-    """Take part in what standard input asks for, until it ends."""
+    """Take part in the scenarios that come on standard input, until it ends."""
     settings = json.loads((folder / "settings.json").read_text())
-    # The hash table keeps the key that it first signs with, through all runs, hivemind's own among them.
+    # The hash table keeps the first key that it signs with through all runs, also in those of hivemind's own peers.
     RSAPrivateKey._process_wide_key = Identity.load_or_create(folder / IDENTITY).private_key
     log_to(folder / "peer.log")
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
-"""Swarms of tests/attack_peer.py: honest peers, and attackers, that take part in one run after another.
+"""Swarms of tests/attack_peer.py: honest peers and attackers that take part in one run after another.
 
-`python tests/attack_swarm.py --attacks "sign flip" reversed --rules centered_clip mean` prints what comes of them.
+`python tests/attack_swarm.py --attacks "sign flip" reversed --rules centered_clip mean` prints the outcomes.
 """
 
 import itertools
@@ -27,40 +27,40 @@ from dalle_lib.swarm.process.events import read_events
 
 SCRIPT = Path(__file__).parent / "attack_peer.py"
 BROKEN = 2.0
-"""A run whose loss is so many times what it was at first is broken."""
+"""A run is broken when its loss is this many times the loss at its beginning."""
 
 
 @dataclass
 class Outcome:
-    """What came of one run, as its honest peers saw it."""
+    """The outcome of one run, as its honest peers saw it."""
 
     losses: list[list[float]]
-    """Of each peer, from the beginning to the last epoch."""
+    """Losses of each peer, from the beginning to the last epoch."""
     problems: list[tuple[str, dict]]
-    """What each told of others, with its id."""
+    """Events about other peers, each with the id of the peer that wrote it."""
     counted: list[int]
-    """How many peers' gradients were in each update that one of them made; hivemind's own do not tell."""
+    """Number of peers in each round of each honest peer; empty for hivemind's own peers, which do not report it."""
     seconds: float
 
     @property
     def loss(self) -> float:
-        """The loss of the median peer when all had made all epochs."""
+        """Loss of the median peer after the last epoch."""
         return statistics.median(losses[-1] for losses in self.losses)
 
     @property
     def is_broken(self) -> bool:
-        """Whether most peers have forgotten more than there is to learn."""
+        """Whether the loss of most peers is above `BROKEN` times what it was."""
         broken = [not losses[-1] <= BROKEN * losses[0] for losses in self.losses]
         return sum(broken) > len(broken) / 2
 
     def told(self, what: str) -> list[tuple[str, str]]:
-        """Return who told that of whom, by their ids."""
+        """Return (teller, accused) of the problems whose text contains `what`, as peer ids."""
         return [(teller, problem["peer"]) for teller, problem in self.problems if what in problem["problem"]]
 
 
 @dataclass
 class AttackSwarm:
-    """Honest peers, the last of which is behind a firewall, and attackers. Leaving the block kills all."""
+    """Honest peers, the last of which only connects out, and attackers. The end of the `with` block kills all."""
 
     card: RunCard
     folder: Path
@@ -72,12 +72,12 @@ class AttackSwarm:
 
     @property
     def folders(self) -> list[Path]:
-        """Where each peer keeps its files, honest ones first."""
+        """Folder of each peer, honest ones first."""
         return [self.folder / f"peer{index}" for index in range(self.honest + self.attackers)]
 
     @property
     def peer_ids(self) -> list[str]:
-        """What the others call each peer."""
+        """Id of each peer, honest ones first."""
         return [read_events(folder)[0]["peer_id"] for folder in self.folders]
 
     def __enter__(self) -> "AttackSwarm":
@@ -104,9 +104,9 @@ class AttackSwarm:
             process.stdin.close()
 
     def invite(self, roles: Sequence[Role | None]) -> dict:
-        """Give each peer a token for the runs from here on, or none, and return the members' part of their cards."""
+        """Give each peer an access token for later runs, or none, and return the field `members` for their cards."""
         authority = Authority.generate()
-        self.invitations += 1  # runs of another name: the hash table holds the tokens of those before
+        self.invitations += 1  # under the old name the hash table still holds older access tokens
         for folder, role in zip(self.folders, roles, strict=True):
             (folder / TOKEN).unlink(missing_ok=True)
             if role is not None:
@@ -117,7 +117,7 @@ class AttackSwarm:
 
     @property
     def name(self) -> str:
-        """What the runs since the last invitation are called."""
+        """Name of the runs since the last invitation."""
         return f"digits-{self.invitations}"
 
     def run(
@@ -129,7 +129,7 @@ class AttackSwarm:
         members: dict | None = None,
         **scenario,
     ) -> Outcome:
-        """Return what comes of a run of so many epochs, which ends as soon as it is broken, if that is wanted."""
+        """Return the outcome of a run of `epochs` epochs, which may end earlier, as soon as it is broken."""
         self.runs += 1
         card = self._card(epochs, members, rule=rule, reducers=reducers)
         places = {"number": self.runs, "card": str(card.save(self.folder / f"run{self.runs}"))}
@@ -196,16 +196,16 @@ class AttackSwarm:
 
 @dataclass(kw_only=True)
 class Figures:
-    """Print what runs of 30 epochs come to, with 5 honest peers and 2 attackers."""
+    """Prints the outcomes of runs of 30 epochs with 5 honest peers and 2 attackers."""
 
     attacks: list[str]
-    """What the attackers do, one run each: none, reversed, sign flip, noise, NaN, weight, a little, or reducer."""
+    """Attacks, one run each: none, reversed, sign flip, noise, NaN, weight, a little, or reducer."""
     rules: list[str] = field(default_factory=lambda: ["centered_clip"])
-    """By which the runs average: those of a run card, or hivemind."""
+    """Rules of the runs: those of a run card, or hivemind."""
     worker_momentum: bool = False
-    """Peers send the momentum of their gradients."""
+    """Whether peers send the momentum of their gradients."""
     runs: int = 1
-    """Of each attack and rule."""
+    """Runs of each attack and rule."""
 
     def print(self) -> None:
         """Print a line for each run."""

@@ -1,4 +1,4 @@
-"""What the peers of tests/attack_peer.py learn, and what the attackers among them do."""
+"""The task that the peers of tests/attack_peer.py learn, and the attacks of those who attack."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,38 +19,37 @@ from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.reducing import Reducer
 
 STEP_SAMPLES, STEPS_PER_EPOCH = 16, 3
-"""Of each peer, about."""
+"""Samples of a step, and steps of each peer in an epoch, about."""
 MOMENTUM = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What all peers of one run do."""
+    """Settings of one run, the same for all its peers."""
 
     number: int
     card: str
-    """Where the run's card is."""
+    """File of the run's card."""
     honest: int
     attackers: int
-    """They are as honest as the others if `attack` is None."""
+    """Number of attackers, who are as honest as the others if `attack` is None."""
     attack: str | None = None
-    """One of `ATTACKS`."""
+    """Name in `ATTACKS`."""
     is_stock: bool = False
-    """Whether all peers are hivemind's own, with nothing of ours."""
+    """Whether all peers are hivemind's own, without the kit."""
     worker_momentum: bool = False
-    """Whether peers send the momentum of their gradients, or gradients whose average gets momentum."""
-
+    """Whether peers send the momentum of their gradients, not gradients whose average gets momentum."""
     are_strangers: bool = False
-    """Whether the attackers have no token, in a run for members."""
+    """Whether the attackers have no access token, in a run for members."""
 
     @property
     def peers(self) -> int:
-        """How many there are, strangers too."""
+        """Number of all peers, strangers included."""
         return self.honest + self.attackers
 
 
 class Digits:
-    """Logistic regression on scikit-learn's handwritten digits, all of which each peer has."""
+    """Logistic regression on scikit-learn's handwritten digits; each peer has all of them."""
 
     def __init__(self, seed: int) -> None:
         digits = load_digits()
@@ -60,30 +59,30 @@ class Digits:
         self.model = torch.nn.Linear(self.images.shape[1], 10)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Set the parameters to zero."""
         for parameter in self.model.parameters():
             torch.nn.init.zeros_(parameter)
 
     def gradients(self, samples: int) -> list[Tensor]:
-        """Return the gradients of a minibatch drawn at random."""
+        """Return the gradients of a random minibatch, one tensor for each parameter."""
         chosen = torch.randint(len(self.images), (samples,), generator=self.choice)
         loss = torch.nn.functional.cross_entropy(self.model(self.images[chosen]), self.labels[chosen])
         return list(torch.autograd.grad(loss, tuple(self.model.parameters())))
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Return the loss over all digits."""
+        """Return the mean loss over all digits."""
         return float(torch.nn.functional.cross_entropy(self.model(self.images), self.labels))
 
 
 class Momentum:
-    """What a peer sends in place of its gradients: they agree more than gradients do, so liars have less room."""
+    """Momentum, sent in place of gradients: honest peers' momenta differ less, so liars have less room."""
 
     def __init__(self) -> None:
         self.values: list[Tensor] | None = None
 
     def __call__(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Return the momentum with these gradients in it."""
+        """Return the momentum, updated with these gradients."""
         if self.values is None:
             self.values = [torch.zeros_like(gradient) for gradient in gradients]
         for value, gradient in zip(self.values, gradients, strict=True):
@@ -92,37 +91,37 @@ class Momentum:
 
 
 class ALittle:
-    """Sends what an honest peer might, as far against the mean of honest peers as goes unseen (arXiv:1902.06156).
+    """Sends values within the spread of honest ones, as far against their mean as goes unseen (arXiv:1902.06156).
 
-    What honest peers send the attackers know from peers that they imagine.
+    The attackers estimate mean and spread from simulated honest peers.
     """
 
-    imagined = 12
+    simulated = 12
 
     def __init__(self, task: Digits, scenario: Scenario) -> None:
         self.task = task
-        self.sent = [Momentum() if scenario.worker_momentum else list for _ in range(self.imagined)]
-        # So many honest peers lie beyond that the attackers, with them, are more than half of all.
+        self.sent = [Momentum() if scenario.worker_momentum else list for _ in range(self.simulated)]
+        # The honest peers that lie further out than the lie must be enough to make a majority with the attackers.
         beyond = scenario.peers // 2 + 1 - scenario.attackers
         self.deviations = NormalDist().inv_cdf(1 - beyond / scenario.honest)
 
     def __call__(self, _own: Sequence[Tensor]) -> list[Tensor]:
-        """Return what to send."""
-        imagined = [sent(self.task.gradients(STEP_SAMPLES * STEPS_PER_EPOCH)) for sent in self.sent]
+        """Return the tensors to send."""
+        simulated = [sent(self.task.gradients(STEP_SAMPLES * STEPS_PER_EPOCH)) for sent in self.sent]
         lies = []
-        for values in map(torch.stack, zip(*imagined, strict=True)):
+        for values in map(torch.stack, zip(*simulated, strict=True)):
             mean, deviation = values.mean(0), values.std(0)
             lies.append(mean - self.deviations * deviation * mean.sign())
         return lies
 
 
 class SendsOther:
-    """Put before an averager of gradients: sends what `replace` makes of them."""
+    """Mix-in for an averager of gradients: sends what `replace` makes of them."""
 
     replace: Callable[[Sequence[Tensor]], list[Tensor]]
 
     def load_accumulators_into_averager_(self) -> None:
-        """Put something else where hivemind puts the gradients."""
+        """Load the replaced gradients as what is sent."""
         super().load_accumulators_into_averager_()
         with self.get_tensors() as gradients:
             for gradient, other in zip(gradients, self.replace(gradients), strict=True):
@@ -130,13 +129,13 @@ class SendsOther:
 
 
 class Reverses:
-    """Put before an averager of gradients: lies to the others, and takes over what they find out."""
+    """Mix-in for an averager of gradients: sends lies, and takes over the average."""
 
     claims: Mapping[str, Any] = {}
-    """Options of the all-reduce, as its own process alone has them."""
+    """Options of the all-reduce in this peer only."""
 
     def lie(self, gradient: Tensor) -> Tensor:
-        """Return what is sent in place of a gradient."""
+        """Return the tensor to send in place of a gradient."""
         return -gradient
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
@@ -147,27 +146,27 @@ class Reverses:
 
 
 class FlipsSigns(Reverses):
-    """Sends the reversed gradient, far too long."""
+    """Sends the reversed gradient, 100 times as long."""
 
     def lie(self, gradient: Tensor) -> Tensor:
         return -100 * gradient
 
 
 class SendsNoise(Reverses):
-    """Sends noise, far too loud."""
+    """Sends noise, 1000 times as loud as the gradient."""
 
     def lie(self, gradient: Tensor) -> Tensor:
         return 1000 * gradient.square().mean().sqrt() * torch.randn_like(gradient)
 
 
 class ClaimsMuch(FlipsSigns):
-    """Claims to have computed more than all others."""
+    """Reverses gradients, and claims to have computed more samples than all others."""
 
     claims: Mapping[str, Any] = {"weight": 1e12}
 
 
 class NotANumber(codec.Float16):
-    """Writes NaN, which ours does not."""
+    """Writes NaN, which the kit's codec refuses to write."""
 
     def compress(self, tensor: Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         message = super().compress(tensor, info)
@@ -185,7 +184,7 @@ class SendsNaN(Reverses):
 
 
 class LyingReducer(Reducer):
-    """Tells each sender that the average is its own part reversed, and as long as is believed."""
+    """Answers each sender with its own part reversed, as long as an average may be to be believed."""
 
     async def accumulate_part(self, sender_index: int, part_index: int, tensor_part: Tensor, weight: float) -> Tensor:
         average = await super().accumulate_part(sender_index, part_index, tensor_part, weight)
@@ -193,7 +192,7 @@ class LyingReducer(Reducer):
 
 
 class LyingRunner(Runner):
-    """An all-reduce whose own parts are reduced by a liar."""
+    """An all-reduce of a peer that lies about the parts it reduces."""
 
     reducer_type = LyingReducer
 
@@ -204,10 +203,10 @@ ATTACKS = (*LIARS, A_LITTLE, REDUCER)
 
 
 def averager_type(scenario: Scenario, task: Digits, is_honest: bool) -> type[GradientAverager]:
-    """Return what sends a peer's gradients."""
+    """Return the class of averager that sends a peer's gradients in a scenario."""
     attack = None if is_honest else scenario.attack
     base = GradientAverager if scenario.is_stock else RunGradientAverager
-    name = GradientAverager.__name__  # by which hivemind's averagers call each other
+    name = GradientAverager.__name__  # hivemind's averagers call each other by the name of their class
     if attack in LIARS:
         base = type(name, (LIARS[attack], base), {})
     if attack == A_LITTLE:

@@ -1,4 +1,4 @@
-"""Swarms of one-hot peers (tests/one_hot_peer.py): each update shows what every peer's gradient counted for."""
+"""Swarms of one-hot peers (tests/one_hot_peer.py): each update shows the weight of every peer's gradient."""
 
 import json
 import os
@@ -21,12 +21,12 @@ from dalle_lib.swarm.process.events import read_events
 
 SCRIPT = Path(__file__).parent / "one_hot_peer.py"
 GO = "go"
-"""The file whose appearance lets peers begin; it holds how many they are."""
+"""File whose appearance lets peers begin; it holds their number."""
 EPOCH_SAMPLES = 256
 
 
 def one_hot_card(card: RunCard, total_epochs: int = 1000, **averaging) -> RunCard:
-    """Return a card for quick epochs of one-hot peers; each averages its gradients before it goes on."""
+    """Return a card for quick epochs of one-hot peers, which wait for each average before they go on."""
     quick = {"target_batch_size": EPOCH_SAMPLES, "matchmaking_s": 1.5, "timeout_s": 8.0, "delayed": False}
     return card.with_changes(
         optimizer={**card.optimizer.model_dump(), "total_epochs": total_epochs},
@@ -36,14 +36,14 @@ def one_hot_card(card: RunCard, total_epochs: int = 1000, **averaging) -> RunCar
 
 @dataclass
 class OneHotPeer:
-    """One peer's process, and what it has told."""
+    """One peer's process, and the events that it has written."""
 
     folder: Path
     index: int
     process: subprocess.Popen
 
     def events(self, kind: str) -> list[dict]:
-        """Return what it has told of that kind since it started."""
+        """Return its events of one kind since it started."""
         return [event for event in read_events(self.folder) if event["event"] == kind]
 
     @property
@@ -53,7 +53,7 @@ class OneHotPeer:
 
     @property
     def peer_id(self) -> str:
-        """What the others call it."""
+        """The id by which other peers know it."""
         return self.events("joined")[0]["peer_id"]
 
     @property
@@ -62,50 +62,50 @@ class OneHotPeer:
         return max((event["epoch"] for event in self.events("update")), default=0)
 
     def states(self) -> list[tuple[int, Tensor]]:
-        """Return each state of its parameters: the epoch, and what updates add up to, for each tensor and peer."""
+        """Return (epoch, sum of all updates by tensor and peer) for each state of its parameters, in order."""
         return [(event["epoch"], torch.tensor(event["values"])) for event in self.events("update")]
 
     def after(self, updates: int) -> Tensor:
-        """Return the last state of its parameters that so many updates add up to, for each tensor and peer."""
+        """Return the last state of its parameters after `updates` updates, by tensor and peer."""
         return [values for _, values in self.states() if round(float(values.sum(1).mean())) == updates][-1]
 
     def weights(self, update: int) -> Tensor:
-        """Return what each peer's gradient counted for in its n-th update, for each tensor and peer."""
+        """Return the weight of each peer's gradient in its update of this number, from 1, by tensor and peer."""
         return self.after(update) - (self.after(update - 1) if update > 1 else 0.0)
 
     def rounds(self) -> dict[int, dict]:
-        """Return how each epoch's gradients were averaged, as it saw it."""
+        """Return its report of each round of gradients, by epoch."""
         return {event["epoch"]: event for event in self.events("Round")}
 
     def shares(self, epoch: int, peers: "list[OneHotPeer]") -> Tensor:
-        """Return what share of an epoch's samples it says that each of those peers computed."""
+        """Return the share of each of these peers in an epoch's samples, as it reports them."""
         counted = self.rounds()[epoch]["counted"]
         return torch.tensor([counted.get(peer.peer_id, 0.0) for peer in peers]) / sum(counted.values())
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to it and to all that it has started."""
+        """Send a signal to it and to all processes that it has started."""
         os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """End it without a word to the others."""
+        """Kill it and all that it has started, so that it cannot say goodbye to the others."""
         self.send(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> None:
-        """Make it leave, and return when it has."""
+        """Make it leave, and wait until it has."""
         self.process.stdin.close()
         self.process.wait(60)
 
 
 @dataclass
 class OneHotSwarm:
-    """Peers of one run on this machine; the first is where the others find it. Leaving the block kills all."""
+    """Peers of one run on this machine; others find it through the first. The end of the `with` block kills all."""
 
     card: RunCard
     folder: Path
     peers: list[OneHotPeer] = field(default_factory=list)
     authority: Authority | None = None
-    """Gives every peer a token, in a run with members."""
+    """Issues an access token to every peer, in a run with members."""
 
     def __enter__(self) -> "OneHotSwarm":
         self.card.save(self.folder / "run")
@@ -133,13 +133,13 @@ class OneHotSwarm:
         return self.peers[-1]
 
     def go(self) -> None:
-        """Let the peers begin, who have waited for each other."""
+        """Let the peers begin, once all have joined."""
         self.wait(lambda: all(peer.events("joined") for peer in self.peers))
         (self.folder / "ready").write_text(str(len(self.peers)))
         (self.folder / "ready").rename(self.folder / GO)
 
     def together(self, peers: list[OneHotPeer], after: int) -> list[int]:
-        """Return the epochs after that one in whose rounds those peers say that all their gradients count."""
+        """Return the epochs after `after` in which, as all these peers report, the gradients of all of them counted."""
         if not all(peer.events("joined") for peer in peers):
             return []
         ids, rounds = {peer.peer_id for peer in peers}, [peer.rounds() for peer in peers]
@@ -150,16 +150,16 @@ class OneHotSwarm:
         ]
 
     def wait_together(self, peers: list[OneHotPeer], after: int) -> int:
-        """Return the first such epoch, when it has come."""
+        """Wait for the first epoch in `together`, and return it."""
         self.wait(lambda: self.together(peers, after))
         return self.together(peers, after)[0]
 
     def wait_for_epoch(self, epoch: int, peers: list[OneHotPeer] | None = None) -> None:
-        """Return when those peers, or all, have reached an epoch."""
+        """Wait until these peers, or all, have reached an epoch."""
         self.wait(lambda: all(peer.epoch >= epoch for peer in peers or self.peers))
 
     def wait(self, condition: Callable[[], object], timeout_s: float = 240.0) -> None:
-        """Return when `condition` holds. Fails with what all peers have written if it does not."""
+        """Wait until `condition` holds; fail with what all peers have written if it does not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             for peer in self.peers:
@@ -174,7 +174,7 @@ class OneHotSwarm:
 
 
 def give_token(authority: Authority, card: RunCard, folder: Path, user: str, **changes) -> AccessToken:
-    """Put a token for the identity of that folder, which is made, where a peer looks for it."""
+    """Write an access token for the identity in that folder, which is made if missing, where a peer looks for it."""
     identity = Identity.load_or_create(folder / IDENTITY)
     options = {"role": Role.MEMBER, "run": card.name, "valid_for": timedelta(hours=1), **changes}
     token = authority.issue(user, public_key=identity.public_key, **options)
@@ -183,7 +183,7 @@ def give_token(authority: Authority, card: RunCard, folder: Path, user: str, **c
 
 
 def start_script(script: Path, folder: Path) -> subprocess.Popen:
-    """Start a peer's script on its folder, in a session of its own; what it prints goes to output.txt there."""
+    """Start a peer's script on its folder, in a session of its own; its output goes to output.txt there."""
     with open(folder / "output.txt", "wb") as output:
         return subprocess.Popen(
             [sys.executable, script, folder],
@@ -196,7 +196,7 @@ def start_script(script: Path, folder: Path) -> subprocess.Popen:
 
 
 def last_lines(folders: list[Path], names: tuple[str, ...], count: int) -> str:
-    """Return the end of those files of each folder, where they exist."""
+    """Return the last lines of these files of each folder, where they exist."""
     files = [folder / name for folder in folders for name in names]
     ends = {file: file.read_text(errors="replace").splitlines()[-count:] for file in files if file.exists()}
     return "\n".join("\n".join([f"{file}:", *lines]) for file, lines in ends.items())

@@ -1,8 +1,9 @@
-"""A peer whose gradient is one coordinate: what it does to the parameters shows what each peer's gradient counted for.
+"""A peer whose gradient is one coordinate, so that each update of the parameters shows the weight of every gradient.
 
-Peer i adds 1 to coordinate i of each tensor; with plain gradient descent and a rate of 1 each update is the weights of
-the average. There are as many tensors as peers in most tests, so that each peer reduces one.
-Started by tests/one_hot.py as `python one_hot_peer.py FOLDER`, with its settings in FOLDER/settings.json.
+The gradient of peer i is 1 in coordinate i of each tensor and 0 elsewhere. With plain gradient descent and a learning
+rate of 1, an update thus consists of the weights of the average. There are as many tensors as peers in most tests, so
+that each peer reduces one. tests/one_hot.py starts it as `python one_hot_peer.py FOLDER`, with its settings in
+FOLDER/settings.json.
 """
 
 import asyncio
@@ -31,20 +32,18 @@ from dalle_lib.swarm.process.settings import PeerSettings
 
 TENSORS = 3
 SHOWN = 8
-"""The first coordinates of each tensor, which belong to one peer each."""
+"""Number of first coordinates of each tensor that are recorded; each belongs to one peer."""
 DEFAULTS = {
-    "step_s": 0.1,
+    "step_s": 0.1,  # seconds between two steps
     "batch_size": 4,
-    "size": 1000,
-    "fails_in": [],
-    "dies_in": None,
-    "sends_before": 0,
-    "dies_after": None,
-    "spoils": None,
+    "size": 1000,  # values of each tensor
+    "fails_in": [],  # epochs whose rounds of gradients fail for this peer
+    "dies_in": None,  # epoch in whose round it is killed ...
+    "sends_before": 0,  # ... once it has sent this many parts to each reducer
+    "dies_after": None,  # epoch after which it is killed
+    "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
-"""How fast it is and how large its tensors; the epochs whose rounds fail, the one in whose round it dies, once it has
-sent so many parts to each reducer, and the epoch that is its last; what is wrong with the state that it offers as the
-newest of all: one of `SPOILT`."""
+"""Settings of a peer, where its settings.json gives no other."""
 
 
 def with_nan(metadata, tensors, infos):
@@ -68,7 +67,7 @@ async def find_nobody(_step: StepControl) -> None:
 
 
 class FaultyAverager(RunGradientAverager):
-    """Averages gradients, but for the epochs in which it is to fail."""
+    """Averages gradients, except in the epochs in which it is to fail."""
 
     settings: dict
     _last_run = None
@@ -86,7 +85,7 @@ class FaultyAverager(RunGradientAverager):
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     async def _die_in(self, round_id: bytes) -> None:
-        """Kill this peer and all that it has started, once it has sent so many parts to each reducer."""
+        """Kill this peer and all that it has started, once it has sent `sends_before` parts to each reducer."""
         while self._last_run is None or self._last_run.group_id != round_id:
             await asyncio.sleep(0)
         sent = self._last_run.tensor_part_container.sent
@@ -96,13 +95,13 @@ class FaultyAverager(RunGradientAverager):
 
 
 class FaultyOptimizer(CollaborativeOptimizer):
-    """The optimizer under test, with an averager of gradients that fails when it is to."""
+    """The optimizer under test, with an averager of gradients that fails on purpose."""
 
     averager_type = FaultyAverager
 
 
 def main(folder: Path) -> None:
-    """Take part until standard input ends or the run is complete; write every update as an event."""
+    """Take part until standard input ends or the run is complete, and write every update as an event."""
     settings = FaultyAverager.settings = DEFAULTS | json.loads((folder / "settings.json").read_text())
     events, stop = EventLog(folder), threading.Event()
     threading.Thread(target=lambda: (os.read(0, 1), stop.set()), daemon=True).start()
@@ -139,7 +138,7 @@ def train(
     stop: threading.Event,
     total_epochs: int,
 ) -> None:
-    """Hand in the same gradient time and again, and write what it does to the parameters."""
+    """Step on the same gradient again and again, and write each change of the parameters."""
     go = Path(settings["go"])
     is_early = not go.exists()
     while not go.exists() and not stop.is_set():
@@ -172,7 +171,7 @@ def train(
 
 
 def shown(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-    """Return the coordinates that belong to peers, a row a tensor."""
+    """Return the coordinates that belong to peers, one row for each tensor."""
     return torch.stack([parameter.detach()[:SHOWN] for parameter in parameters])
 
 

@@ -1,8 +1,8 @@
-"""What somebody tries who knows a run's address, as a process: `python stranger.py FOLDER`, settings in settings.json.
+"""Somebody who knows the address of a run and tries to take part: `python stranger.py FOLDER`, as a process.
 
-For each of the `attempts`, an identity and a token if any, it calls the averagers of a peer as hivemind's own
-peers do, and prints as JSON what each call was answered. With `lies`, it is a member that writes a record into the
-hash table, until standard input ends.
+Its settings are in FOLDER/settings.json. For each of the `attempts`, an identity with or without an access token, it
+calls the averagers of a peer as hivemind's own peers do, and prints the answers to each call as JSON. With `lies`, it
+is a member that writes a false record into the hash table and stays until standard input ends.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from dalle_lib.swarm.process.settings import PeerSettings
 
 
 async def tries(identity: str, token: str | None, settings: dict, key: str) -> dict[str, list[str]]:
-    """Return the answers to each call, by what was called."""
+    """Return the answers to each call, by what it asks for."""
     p2p = await P2P.create(initial_peers=settings["initial_peers"], identity_path=identity)
     victim = PeerID.from_base58(settings["victim"])
     state = TrainingStateAverager.get_stub(p2p, victim, namespace=f"{key}_state_averager")
@@ -68,7 +68,7 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
 
 
 def lies(folder: Path, settings: dict, card: RunCard) -> None:
-    """Say that this peer is at another epoch, and has that many samples, until standard input ends."""
+    """Publish the epoch and samples in `lies` as this peer's progress, until standard input ends."""
     membership = Membership(card, folder)
     signatures = RSASignatureValidator(membership.identity.private_key)
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
@@ -90,7 +90,7 @@ def lies(folder: Path, settings: dict, card: RunCard) -> None:
 
 
 def main(folder: Path) -> None:
-    """Do what the settings say."""
+    """Lie if the settings say so, else make the attempts."""
     settings = json.loads((folder / "settings.json").read_text())
     card = RunCard.load(settings["run"])
     if "lies" in settings:

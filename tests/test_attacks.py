@@ -1,6 +1,6 @@
-"""Peers that lie, among honest ones: what a rule that outvotes makes of it, and what hivemind does.
+"""Peers that lie among honest ones: with a rule that outvotes them they do no harm, while hivemind breaks.
 
-Real peers learn to read digits (tests/attack_peer.py): 5 honest ones, of which one is behind a firewall, 2 attackers.
+Real peers learn to read digits (tests/attack_peer.py): 5 honest ones, one of which only connects out, and 2 attackers.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from dalle_lib.swarm.averaging.trust import Trust
 
 RUNS = 3
 TOLERANCE = 1.05
-"""Of the loss of the worst run without attackers."""
+"""An attack does no harm up to this multiple of the loss of the worst run without attackers."""
 GROSS = ("sign flip", "noise", "NaN", "weight")
 MISMATCH = "is not what"
 MEMBER, VOUCHED = Role.MEMBER, Role.VOUCHED
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @pytest.fixture(scope="module")
 def say(request) -> Say:
-    """Prints a line at once, whatever pytest captures."""
+    """A function that prints a line at once, although pytest captures output."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def print_line(line: str) -> None:
@@ -45,7 +45,7 @@ def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
 
 
 def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **scenario) -> None:
-    """Fail unless the median loss of so many runs is within the bound; those that cannot change that are not made."""
+    """Fail unless the median loss of `RUNS` runs is within the bound; stop once the verdict is certain."""
     outcomes: list[Outcome] = []
     harmless = harmful = 0
     while max(harmless, harmful) <= RUNS // 2:
@@ -62,10 +62,10 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
 
 @pytest.fixture(scope="module")
 def bound(swarm, say) -> float:
-    """The loss up to which an attack has done no harm."""
+    """Loss up to which an attack has done no harm."""
     losses = [swarm.run().loss for _ in range(RUNS)]
     say(f"no attack: losses from {min(losses):.4f} to {max(losses):.4f}")
-    assert max(losses) < 0.2 * torch.tensor(10.0).log()  # of a model that has learnt nothing
+    assert max(losses) < 0.2 * torch.tensor(10.0).log()  # the logarithm is the loss of a model that has learnt nothing
     return TOLERANCE * max(losses)
 
 
@@ -148,7 +148,7 @@ def test_two_of_seven_cannot_claim_the_majority(rule):
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_slow_peers_count_for_less_than_their_samples_with_rules_that_outvote(rule):
-    """Prints what docs/threats.md says: what share of a merged gradient is of a peer with a quarter of the samples."""
+    """Prints a row of docs/threats.md: the share in a merged gradient of a peer with a quarter of the samples."""
     torch.manual_seed(0)
     samples = torch.tensor([48.0] * 5 + [12.0] * 2)
     shares = []

@@ -1,4 +1,12 @@
-"""Training by steps of one's own, and averaging seldom (DiLoCo, arXiv:2311.08105)."""
+"""Local updates: each peer makes optimizer steps of its own, and all average once an epoch (DiLoCo, arXiv:2311.08105).
+
+With ``common`` the parameters at the beginning of the epoch and ``local[i]`` those of peer i at its end, the outer
+gradient is ``g = average over i of (common - local[i])``, by the run's rule and weighted by samples. The outer step is
+SGD with Nesterov momentum on it::
+
+    v = outer_momentum * v + g
+    common = common - outer_lr * (g + outer_momentum * v)
+"""
 
 import torch
 from torch.optim import Optimizer
@@ -9,37 +17,36 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 
 
 class DistanceAverager(RunGradientAverager):
-    """Averages how far each peer's parameters have come from the common ones, in the place of gradients."""
+    """Averages `common - parameters`, the outer gradient, in the place of gradients."""
 
     common: list[torch.Tensor]
-    """Where all peers started from; the owner sets it."""
+    """Parameters with which all peers began the epoch; the owner sets it."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **{**kwargs, "reuse_grad_buffers": True})  # hivemind then keeps no sums of gradients
 
     def accumulate_grads_(self, batch_size: int) -> None:
-        """Count the samples; what they did is in the parameters."""
+        """Count the samples; the parameters hold what they have changed."""
         self.local_samples_accumulated += batch_size
         self.local_times_accumulated += 1
 
     @torch.no_grad()
     def load_accumulators_into_averager_(self) -> None:
-        """Put the way that this peer's parameters have gone, backwards, as a gradient is."""
+        """Load `common - parameters` as the outer gradient."""
         with self.get_tensors() as distances:
             for distance, common, parameter in zip(distances, self.common, self.parameters, strict=True):
                 distance.copy_(parameter).sub_(common).neg_()
 
     def reset_accumulated_grads_(self) -> None:
-        """Count from zero."""
+        """Set the count of samples to zero."""
         self._accumulators_used_in_step = False
         self.local_samples_accumulated = self.local_times_accumulated = 0
 
 
 class LocalUpdateOptimizer(CollaborativeOptimizer):
-    """Each peer steps by `inner` at every batch; once an epoch all step together, by Nesterov's momentum.
+    """Steps `inner` at every batch, and once an epoch all peers together by SGD with Nesterov momentum.
 
-    The gradient of the common step is how far the peers have come, averaged by the run's rule and weighted by samples.
-    What `inner` remembers stays with each peer: a newcomer begins without.
+    The statistics of `inner` stay with each peer; a newcomer begins without any.
     """
 
     averager_type = DistanceAverager
@@ -52,23 +59,23 @@ class LocalUpdateOptimizer(CollaborativeOptimizer):
             optimizer=lambda groups: torch.optim.SGD(
                 [{"params": group["params"]} for group in groups], outer_lr, outer_momentum, nesterov=outer_momentum > 0
             ),
-            delay_state_averaging=False,  # what arrives later would undo the steps made meanwhile
+            delay_state_averaging=False,  # an average that arrives later would undo the steps made meanwhile
             **kwargs,
         )
         self.grad_averager.common = [p for group in self.opt.param_groups for p in group["params"]]
 
     def step(self, *args, **kwargs):
-        """Step alone on this batch's gradient, and together at the end of an epoch."""
+        """Make this peer's own step on the gradient of a batch, and the common one at the end of an epoch."""
         while self.inner_schedule.last_epoch < self.local_epoch:
             self.inner_schedule.step()
         self.inner.step()
         return super().step(*args, **kwargs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of the model."""
+        """Set the gradients of the model to zero, or to None."""
         self.inner.zero_grad(set_to_none=set_to_none)
 
     @property
     def learning_rate(self) -> float:
-        """The rate of this peer's next step of its own."""
+        """Learning rate of this peer's own next step."""
         return self.inner.param_groups[0]["lr"]

@@ -1,25 +1,25 @@
-"""What rounds of averaging come to, as one of their peers sees them."""
+"""The outcome of rounds of averaging, as one of their peers sees it."""
 
 from dataclasses import dataclass
 
 Counted = dict[str, float]
-"""Samples that each peer's gradient counted for in an average, by peer id."""
+"""Weight of each peer's tensors in an average, in samples, by peer id."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """What a round has come to."""
+    """The outcome of a round for its group."""
 
     counted: Counted
     """Every peer of the group, even one whose tensors did not count."""
     epoch: int | None = None
-    """The epoch that most of them are in; the later one of two."""
+    """Median of the epochs that the peers are in, the later of two; None if none of them says."""
     is_behind: bool = False
-    """Whether the parameters of one of them lack an update, so that they should average parameters soon."""
+    """Whether the parameters of one of the peers lack an update, so the group should average parameters soon."""
     is_whole: bool = True
-    """Whether every part came back; where one did not, this peer's own values stand."""
+    """Whether every part came back; where one did not, this peer keeps its own values."""
     bytes_sent: int = 0
-    """By this peer, as a sender and as a reducer."""
+    """Bytes that this peer sent, as a sender and as a reducer."""
 
     def __len__(self) -> int:
         return len(self.counted)
@@ -30,23 +30,25 @@ class Round:
     """How the gradients of one epoch were averaged."""
 
     epoch: int
+    """Epoch whose gradients were averaged."""
     counted: Counted
     seconds: float
+    """Seconds for which this peer waited for the average."""
     error: str | None = None
-    """Why this peer has its own gradient only, or not all of the average."""
+    """Why this peer has only its own gradient, or only a part of the average; None if it has the whole average."""
     bytes_sent: int = 0
-    """By this peer since the last round, for parameters too."""
+    """Bytes that this peer sent since the last round, parameters included."""
 
     @property
     def shares(self) -> Counted:
-        """What part of the update each peer's gradient makes; those that did not count are left out."""
+        """Share of each peer's gradient in the update, which sum to one; peers of weight zero are left out."""
         total = sum(weight for weight in self.counted.values() if weight > 0)
         return {peer: weight / total for peer, weight in self.counted.items() if weight > 0}
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Samples of this peer that the others' update does not hold."""
+    """Samples of this peer that are not in the others' update of an epoch."""
 
     epoch: int
     samples: int
