@@ -1,4 +1,4 @@
-"""Local updates: a peer steps alone, and the common step goes as far as the peers have come."""
+"""Local updates: each peer makes its own steps, and the common step follows the average of where they led."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def card(mini) -> RunCard:
 
 
 def ends_of_epochs(card: RunCard, epochs: int, **outer) -> list[float]:
-    """Return where a peer alone is after each epoch, whose own steps each go down by 1."""
+    """Return the parameter of a single peer after each epoch; each of its own steps lowers it by 1."""
     import hivemind
 
     place = torch.nn.Parameter(torch.zeros(3))
@@ -50,7 +50,8 @@ def ends_of_epochs(card: RunCard, epochs: int, **outer) -> list[float]:
     return places
 
 
-# Nesterov, in the last: the first step goes lr (1 + m) as far as the peer came, the second lr (1 + m + m^2).
+# An epoch lowers the parameter by 4. With Nesterov momentum m the first common step is lr (1 + m) times that, the
+# second lr (1 + m + m^2) times.
 OUTER = [
     {"outer_lr": 1.0, "outer_momentum": 0.0},
     {"outer_lr": 0.5, "outer_momentum": 0.0},
