@@ -1,0 +1,111 @@
+"""A round of three peers in this process, over libp2p: who counted for what, and audits of reducers."""
+
+import asyncio
+from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
+
+import torch
+from attacks import LyingReducer
+from hivemind.p2p import P2P, P2PContext
+from hivemind.proto import averaging_pb2
+
+from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.audit import Auditor
+from dalle_lib.swarm.averaging.averagers import _until_hung_up
+from dalle_lib.swarm.averaging.trust import Trust
+
+SIZES = (30, 42)
+WEIGHTS = (1.0, 2.0, 5.0)
+
+
+class AuditedRunner(Runner):
+    """A runner whose peer lets callers hang up, and answers auditors, as RunAverager does."""
+
+    auditor: Auditor
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str, method_name: str) -> str:
+        return f"{namespace}.{method_name}"
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Answer parts with their averages."""
+        async for message in _until_hung_up(super().rpc_aggregate_part(stream, context)):
+            yield message
+
+    async def rpc_part_sent(
+        self, request: averaging_pb2.AveragingData, context: P2PContext
+    ) -> averaging_pb2.AveragingData:
+        """Answer what this peer sent to a reducer."""
+        return self.auditor.answer(request, context.remote_id)
+
+
+class LyingRunner(AuditedRunner):
+    """A runner whose reducer lies to the others."""
+
+    reducer_type = LyingReducer
+
+
+async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list, list[Runner], list[tuple]]:
+    """Return each peer's average, its runner, and (teller, accused, what) of all that was told."""
+    peers, addresses = [], []
+    for _ in range(3):
+        peers.append(await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=addresses))
+        addresses = [*addresses, *map(str, await peers[-1].get_visible_maddrs())]
+    trust, told = Trust(audits=audits), []
+    ids = tuple(peer.peer_id for peer in peers)
+    tensors = [[torch.full((size,), float(number)) for size in SIZES] for number in range(3)]
+    runners = [
+        kind(
+            trust=trust,
+            tell=lambda accused, what, teller=peer.peer_id: told.append((teller, accused, what)),
+            p2p=peer,
+            servicer_type=AuditedRunner,
+            prefix="round",
+            group_id=b"round",
+            tensors=own,
+            weight=weight,
+            ordered_peer_ids=ids,
+            peer_fractions=(1.0, 1.0, 1.0),
+            part_size_bytes=48,
+        )
+        for kind, peer, own, weight in zip((AuditedRunner, AuditedRunner, last), peers, tensors, WEIGHTS, strict=True)
+    ]
+    checks = []
+    for runner in runners:
+        runner.auditor = Auditor(trust)
+        checks.append(runner.auditor.begin(runner))
+        await runner.add_p2p_handlers(runner._p2p, namespace="round")
+
+    async def average(runner: Runner, own: list[torch.Tensor]) -> list[torch.Tensor]:
+        updates = [update async for update in runner]
+        return [tensor + update for tensor, update in zip(own, updates, strict=True)]
+
+    averages = await asyncio.gather(*map(average, runners, tensors))
+    for runner, check in zip(runners, checks, strict=True):
+        if check is not None:
+            await runner.auditor.finish(check, runner.tell)
+    for peer in peers:
+        await peer.shutdown()
+    return averages, runners, told
+
+
+def test_all_get_the_mean_and_know_whose_tensors_it_holds():
+    averages, runners, told = asyncio.run(asyncio.wait_for(round_of_three(AuditedRunner, audits=3.0), 30))
+    assert not told
+    expected = sum(weight * number for number, weight in enumerate(WEIGHTS)) / sum(WEIGHTS)
+    for runner, average in zip(runners, averages, strict=True):
+        torch.testing.assert_close(torch.cat(average), torch.full((sum(SIZES),), expected))
+        assert list(runner.counted().values()) == list(WEIGHTS)
+        assert runner.is_whole
+        assert runner.bytes_sent > 0
+
+
+def test_an_audit_names_a_reducer_that_lies_and_no_other():
+    caught = []
+    for _ in range(10):  # each of the two auditors checks one of two reducers
+        _, runners, told = asyncio.run(asyncio.wait_for(round_of_three(LyingRunner, audits=3.0), 30))
+        caught = [accused for _, accused, what in told if "is not what" in what]
+        if caught:
+            break
+    assert set(caught) == {runners[2].peer_id}
