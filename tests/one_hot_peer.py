@@ -70,7 +70,6 @@ class FaultyAverager(RunGradientAverager):
     """Averages gradients, except in the epochs in which it is to fail."""
 
     settings: dict
-    _last_run = None
 
     async def _step(self, *, step: StepControl, **kwargs) -> None:
         (told,) = introductions([step.data_for_gather])
@@ -85,10 +84,9 @@ class FaultyAverager(RunGradientAverager):
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     async def _die_in(self, round_id: bytes) -> None:
-        """Kill this peer and all that it has started, once it has sent `sends_before` parts to each reducer."""
-        while self._last_run is None or self._last_run.group_id != round_id:
-            await asyncio.sleep(0)
-        sent = self._last_run.tensor_part_container.sent
+        """Kill this peer and all that it has started, once it has sent so many parts to each reducer."""
+        runner = await self._running_groups[round_id]
+        sent = runner.tensor_part_container.sent
         while sum(len(parts) >= self.settings["sends_before"] for parts in sent) < len(sent) - 1:
             await asyncio.sleep(0)
         os.killpg(0, signal.SIGKILL)
