@@ -3,6 +3,7 @@
 import asyncio
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
+import pytest
 import torch
 from attacks import LyingReducer
 from hivemind.p2p import P2P, P2PContext
@@ -12,6 +13,8 @@ from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.averagers import _until_hung_up
 from dalle_lib.swarm.averaging.trust import Trust
+
+pytestmark = pytest.mark.peers
 
 SIZES = (30, 42)
 WEIGHTS = (1.0, 2.0, 5.0)
