@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Return the running processes whose command line names something in `folder`."""
+    """Return the running processes whose command lines name something in `folder`."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         if process.info["status"] != psutil.STATUS_ZOMBIE and str(folder) in " ".join(process.info["cmdline"] or []):
@@ -45,7 +45,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def swarm_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for peers; fails the test that leaves a process behind, after ending it."""
+    """A folder for peers. A test that leaves a process behind fails, and the process is ended."""
     yield tmp_path
     left = processes_of(tmp_path)
     commands = [process.info["cmdline"] for process in left]
@@ -60,10 +60,10 @@ def mini() -> RunCard:
 
 
 class StandInHub(SimpleHTTPRequestHandler):
-    """Answers the Hub's questions about the repositories whose files `server.files` holds.
+    """Answers requests as the Hub does, from the repositories whose files `server.files` holds.
 
     Files are named owner/name/file, those of data sets datasets/owner/name/file. A repository in `server.private`, by
-    owner/name, is shown to those alone who send its token, and refused in the Hub's own words.
+    owner/name, is shown only to requests with its Hub token; others are refused in the Hub's own words.
     """
 
     def do_HEAD(self) -> None:
@@ -107,7 +107,7 @@ class StandInHub(SimpleHTTPRequestHandler):
             self.wfile.write(body)
 
     def refusal(self) -> dict[str, str] | None:
-        """Return why the one who asks is refused, as headers, or None if he is not."""
+        """Return the headers that say why a request is refused, or None if it is not."""
         asked = re.match(r"/(?:api/models/|api/datasets/|datasets/)?([\w-]+/[\w-]+)", self.path)
         token, shown = self.server.private.get(asked and asked[1]), self.headers.get("Authorization")
         if token is None or shown == f"Bearer {token}":
@@ -117,7 +117,7 @@ class StandInHub(SimpleHTTPRequestHandler):
         return {"X-Error-Message": "Invalid credentials in Authorization header"}
 
     def tree(self, siblings: list[dict]) -> list[dict]:
-        """Return the files and folders below the folder that is asked for, deeper ones if they are asked for too."""
+        """Return the files and folders in the folder that is asked for; with recursive=true, deeper ones too."""
         url = urlsplit(self.path)
         folder = Path(unquote(re.sub(r".*/tree/\w+/?", "", url.path)))
         files = {Path(file["rfilename"]): file["size"] for file in siblings}
@@ -142,10 +142,10 @@ class StandInHub(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """A stand-in for the Hub on this machine, for this process and those that it starts, none of which has a token.
+    """A stand-in for the Hub, for this process and those that it starts; none of them has a Hub token.
 
-    `files` are what it holds, `private` the tokens for what it hides, `refusal` how it answers without them,
-    `digests` what it wrongly says of files.
+    `files` are what it holds by name, `private` the Hub tokens of hidden repositories, `refusal` the status of its
+    answer without them, `digests` the wrong hashes that it gives for files.
     """
     with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
         server.files, server.private, server.refusal, server.digests = {}, {}, 401, {}
@@ -172,12 +172,12 @@ def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    """Whether two modules have the same tensors under the same names."""
+    """Return whether two modules have the same tensors under the same names."""
     pairs = zip(a.state_dict().items(), b.state_dict().items(), strict=True)
     return all(name == other and torch.equal(tensor, copy) for (name, tensor), (other, copy) in pairs)
 
 
 @pytest.fixture(params=[64, 16], ids=["long strips", "short strips"])
 def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the codes of small pictures attend in one strip, or in several, as those of large pictures do."""
+    """Let the codes of small pictures attend in one strip, and in several as those of large pictures do."""
     monkeypatch.setattr("dalle_lib.model.attention.STRIP", request.param)
