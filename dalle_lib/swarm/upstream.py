@@ -5,8 +5,8 @@ hivemind may change these names in any release, so `pyproject.toml` admits this 
 line that the test names, and at the workarounds that `tests/test_workarounds_*.py` finds superfluous.
 
 `NAMES` has an entry for each private name that `swarm` or `auth` uses, and for each method of a class of hivemind that
-they override, under the class or module of hivemind that defines it. An entry is a declaration, without types, and what
-the kit does with it. Declarations begin with how the method is used: `def`, `async def` (awaited), `async for` (an
+they override, under the class or module of hivemind that defines it. An entry is a declaration without types, and what
+the kit does with it. A declaration begins with how the method is used: `def`, `async def` (awaited), `async for` (an
 async generator), `async with` (an async context manager), `classmethod`. A name alone is an attribute or a constant.
 """
 
@@ -35,6 +35,10 @@ NAMES: dict[str, dict[str, str]] = {
         "_stub_type": "the same, for the calls to other peers",
     },
     "averaging.matchmaking.Matchmaking": {
+        "def __init__(self, p2p, schema_hash, dht, *, servicer_type, prefix, target_group_size, min_group_size, "
+        "min_matchmaking_time, request_timeout, client_mode, initial_group_bits='')": (
+            "RunAverager makes a MemberMatchmaking as hivemind makes its own"
+        ),
         "async with looking_for_group(self, step_control)": "MemberMatchmaking looks under the key of its epoch",
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
@@ -44,6 +48,10 @@ NAMES: dict[str, dict[str, str]] = {
         "async def get_averagers(self, group_key, only_active)": "PacedKeyManager pauses between two looks",
     },
     "averaging.allreduce.AllReduceRunner": {
+        "def __init__(self, *, p2p, servicer_type, prefix, group_id, tensors, weight=None, ordered_peer_ids, "
+        "peer_fractions, modes=None, sender_timeout=None, reducer_timeout=None, **kwargs)": (
+            "RunAverager makes a Runner as hivemind makes its own"
+        ),
         "async for run(self)": "Runner tells whose tensors did not count",
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
         "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
