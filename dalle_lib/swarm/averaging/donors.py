@@ -18,7 +18,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 MAX_OVERHEAD = 1.1
-"""Bytes of a state on the wire, at most, as a multiple of the bytes of its tensors."""
+"""Bytes of a state on the wire, at most, as a multiple of the bytes of its tensors; 1 MiB may be added."""
 
 
 @dataclass(frozen=True)
