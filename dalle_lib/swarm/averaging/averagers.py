@@ -51,6 +51,7 @@ class RunAverager(KeepsTasks):
     wire_type: type[DecentralizedAverager]
     """The class of hivemind whose name the calls of this averager carry on the wire."""
     matchmaking_type: type[MemberMatchmaking] = MemberMatchmaking
+    """The class that finds a group; made at the first step."""
     is_by_epoch = False
     """Whether this averager meets only peers of its own epoch."""
     introduction = Introduction()
@@ -66,9 +67,9 @@ class RunAverager(KeepsTasks):
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time=None, **kwargs):
-        """Return the handle of a round for which the averager begins to look for a group.
+        """Return the handle of a round, for which the averager begins to look for a group.
 
-        hivemind gathers nothing from the peers of a group; here each peer introduces itself.
+        hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
         kwargs["gather"] = list(self.introduction)
         return super().schedule_step(scheduled_time, **kwargs)
