@@ -17,11 +17,12 @@ from pathlib import Path
 
 import torch
 from hivemind.averaging.control import StepControl
+from hivemind.averaging.group_info import GroupInfo
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
-from dalle_lib.swarm.averaging.matchmaking import introductions
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking, introductions
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
@@ -62,21 +63,21 @@ def silent(metadata, tensors, infos):
 SPOILT = {made.__name__: made for made in (with_nan, too_long, silent)}
 
 
-async def find_nobody(_step: StepControl) -> None:
-    raise TimeoutError("this round is to fail")
+class FailingMatchmaking(MemberMatchmaking):
+    """Finds no group in the epochs whose rounds are to fail."""
+
+    async def look_for_group(self, step: StepControl) -> GroupInfo | None:
+        (told,) = introductions([step.data_for_gather])
+        if told.epoch in FaultyAverager.settings["fails_in"]:
+            raise TimeoutError("this round is to fail")
+        return await super().look_for_group(step)
 
 
 class FaultyAverager(RunGradientAverager):
     """Averages gradients, except in the epochs in which it is to fail."""
 
     settings: dict
-
-    async def _step(self, *, step: StepControl, **kwargs) -> None:
-        (told,) = introductions([step.data_for_gather])
-        vars(self._matchmaking).pop("look_for_group", None)
-        if told.epoch in self.settings["fails_in"]:
-            self._matchmaking.look_for_group = find_nobody
-        await super()._step(step=step, **kwargs)
+    matchmaking_type = FailingMatchmaking
 
     async def _aggregate_with_group(self, group_info, *args, **kwargs):
         if self.settings["dies_in"] in {told.epoch for told in introductions(group_info.gathered)}:

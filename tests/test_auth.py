@@ -55,7 +55,7 @@ def test_bytes_moved_between_fields_change_what_is_signed():
     assert len({token.signed_bytes() for token in tokens}) == len(tokens)
 
 
-def test_tokens_survive_the_way():
+def test_an_access_token_survives_its_bytes():
     ada = issued(identity("ada"), "Ada Lovelace, née Byron")
     for token in ada, A_TOKEN, replace(A_TOKEN, signature=b"", public_key=b""):
         assert AccessToken.from_bytes(token.to_bytes()) == token
@@ -78,7 +78,7 @@ def test_the_fields_below_make_a_token():
         (b"", "expected an access token, but it is b''"),
         (b"hello", "but it is b'hello'"),
         (b"dalle-lib access token 2\n" + with_fields(*FIELDS)[25:], "another version"),
-        (with_fields(*FIELDS) + b"\0", "followed by 1 bytes"),
+        (with_fields(*FIELDS) + b"\0", "followed by 1 bytes that do not belong to it"),
         (with_fields(*FIELDS[:5]), "ends within its field 6 of 6"),
         (with_fields(*FIELDS)[:-1], "ends within its field 6 of 6"),
         (with_fields(*FIELDS[:3])[:-3] + b"\xff\xff\xff\xff", "ends within its field"),
@@ -93,7 +93,7 @@ def test_the_fields_below_make_a_token():
         (with_fields(*FIELDS[:4], b"\xff" * 8, FIELDS[5]), "the time when an access token expires"),
     ],
 )
-def test_what_is_no_token_is_refused_with_a_reason(data, reason):
+def test_bytes_that_are_no_access_token_are_refused_with_a_reason(data, reason):
     with pytest.raises(ValueError, match=reason):
         AccessToken.from_bytes(data)
 
@@ -109,7 +109,7 @@ def test_damaged_tokens_are_refused_or_no_longer_signed():
             bent[draw.randrange(len(bent))] ^= 1 << draw.randrange(8)
         damaged.append(bytes(bent))
     for data in set(damaged) - {whole}:
-        with pytest.raises(ValueError):  # noqa: PT011  (any of its reasons)
+        with pytest.raises(ValueError):  # noqa: PT011  (each of the reasons will do)
             AccessToken.from_bytes(data).check(authority_key(AUTHORITY.public_key), RUN, datetime.now(UTC))
 
 
@@ -135,7 +135,7 @@ def other_key(key) -> bytes:
 
 
 def in_pkcs1(public_key: bytes) -> bytes:
-    """Return another spelling of a key."""
+    """Return the same key in another encoding."""
     key = serialization.load_der_public_key(public_key)
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.PKCS1)
 
@@ -148,7 +148,7 @@ def test_a_good_token_is_good_until_the_second_it_expires():
         token.check(authority, RUN, token.expires)
 
 
-def test_each_refusal_names_its_reason_and_the_way_out():
+def test_each_refusal_names_its_reason_and_what_to_do():
     ada = identity("ada")
     good = issued(ada)
     later = good.expires + timedelta(minutes=10)
@@ -214,7 +214,7 @@ def test_what_holds_no_authority_is_refused(tmp_path):
             authority_key(text)
 
 
-def test_private_keys_show_in_no_text(tmp_path):
+def test_private_keys_appear_in_no_text(tmp_path):
     AUTHORITY.save(tmp_path / "key")
     secret = (tmp_path / "key").read_text().splitlines()[1]
     shown = f"{AUTHORITY!r} {AUTHORITY} {identity('ada')!r} {vars(identity('ada'))}"
@@ -235,7 +235,7 @@ def test_an_identity_is_the_id_of_the_peer_that_has_its_file(tmp_path):
 
 
 def as_identity(key: rsa.RSAPrivateKey) -> bytes:
-    """Return what hivemind keeps in the file of an identity."""
+    """Return the bytes of the identity file that hivemind keeps of this key."""
     data = key.private_bytes(
         serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
@@ -269,7 +269,7 @@ def test_a_file_that_holds_no_identity_is_left_alone(tmp_path):
         assert (tmp_path / "identity").read_bytes() == data
 
 
-def test_tokens_need_no_hivemind():
+def test_access_tokens_need_no_hivemind():
     code = (
         "import sys; from dalle_lib.auth import AccessToken, Authority, Refused, Role; Authority.generate();"
         "heavy = {'hivemind', 'torch', 'google.protobuf'} & set(sys.modules); assert not heavy, heavy"

@@ -1,4 +1,4 @@
-"""Peers that carry a token: which calls they believe, how the token is renewed, and what they say of clocks."""
+"""Members accept each other's calls, renew their access tokens, and tell whose clock is off."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from dalle_lib.auth import AccessToken, Members, Refused
 from dalle_lib.auth.clocks import ClockWatch
 
 
-def test_a_peer_carries_no_token_of_another():
+def test_a_peer_carries_no_access_token_of_another():
     stolen = issued(identity("ada"))
     with pytest.raises(Refused, match=f"is for peer {identity('ada').peer_id}, but this is"):
         members(identity("eve"), stolen)
@@ -24,7 +24,7 @@ def test_a_peer_carries_no_token_of_another():
         Members(identity("ada"), stolen, "no key", RUN)
 
 
-def test_a_token_that_has_expired_is_not_believed(monkeypatch):
+def test_an_expired_access_token_is_not_believed(monkeypatch):
     ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
     shown = asyncio.run(ada.get_token())
     for late_s, is_believed in (-1, True), (0, False):
@@ -48,12 +48,13 @@ def test_hiveminds_fields_must_say_what_the_authority_signed():
 
 
 def ping(sender: Members, **auth) -> dht_pb2.PingRequest:
-    """Return a ping that `sender` has signed, as hivemind does, with these fields besides."""
+    """Return a ping that `sender` has signed as hivemind does, with these fields of `auth` changed before that."""
     request = dht_pb2.PingRequest()
     return signed(request, sender, **auth)
 
 
 def signed(request, sender: Members, **auth):
+    """Return the request, signed by `sender`, with these fields of `auth` changed before that."""
     asyncio.run(sender.sign_request(request, None))
     request.auth.signature = b""
     for field, value in auth.items():
@@ -63,6 +64,7 @@ def signed(request, sender: Members, **auth):
 
 
 def accepts(receiver: Members, request) -> bool:
+    """Return whether `receiver` accepts a copy of the request: validating changes it."""
     copy = type(request)()
     copy.CopyFrom(request)
     return asyncio.run(receiver.validate_request(copy))
@@ -79,12 +81,12 @@ def test_a_call_counts_once_and_for_a_minute():
         assert accepts(ada, late) == counts, ahead_s
 
 
-def test_a_ping_is_answered_whatever_its_senders_clock_if_he_is_a_member(monkeypatch):
+def test_a_members_ping_is_answered_whatever_its_clock(monkeypatch):
     ada, bob = (members(identity(name), issued(identity(name), name)) for name in ("ada", "bob"))
     for ahead_s in 70, -70, -1e9:
         assert accepts(ada, ping(bob, time=time.time() + ahead_s))
     assert accepts(ada, ping(bob, time=float("nan")))
-    assert ada.clocks.offset_s == pytest.approx(1e9, abs=5), "the last that is a number"
+    assert ada.clocks.offset_s == pytest.approx(1e9, abs=5), "the last difference that is a number"
     forged = ping(bob, time=time.time() + 70)
     forged.auth.signature = forged.auth.signature[:-8] + b"AAAAAAA="
     assert not accepts(ada, forged)
@@ -93,11 +95,11 @@ def test_a_ping_is_answered_whatever_its_senders_clock_if_he_is_a_member(monkeyp
     assert not accepts(ada, unsigned)
     tomorrow = time.time() + 86400
     monkeypatch.setattr("dalle_lib.auth.members.get_dht_time", lambda: tomorrow)
-    assert not accepts(ada, ping(bob, time=tomorrow + 70)), "his token has expired"
+    assert not accepts(ada, ping(bob, time=tomorrow + 70)), "the sender's access token has expired"
 
 
 def calls(*peers: Members, count: int = 1) -> None:
-    """Have each peer sign some calls, with time between them for what it does in the background."""
+    """Have each peer sign some calls, with pauses for what it does in the background."""
 
     async def run() -> None:
         for _ in range(count):
@@ -108,7 +110,7 @@ def calls(*peers: Members, count: int = 1) -> None:
     asyncio.run(run())
 
 
-def test_a_token_is_renewed_before_it_expires_and_not_sooner():
+def test_an_access_token_is_renewed_shortly_before_it_expires():
     ada = identity("ada")
     old, new = issued(ada, valid_for=timedelta(minutes=9)), issued(ada, valid_for=timedelta(minutes=30))
     asked = []
@@ -143,8 +145,8 @@ def test_calls_do_not_wait_for_a_renewal():
     assert asyncio.run(first_call()) < 0.5
 
 
-@pytest.mark.parametrize("failure", ["raises", "another's token"])
-def test_a_failed_renewal_is_told_and_the_old_token_goes_on(caplog, failure):
+@pytest.mark.parametrize("failure", ["raises", "another's access token"])
+def test_a_failed_renewal_is_logged_and_the_old_access_token_stays(caplog, failure):
     asked = []
 
     def renew() -> AccessToken:
@@ -162,7 +164,7 @@ def test_a_failed_renewal_is_told_and_the_old_token_goes_on(caplog, failure):
     assert re.search(f"could not be renewed .*{told}.* again in 60 s", caplog.text)
 
 
-def test_the_end_of_a_token_that_nobody_renews_is_told_twice(caplog, monkeypatch):
+def test_the_end_of_an_access_token_that_nobody_renews_is_logged_twice(caplog, monkeypatch):
     peer = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=11)))
     now = time.time()
     for minutes in 0, 2, 2, 5, 12, 12, 100:
@@ -173,7 +175,7 @@ def test_the_end_of_a_token_that_nobody_renews_is_told_twice(caplog, monkeypatch
     assert "has expired: get a new one" in caplog.text
 
 
-def test_a_clock_that_is_off_is_told_once(caplog):
+def test_a_clock_that_is_off_is_logged_once(caplog):
     watch = ClockWatch()
     assert watch.offset_s is None
     for _ in range(3):
@@ -184,7 +186,7 @@ def test_a_clock_that_is_off_is_told_once(caplog):
     assert watch.offset_s == -45
 
 
-def test_clocks_within_half_a_minute_are_not_worth_a_word(caplog):
+def test_clocks_within_half_a_minute_are_not_logged(caplog):
     watch = ClockWatch()
     for peer, ahead_s in enumerate((29.9, -29.9, 0, float("nan"), float("inf"))):
         watch.hear(bytes([peer]), "ada", ahead_s)
@@ -192,7 +194,7 @@ def test_clocks_within_half_a_minute_are_not_worth_a_word(caplog):
     assert watch.offset_s == 0
 
 
-def test_it_is_the_clock_of_the_one_who_differs_from_most(caplog):
+def test_the_clock_that_differs_from_most_is_the_wrong_one(caplog):
     ours, theirs = ClockWatch(), ClockWatch()
     for peer in range(3):
         theirs.hear(bytes([peer]), f"user {peer}", 0.5)
@@ -210,7 +212,7 @@ def test_it_is_the_clock_of_the_one_who_differs_from_most(caplog):
     assert ours.offset_s == -4000.5
 
 
-def test_a_clock_that_goes_wrong_again_is_told_again(caplog):
+def test_a_clock_that_goes_wrong_again_is_logged_again(caplog):
     watch = ClockWatch()
     for ahead_s in 45.0, 0.0, -45.0:
         watch.hear(b"1", "ada", ahead_s)

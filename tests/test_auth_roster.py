@@ -1,4 +1,4 @@
-"""Which records may stand among tokens, and whom a peer takes for a member."""
+"""Only access tokens are stored among access tokens, and only their peers are members."""
 
 import asyncio
 import threading
@@ -17,6 +17,7 @@ from dalle_lib.auth import AccessToken, Authority, Refused, Role, Roster, TokenV
 
 
 def record(token: AccessToken, **changes) -> DHTRecord:
+    """Return the record of an access token in the hash table, with these fields changed."""
     dumps = DHTProtocol.serializer.dumps
     fields = {
         "key": DHTID.generate(token_key(RUN_KEY, token.peer_id)).to_bytes(),
@@ -27,7 +28,7 @@ def record(token: AccessToken, **changes) -> DHTRecord:
     return DHTRecord(**{**fields, **changes})
 
 
-def test_only_tokens_are_stored_among_tokens_each_as_its_peers_until_it_expires():
+def test_only_access_tokens_are_stored_each_under_its_peer_until_it_expires():
     validator = TokenValidator(AUTHORITY.public_key, RUN, RUN_KEY)
     ada, bob = identity("ada"), identity("bob")
     token = issued(ada)
@@ -67,7 +68,7 @@ def test_a_thousand_peers_are_spread_over_small_dictionaries():
 
 
 class StandInTable(hivemind.DHT):
-    """Answers each look-up with what `held` has, after a while."""
+    """A hash table that answers each look-up from `held`, after a moment."""
 
     def __init__(self, **held: AccessToken) -> None:
         self.held, self.lookups = {token.peer_id: {token.to_bytes()} for token in held.values()}, []
@@ -122,7 +123,7 @@ def test_a_caller_who_gives_up_does_not_spoil_the_look_up_of_others():
     asyncio.run(meet())
 
 
-def test_who_is_missing_is_looked_up_again_after_a_second():
+def test_a_missing_peer_is_looked_up_again_after_a_second():
     token = issued(identity("ada"))
 
     async def meet() -> None:
@@ -138,7 +139,7 @@ def test_who_is_missing_is_looked_up_again_after_a_second():
     assert len(table.lookups) == 2
 
 
-def test_what_is_no_valid_token_of_that_peer_is_not_believed():
+def test_only_a_valid_access_token_of_that_peer_is_believed():
     ada = identity("ada")
     bad = {
         issued(ada, authority=Authority.generate()).to_bytes(),
@@ -156,7 +157,7 @@ def test_what_is_no_valid_token_of_that_peer_is_not_believed():
     assert asyncio.run(roster(table).member(ada.peer_id)) == newer
 
 
-def test_a_member_is_known_until_its_token_expires(monkeypatch):
+def test_a_member_is_known_until_its_access_token_expires(monkeypatch):
     token = issued(identity("ada"))
     table = StandInTable(ada=token)
     who = roster(table)
@@ -167,7 +168,7 @@ def test_a_member_is_known_until_its_token_expires(monkeypatch):
     assert len(table.lookups) == 2
 
 
-def test_a_token_that_is_shown_is_learnt_if_it_is_that_peers():
+def test_a_shown_access_token_is_learnt_if_it_is_that_peers():
     ada, eve = identity("ada"), identity("eve")
     who = roster(StandInTable())
     token, newer = issued(ada), issued(ada, valid_for=timedelta(hours=2), role=Role.VOUCHED)

@@ -1,4 +1,4 @@
-"""Hash tables of real processes on 127.0.0.1 that let in members alone."""
+"""Hash tables in processes of their own on 127.0.0.1, which let in members only."""
 
 import asyncio
 import contextlib
@@ -40,12 +40,12 @@ NOBODY = "none of the initial_peers responded"
 
 @dataclass
 class Tables:
-    """Starts hash tables in processes of their own, each of which joins the first, and ends them all."""
+    """Starts hash tables, each in a process of its own and connected to the first."""
 
     started: list[hivemind.DHT]
 
     def start(self, name: str = "", authorizer: Members | None = None, **options) -> hivemind.DHT:
-        """Return the table of a new peer, which carries a good token if it has a name."""
+        """Return the table of a new peer, which carries a valid access token if it has a name."""
         if name:
             authorizer = authorizer or members(identity(name), issued(identity(name), name))
             options["identity_path"] = str(identity_file(name))
@@ -77,7 +77,7 @@ def roster(table: hivemind.DHT) -> Roster:
     return Roster(AUTHORITY.public_key, RUN, RUN_KEY, table)
 
 
-def test_members_share_a_table_and_find_each_others_tokens(tables):
+def test_members_share_a_table_and_find_each_others_access_tokens(tables):
     ada, bob = tables.start("ada"), tables.start("bob", client_mode=True)
     assert str(ada.peer_id) == identity("ada").peer_id
     assert bob.store("word", "good", get_dht_time() + 60)
@@ -94,7 +94,7 @@ def test_members_share_a_table_and_find_each_others_tokens(tables):
 
 
 class Believing(Members):
-    """Believes everybody, so that what others think of its token decides alone."""
+    """Believes everybody, so that only the others' view of its access token decides."""
 
     def is_token_valid(self, access_token) -> bool:
         return True
@@ -123,7 +123,7 @@ def test_a_member_does_not_believe_a_table_of_strangers(tables):
 
 
 class Thief(Believing):
-    """Shows another's token, with his key beside it or its own, and signs with its own."""
+    """Shows an access token of another peer, with that peer's key or its own, and signs with its own."""
 
     def __init__(self, thief: Identity, stolen: AccessToken, with_own_key: bool) -> None:
         super().__init__(thief, issued(thief, "eve"), AUTHORITY.public_key, RUN)
@@ -138,16 +138,18 @@ class Thief(Believing):
         return False
 
 
-def test_a_stolen_token_is_worth_nothing_without_its_key(tables):
+def test_a_stolen_access_token_is_worth_nothing_without_its_key(tables):
     tables.start("ada")
     stolen = issued(identity("bob"), "bob")
     for with_own_key in False, True:
         with pytest.raises(RuntimeError, match=NOBODY):
             tables.start("eve", Thief(identity("eve"), stolen, with_own_key))
-    assert tables.start("bob", Thief(identity("bob"), stolen, with_own_key=True)).is_alive(), "its owner gets in so"
+    assert tables.start("bob", Thief(identity("bob"), stolen, with_own_key=True)).is_alive(), (
+        "its owner is let in this way"
+    )
 
 
-def test_a_member_cannot_put_a_false_token_in_the_table(tables):
+def test_a_member_cannot_store_a_false_access_token(tables):
     ada, eve = tables.start("ada"), tables.start("eve", client_mode=True)
     bob = identity("bob")
     key = token_key(RUN_KEY, bob.peer_id)
@@ -162,11 +164,11 @@ def test_a_member_cannot_put_a_false_token_in_the_table(tables):
         assert not eve.store(key, value, expires, subkey=bob.peer_id, exclude_self=True)
     assert not eve.store(key, true.to_bytes(), now + 1e9, exclude_self=True)
     assert asyncio.run(roster(ada).member(bob.peer_id)) is None
-    assert publish_token(eve, true, RUN_KEY), "whoever brings it, a true token is true"
+    assert publish_token(eve, true, RUN_KEY), "a true access token is true, whoever stores it"
     assert asyncio.run(roster(ada).member(bob.peer_id)) == true
 
 
-def test_tokens_vanish_from_the_table_when_they_expire(tables):
+def test_access_tokens_vanish_from_the_table_when_they_expire(tables):
     ada, bob = tables.start("ada"), tables.start("bob", client_mode=True)
     token = issued(identity("eve"), "eve", valid_for=timedelta(seconds=6))
     assert publish_token(ada, token, RUN_KEY)
@@ -180,7 +182,7 @@ def test_tokens_vanish_from_the_table_when_they_expire(tables):
 
 @contextlib.contextmanager
 def answers_to_find(change):
-    """Have tables that start in this context answer look-ups through `change`."""
+    """Let tables that start in this context answer look-ups with what `change` makes of the answer."""
     stock = DHTProtocol.rpc_find
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
@@ -213,13 +215,15 @@ def test_one_liar_cannot_hide_a_member(tables):
     bob = tables.start("bob", client_mode=True)
     token = current_token(ada)
     assert publish_token(ada, token, RUN_KEY)
-    assert bob.get(token_key(RUN_KEY, token.peer_id), latest=True).value == {}, "hivemind's look-up is safe: use it"
+    assert bob.get(token_key(RUN_KEY, token.peer_id), latest=True).value == {}, (
+        "hivemind's look-up is safe now: use it in auth/roster.py"
+    )
     assert asyncio.run(roster(bob).member(token.peer_id)) == token
 
 
 @contextlib.contextmanager
 def clock(ahead_s: float):
-    """Let hash tables that start in this context have another time than we have."""
+    """Let the clocks of hash tables that start in this context be that many seconds ahead of ours."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
             if name.startswith(("hivemind", "dalle_lib.auth")) and hasattr(module, "get_dht_time"):
@@ -229,7 +233,7 @@ def clock(ahead_s: float):
 
 @pytest.fixture
 def log_file(tmp_path):
-    """What this process and its tables log about access."""
+    """Return the file with what this process and its tables log about access."""
     handler = logging.FileHandler(tmp_path / "log")
     logging.getLogger("dalle_lib.auth").addHandler(handler)
     yield tmp_path / "log"
@@ -238,18 +242,18 @@ def log_file(tmp_path):
 
 
 @pytest.mark.parametrize("ahead_s", [45, -90, 7200])
-def test_whose_clock_is_off_is_told_even_if_he_is_not_let_in(tables, log_file, ahead_s):
+def test_a_user_whose_clock_is_off_is_told_even_if_they_are_not_let_in(tables, log_file, ahead_s):
     tables.start("ada")
     side = "ahead of" if ahead_s > 0 else "behind"
     with clock(ahead_s):
         bob = members(identity("bob"), issued(identity("bob"), "bob", valid_for=timedelta(hours=9)))
         with pytest.raises((ValidationError, RuntimeError), match=f"local time must be within|{NOBODY}"):
-            tables.start("bob", bob, client_mode=True)  # whom nobody can ping
+            tables.start("bob", bob, client_mode=True)  # nobody can ping it
     told = re.search(f"This computer's clock is (.*) s {side} that of 'ada'", log_file.read_text())
     assert float(told[1]) == pytest.approx(abs(ahead_s), abs=10)
 
 
-def test_a_renewed_token_is_the_one_that_a_table_carries(tables):
+def test_a_table_carries_its_renewed_access_token(tables):
     ada = identity("ada")
     old, new = issued(ada, valid_for=timedelta(minutes=5)), issued(ada, valid_for=timedelta(hours=5))
     table = tables.start("ada", members(ada, old, renew=lambda: new))

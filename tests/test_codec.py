@@ -29,7 +29,7 @@ def message(values: torch.Tensor, ours=None) -> runtime_pb2.Tensor:
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Our codecs in hivemind's registry until the test ends."""
+    """Puts our codecs into hivemind's registry until the test ends."""
     monkeypatch.setattr(serialization, "_BASE_COMPRESSION_TYPES", dict(serialization._BASE_COMPRESSION_TYPES))
     codec.install()
 
@@ -59,7 +59,7 @@ def test_degenerate_tensors_are_exact(values, ours):
     "draw",
     [
         lambda: torch.randn(100_000).exp(),
-        lambda: torch.randn(100_000).exp().bfloat16().float(),  # where gradients under autocast lie
+        lambda: torch.randn(100_000).exp().bfloat16().float(),  # as gradients under autocast are
         lambda: torch.randn(100_000).relu(),
     ],
     ids=["log-normal", "bfloat16", "half are zeros"],
@@ -85,7 +85,7 @@ def test_a_strided_tensor_that_needs_gradients_is_sent_as_it_reads_and_stays_unc
 
 
 def relative_error(codec_of_sender, values: torch.Tensor) -> float:
-    """Return the norm of what is lost over the norm of what deviates from the mean."""
+    """Return the norm of the error divided by the norm of the deviations from the mean."""
     sent = codec_of_sender.compress(values, CompressionInfo.from_tensor(values))
     lost = Uniform8Bit().extract(sent).double() - values.double()
     return float(lost.norm() / (values.double() - values.double().mean()).norm())
@@ -93,7 +93,7 @@ def relative_error(codec_of_sender, values: torch.Tensor) -> float:
 
 @STOCK_WARNS
 @pytest.mark.parametrize(
-    ("draw", "most", "share_of_stock"),
+    ("draw", "max_loss", "share_of_stock"),
     [
         (lambda: torch.randn(2**19), 0.0066, 0.45),  # Panter and Dite's limit for 256 levels is 0.0064
         (lambda: torch.randn(2**19).bfloat16().float(), 0.0066, 0.45),
@@ -106,11 +106,11 @@ def relative_error(codec_of_sender, values: torch.Tensor) -> float:
     ],
     ids=["gaussian", "bfloat16", "student 3", "student 1.5", "by log-normal", "far from zero", "huge", "tiny"],
 )
-def test_little_is_lost_above_all_in_heavy_tails(draw, most, share_of_stock):
+def test_less_is_lost_than_by_hiveminds_codec_above_all_in_heavy_tails(draw, max_loss, share_of_stock):
     torch.manual_seed(0)
-    for values in (draw() for _ in range(8)):  # the few largest values, which are half of it all, differ much
+    for values in (draw() for _ in range(8)):  # the few largest values, half of the norm, differ from draw to draw
         lost = relative_error(Uniform8Bit(), values)
-        assert lost < most
+        assert lost < max_loss
         if share_of_stock is not None:
             assert lost < share_of_stock * relative_error(Uniform8BitQuantization(), values)
 
@@ -119,8 +119,8 @@ def test_one_value_among_zeros_and_opposite_extremes_arrive_as_they_are():
     values = torch.zeros(100_000)
     values[4321] = -0.7
     assert torch.equal(Uniform8Bit().extract(message(values)), values)
-    most = torch.finfo(torch.bfloat16).max  # the distance between the two is no float32
-    values = torch.tensor([most] + 9 * [-most])
+    largest = torch.finfo(torch.bfloat16).max  # their difference exceeds float32
+    values = torch.tensor([largest] + 9 * [-largest])
     assert torch.equal(Uniform8Bit().extract(message(values)), values)
 
 
@@ -128,7 +128,7 @@ def test_one_value_among_zeros_and_opposite_extremes_arrive_as_they_are():
 @pytest.mark.parametrize(
     ("ours", "stock"), [(Uniform8Bit(), Uniform8BitQuantization()), (Float16(), Float16Compression())], ids=str
 )
-def test_we_decode_what_hivemind_encodes_and_it_what_we_do(ours, stock):
+def test_we_decode_what_hivemind_encodes_and_it_decodes_what_we_encode(ours, stock):
     torch.manual_seed(0)
     values = torch.randn(33, 91)
     theirs, own = message(values, stock), message(values, ours)
@@ -154,7 +154,7 @@ def test_integers_are_not_sent_in_fewer_bits(ours):
 
 
 def change(**fields):
-    """Return a function that sets fields of a message."""
+    """Return a function that sets these fields of a message; a function as the value gets the old buffer."""
 
     def apply(sent: runtime_pb2.Tensor) -> None:
         for name, value in fields.items():

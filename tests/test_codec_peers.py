@@ -1,4 +1,4 @@
-"""Real peers that average once, with hivemind's codecs and ours, before and since numpy 2.4."""
+"""Peers in processes of their own average once, with hivemind's codecs and ours, before and since numpy 2.4."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import torch
 import wire_peer
 
 OLD, NEW = "<2.4", ">=2.4"
-"""The numpy with which hivemind 1.1.12 can decode its own 8-bit messages, and the newest, with which it cannot."""
+"""The versions of numpy with which hivemind 1.1.12 can decode its own 8-bit messages, and with which it cannot."""
 
 
 def is_old(version: str) -> bool:
@@ -21,7 +21,7 @@ def is_old(version: str) -> bool:
 
 
 def with_numpy(requirement: str, folder: Path) -> dict[str, str]:
-    """Return the environment in which this Python has such a numpy, from `folder` if its own is another."""
+    """Return the environment in which this Python has such a numpy, installed into `folder` if its own is another."""
     if is_old(np.__version__) == (requirement == OLD):
         return dict(os.environ)
     install = ["uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable, "--target", str(folder)]
@@ -30,7 +30,7 @@ def with_numpy(requirement: str, folder: Path) -> dict[str, str]:
 
 
 def run_peers(names: tuple[str, str], environment: dict[str, str], files: list[Path]) -> list[str]:
-    """Let two peers average, which write their tensors to `files`, and return the numpy of each."""
+    """Return the numpy version of each of two peers, which average and write their tensors to `files`."""
     commands = [[sys.executable, wire_peer.__file__, name, str(i), str(files[i])] for i, name in enumerate(names)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     peers = [subprocess.Popen(c, env=environment, start_new_session=True, **pipes) for c in commands]
@@ -51,7 +51,7 @@ def run_peers(names: tuple[str, str], environment: dict[str, str], files: list[P
 
 
 def distances(names: tuple[str, str], requirement: str, folder: Path) -> list[list[float]]:
-    """Return how far from the mean each peer's tensors are after a round, over how far they were before."""
+    """Return each peer's distances from the mean after a round, tensor by tensor, divided by those before it."""
     files = [folder / "0.pt", folder / "1.pt"]
     for version in run_peers(names, with_numpy(requirement, folder / "numpy"), files):
         assert is_old(version) == (requirement == OLD), version
@@ -83,7 +83,7 @@ def test_hivemind_alone_still_exchanges_nothing_with_the_newest_numpy(swarm_fold
 
 
 @pytest.mark.chaos
-def test_what_is_tested_of_the_codec_holds_with_the_newest_numpy(tmp_path):
+def test_the_tests_of_the_codec_pass_with_the_newest_numpy(tmp_path):
     environment = with_numpy(NEW, tmp_path)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__).with_name("test_codec.py"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""A state that another peer gives: taken over bit for bit, and only if it can be right."""
+"""The state of another peer is taken over bit for bit, and only if it can be right."""
 
 import math
 import subprocess
@@ -82,9 +82,9 @@ def test_a_state_of_the_right_form_has_no_problem():
     [
         (None, STATE[1], "its epoch is None"),
         ({"epoch": "7"}, STATE[1], "its epoch is '7'"),
-        ({"epoch": 4}, STATE[1], "its epoch is 4, and not from 5 to 100"),
+        ({"epoch": 4}, STATE[1], "its epoch is 4, expected 5 to 100"),
         ({"epoch": 101}, STATE[1], "its epoch is 101"),
-        (STATE[0], STATE[1][:1], "it has 1 tensors, and not 2"),
+        (STATE[0], STATE[1][:1], "it has 1 tensors, expected 2"),
         (STATE[0], [torch.zeros(3, 2), STATE[1][1]], r"its tensor 0 is torch.float32 (3, 2)"),
         (STATE[0], [STATE[1][0].half(), STATE[1][1]], "its tensor 0 is torch.float16"),
         (STATE[0], [STATE[1][0], torch.zeros(4)], "its tensor 1 is torch.float32"),
@@ -97,7 +97,7 @@ def test_a_state_that_cannot_be_right_is_refused_with_a_reason(metadata, tensors
 
 
 @pytest.mark.chaos
-def test_who_joins_refuses_spoilt_states_and_takes_the_next(mini, swarm_folder):
+def test_a_newcomer_refuses_spoilt_states_and_takes_the_next(mini, swarm_folder):
     spoilt = {"with_nan": "NaN", "too_long": "it is larger than", "silent": "did not arrive"}
     with OneHotSwarm(one_hot_card(mini, state_every=1000), swarm_folder) as swarm:
         honest, *liars = swarm.add(), *(swarm.add(spoils=how) for how in spoilt)
@@ -112,14 +112,14 @@ def test_who_joins_refuses_spoilt_states_and_takes_the_next(mini, swarm_folder):
             assert what in told[peer.peer_id], told
         (joined,) = late.events("joined")
         assert joined["epoch"] >= 3
-        # It has gone on from the honest peer's parameters; each peer's part of an update is less than 1.
+        # It goes on from the honest peer's parameters; each peer's part of an update is less than 1.
         epoch, values = late.states()[0]
         assert values[:, 0].min() > 0.5
         assert torch.allclose(values, [v for e, v in honest.states() if e <= epoch][-1], atol=0.7)
 
 
 @pytest.mark.chaos
-def test_without_a_good_state_who_joins_goes_on_from_its_own_and_counts_once_averaged(mini, swarm_folder):
+def test_without_a_good_state_a_newcomer_goes_on_from_its_own_and_counts_once_averaged(mini, swarm_folder):
     with OneHotSwarm(one_hot_card(mini, state_every=1000), swarm_folder) as swarm:
         liar = swarm.add(spoils="with_nan")
         swarm.go()

@@ -1,4 +1,4 @@
-"""A run with members: who has no valid token is refused on each path, and members' false records steer nobody."""
+"""In a run with members, peers without a valid access token are refused everywhere; false records steer nobody."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def start(swarm: OneHotSwarm, folder: Path, **settings) -> subprocess.Popen:
     )
 
 
-def test_no_token_no_averaging(card, authority, swarm_folder):
+def test_no_access_token_no_averaging(card, authority, swarm_folder):
     with OneHotSwarm(card, swarm_folder, authority=authority) as swarm:
         ada, _bob = swarm.add(), swarm.add()
         swarm.go()
@@ -66,7 +66,7 @@ def test_no_token_no_averaging(card, authority, swarm_folder):
         assert member["send a part"] == ["BAD_GROUP_ID"]
         assert len(answers) == 4
         told = [event["problem"] for event in ada.events("problem")]
-        for reason in "no valid token", "expired", "not signed by the authority", "the access token is for peer":
+        for reason in "no valid access token", "expired", "not signed by the authority", "the access token is for peer":
             assert any(reason in problem for problem in told), (reason, told)
         epoch = ada.epoch
         swarm.wait_together(swarm.peers, after=epoch)
@@ -98,7 +98,7 @@ def test_a_members_false_record_steers_nobody(card, authority, swarm_folder, cla
         liar.communicate("", timeout=60)
 
 
-def test_a_peer_without_a_token_is_told_what_to_ask_for(card, swarm_folder):
+def test_a_peer_without_an_access_token_is_told_what_to_ask_for(card, swarm_folder):
     card.save(swarm_folder / "run")
     peer = join(PeerSettings(run=str(swarm_folder / "run"), name="ada"), swarm_folder / "ada")
     with pytest.raises(PeerFailed, match="is for members: expected an access token") as refused:

@@ -1,7 +1,7 @@
 """One of two peers that average once: `wire_peer.py CODECS SEED FILE`, with CODECS "stock" or "ours".
 
-Reads the other's address, or an empty line, from standard input, prints its own, and after the round the version of
-numpy, when what its tensors are by then is in FILE. Leaves when standard input ends, after five minutes at the latest.
+Reads the other's address, or an empty line, from standard input and prints its own. After the round it saves its
+tensors to FILE and prints numpy's version. It leaves when standard input ends, after five minutes at the latest.
 """
 
 import signal
@@ -17,13 +17,13 @@ EIGHT_BIT_FROM = 2**16 + 1
 
 
 def tensors(seed: int) -> list[torch.Tensor]:
-    """Return what the peer of that seed starts from: small tensors on both sides of one in several 8-bit parts."""
+    """Return the first tensors of the peer of that seed: a small one, one in several 8-bit parts, a small one."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(size, generator=generator) for size in (700, 3 * 2**19 + 7, 1100)]
 
 
 def codecs(name: str) -> SizeAdaptiveCompression:
-    """Return hivemind's own mixture, or ours, which is then also what this process decodes with."""
+    """Return hivemind's mixture of codecs, or ours, which this process then decodes with too."""
     if name == "stock":
         return SizeAdaptiveCompression(
             EIGHT_BIT_FROM, less=Float16Compression(), greater_equal=Uniform8BitQuantization()

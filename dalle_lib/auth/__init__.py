@@ -1,6 +1,6 @@
-"""Who may take part: tokens that a run's authority signs, peers that carry them, and peers that ask for them.
+"""Says who may take part: access tokens that a run's authority signs, and peers that carry and check them.
 
-Names are imported when first used: whoever only reads or issues tokens needs no hivemind.
+Names are imported when first used: code that only reads or issues access tokens needs no hivemind.
 """
 
 from typing import TYPE_CHECKING

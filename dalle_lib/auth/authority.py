@@ -1,4 +1,4 @@
-"""The key of a run that signs its tokens, and files for keys."""
+"""Signs the access tokens of a run, and keeps keys in files that only their owner can read."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ _KEY_BYTES = 32
 
 
 class Authority:
-    """Signs the access tokens of a run: whoever holds it decides who takes part."""
+    """Signs the access tokens of a run: whoever holds its key decides who takes part."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -26,16 +26,16 @@ class Authority:
 
     @classmethod
     def generate(cls) -> "Authority":
-        """Return one with a new key."""
+        """Return an authority with a new key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def load(cls, file: str | Path) -> "Authority":
-        """Return the one that was saved. Raises ValueError if others can read the file, or if it holds no such key."""
+        """Return the authority in a file. Raises ValueError if others can read the file, or if it holds no such key."""
         file = Path(file)
         if others_can_read(file):
             raise ValueError(
-                f"expected that its owner alone can read {file}, for whoever reads it can admit anybody: run "
+                f"expected that only its owner can read {file}, because whoever reads it can admit anybody: run "
                 f"chmod 600 {file} (on a disk that keeps permissions), or make a new key if others had access."
             )
         try:
@@ -47,7 +47,7 @@ class Authority:
         return cls(key)
 
     def save(self, file: str | Path) -> None:
-        """Write the key to a new file that its owner alone can read, in PEM."""
+        """Write the key to a new file that only its owner can read, in PEM. Raises ValueError if the file exists."""
         file = Path(file)
         if file.exists():
             raise ValueError(
@@ -62,13 +62,16 @@ class Authority:
 
     @property
     def public_key(self) -> str:
-        """By which everybody knows its tokens; it belongs into the run card."""
+        """The key that verifies its access tokens, 32 bytes in base64, for the run card."""
         return base64.b64encode(self._key.public_key().public_bytes_raw()).decode()
 
     def issue(
         self, user: str, role: Role, run: str, public_key: bytes, valid_for: timedelta, now: datetime | None = None
     ) -> AccessToken:
-        """Return a token for the peer with that public key. Raises Refused for a key that no peer may have."""
+        """Return a signed access token for the peer with that public key (DER).
+
+        Raises Refused for a key that no peer may have.
+        """
         check_key(public_key)
         expires = ((now or datetime.now(UTC)) + valid_for).replace(microsecond=0)
         token = AccessToken(user, role, run, public_key, expires)
@@ -76,14 +79,14 @@ class Authority:
 
 
 def authority_key(text: str) -> bytes:
-    """Return the public key that a run card gives in base64. Raises ValueError for anything else."""
+    """Return the 32 bytes of the public key that a run card holds in base64. Raises ValueError for anything else."""
     try:
         key = base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         key = b""
     if len(key) != _KEY_BYTES:
         raise ValueError(
-            f"expected an authority's public key, {_KEY_BYTES} bytes in base64, not {text!r}: copy it again"
+            f"expected an authority's public key, {_KEY_BYTES} bytes in base64, not {text!r}: copy it again."
         )
     return key
 
@@ -94,7 +97,7 @@ def others_can_read(file: Path) -> bool:
 
 
 def write_private(file: Path, data: bytes) -> None:
-    """Write a file that its owner alone can read, whole or not at all."""
+    """Write a file that only its owner can read, whole or not at all."""
     unfinished = file.with_name(f"{file.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:

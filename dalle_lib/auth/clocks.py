@@ -1,4 +1,4 @@
-"""Whether this computer's clock agrees with those of other members."""
+"""Compares this computer's clock with those of other members."""
 
 import logging
 import math
@@ -7,20 +7,22 @@ from statistics import median
 logger = logging.getLogger(__name__)
 
 TOLERATED_S = 30.0
-_REMEMBERED = 64
-"""How many peers' clocks are compared, the latest heard."""
+"""Difference between two clocks in seconds that is not worth a warning."""
+_MAX_HEARD = 64
+"""Peers whose clocks are compared: those heard last."""
 
 
 def seconds_ahead(asked: float, told: float, now: float, told_in: float = 0.0) -> float:
-    """Return by how much this clock is at least ahead of one that told its time, in steps of `told_in` seconds.
+    """Return the least number of seconds by which our clock is ahead of a peer's; negative if it is behind.
 
-    The other was read at some moment between `asked` and `now` by ours: nothing is off if ours can have shown the same.
+    `asked` and `now` are our times before and after the call, `told` is the peer's time in steps of `told_in` seconds.
+    The peer read its clock at some moment in between, so the result is 0 where the two may agree.
     """
     return max(0.0, asked - told - told_in) - max(0.0, told - now)
 
 
 class ClockWatch:
-    """Hears other members' clocks, and logs a warning, once, when this computer's or one of theirs is off."""
+    """Compares the clocks of members with ours, and logs a warning once when ours or one of theirs is off."""
 
     def __init__(self) -> None:
         self._ahead_s: dict[bytes, float] = {}
@@ -29,22 +31,22 @@ class ClockWatch:
 
     @property
     def offset_s(self) -> float | None:
-        """Seconds by which this computer's clock is ahead of the middle one of the others; None if none was heard."""
+        """Seconds by which this computer's clock is ahead of the median of the others; None if none was heard."""
         return -median(self._ahead_s.values()) if self._ahead_s else None
 
     def hear(self, peer: bytes, user: str, ahead_s: float) -> None:
-        """Note by how much a peer's clock is ahead of ours."""
+        """Note that a peer's clock is `ahead_s` seconds ahead of ours; NaN and infinity are ignored."""
         if not math.isfinite(ahead_s):
             return
         self._ahead_s.pop(peer, None)
         self._ahead_s[peer] = ahead_s
-        if len(self._ahead_s) > _REMEMBERED:
+        if len(self._ahead_s) > _MAX_HEARD:
             self._ahead_s.pop(next(iter(self._ahead_s)))
         was_off, self._is_off = self._is_off, abs(self.offset_s) > TOLERATED_S
         if self._is_off and not was_off:
             logger.warning(
                 "This computer's clock is %s that of %s. Members whose clocks differ by more than a minute refuse each "
-                "other: have it set by the network (`sudo timedatectl set-ntp true`, or the system's settings).",
+                "other: let the network set it (`sudo timedatectl set-ntp true`, or the system's settings).",
                 _difference(self.offset_s),
                 repr(user) if len(self._ahead_s) == 1 else f"most members ({len(self._ahead_s)} heard)",
             )

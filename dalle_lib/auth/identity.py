@@ -1,4 +1,4 @@
-"""The key by which a peer is known: to libp2p, to the hash table, and to the run's authority."""
+"""Keeps the key by which libp2p, the hash table and the run's authority know a peer."""
 
 import logging
 from pathlib import Path
@@ -17,28 +17,31 @@ logger = logging.getLogger(__name__)
 
 
 class Identity:
-    """A peer's RSA key, in a file from which `hivemind.DHT(identity_path=...)` takes its id."""
+    """Holds a peer's RSA key; its file is the one that `hivemind.DHT(identity_path=...)` reads."""
 
     def __init__(self, private_key: RSAPrivateKey) -> None:
         self.private_key = private_key
-        """Signs records and requests."""
+        """The private key, which signs records and requests."""
         self.public_key: bytes = key_bytes(_loaded(private_key.to_bytes()).public_key())
-        """DER, SubjectPublicKeyInfo, as tokens hold it."""
+        """The public key as access tokens hold it: DER, SubjectPublicKeyInfo."""
         self.peer_id: str = peer_id_of(self.public_key)
+        """The libp2p id that follows from the key."""
 
     def __repr__(self) -> str:
         return f"Identity(peer_id={self.peer_id!r})"
 
     @classmethod
     def load_or_create(cls, file: str | Path) -> "Identity":
-        """Return the identity in a file, which is made if missing. Raises ValueError if it holds something else."""
+        """Return the identity in a file, and make it if the file is missing. Raises ValueError for any other file."""
         file = Path(file)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             message = crypto_pb2.PrivateKey(key_type=crypto_pb2.RSA, data=RSAPrivateKey().to_bytes())
             write_private(file, message.SerializeToString())
         if others_can_read(file):
-            logger.warning("other users of this computer can read %s, and so pass for this peer: chmod 600 it", file)
+            logger.warning(
+                "other users of this computer can read %s, and could pretend to be this peer: run chmod 600 on it", file
+            )
         try:
             identity = cls(_LoadedKey(crypto_pb2.PrivateKey.FromString(file.read_bytes()).data))
             check_key(identity.public_key)
@@ -47,13 +50,15 @@ class Identity:
         except (DecodeError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ValueError(
                 f"expected {file} to hold a peer's identity: {error}. Move it away, and a new one is made; "
-                "the peer then needs a new token."
+                "the peer then needs a new access token."
             ) from error
         return identity
 
 
 class _LoadedKey(RSAPrivateKey):
-    def __init__(self, data: bytes) -> None:  # hivemind's own can only make new keys
+    """hivemind's private key, from the DER in an identity file."""
+
+    def __init__(self, data: bytes) -> None:  # hivemind's constructor can only make new keys
         self._private_key = _loaded(data)
 
 

@@ -1,4 +1,4 @@
-"""Calls of the hash table between members only."""
+"""Lets the hash table call and answer members only."""
 
 import asyncio
 import logging
@@ -21,16 +21,17 @@ from dalle_lib.auth.tokens import AccessToken, Refused
 logger = logging.getLogger(__name__)
 
 RENEW_BEFORE = timedelta(minutes=10)
+"""An access token is renewed when it expires within this time."""
 _RETRY_AFTER = timedelta(minutes=1)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Members(TokenAuthorizerBase):
-    """Signs this peer's calls with its token, and answers and believes those of other members alone.
+    """Sends this peer's access token with its calls, and accepts calls and answers of other members only.
 
-    For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `renew` returns a new token for the
-    same identity; it is called, in a thread of the hash table's process, from RENEW_BEFORE the old one expires.
-    Raises Refused for a token that is not this peer's, or not valid now.
+    For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `renew` returns a new access token
+    for the same identity; a thread of the hash table's process calls it when the old one expires within RENEW_BEFORE.
+    Raises Refused for an access token that is not this peer's, or not valid now.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Members(TokenAuthorizerBase):
         self._carry(token)
 
     def _carry(self, token: AccessToken) -> None:
+        """Use this access token from now on. Raises Refused if it is not this peer's, or not valid now."""
         token.check(self._authority, self._run, _now())
         if token.peer_id != self._peer_id:
             raise Refused(
@@ -58,15 +60,15 @@ class Members(TokenAuthorizerBase):
         self._act_at = token.expires - RENEW_BEFORE
 
     async def get_token(self) -> auth_pb2.AccessToken:
-        """Return what hivemind sends with each call."""
+        """Return the access token as hivemind sends it with each call."""
         return _message(self.token)
 
     def does_token_need_refreshing(self, access_token: auth_pb2.AccessToken) -> bool:
-        """Return whether a newer one has come."""
+        """Return whether this peer has a newer access token than the one that hivemind sends."""
         return access_token.signature != self.token.to_bytes()
 
     def is_token_valid(self, access_token: auth_pb2.AccessToken) -> bool:
-        """Return whether it is a member's."""
+        """Return whether an access token is a member's and has not expired."""
         try:
             self._issued(access_token).check_unexpired(_now())
         except ValueError as error:
@@ -75,7 +77,7 @@ class Members(TokenAuthorizerBase):
         return True
 
     def _issued(self, message: auth_pb2.AccessToken) -> AccessToken:
-        """Return the token in a message, expired or not. Raises ValueError if the authority did not issue it."""
+        """Return the access token in a message, expired or not. Raises ValueError if the authority did not issue it."""
         token = AccessToken.from_bytes(message.signature)
         token.check_issued(self._authority, self._run)
         if message != _message(token):
@@ -83,7 +85,7 @@ class Members(TokenAuthorizerBase):
         return token
 
     async def refresh_token_if_needed(self) -> None:
-        """Have the token renewed in good time, in the background: calls must not wait for a slow server."""
+        """Renew the access token before it expires, in the background: calls must not wait for a slow server."""
         now = _now()
         if now >= self._act_at:
             if self._ask is None:
@@ -94,6 +96,7 @@ class Members(TokenAuthorizerBase):
         await super().refresh_token_if_needed()
 
     def _tell_of_the_end(self, now: datetime) -> None:
+        """Log that nobody renews the access token: a warning before it expires, an error after that."""
         if now < self.token.expires:
             minutes = (self.token.expires - now).total_seconds() / 60
             logger.warning(
@@ -109,7 +112,7 @@ class Members(TokenAuthorizerBase):
     async def _renew(self) -> None:
         try:
             self._carry(await asyncio.to_thread(self._ask))
-        except Exception as error:  # whatever the one who asks runs into: the old token may still do
+        except Exception as error:  # `renew` may raise anything, and the old access token may still be valid
             logger.warning(
                 "This peer's access token, which expires at %s, could not be renewed (%s: %s); trying again in %.0f s.",
                 f"{self.token.expires:%Y-%m-%d %H:%M:%S} UTC",
@@ -121,15 +124,15 @@ class Members(TokenAuthorizerBase):
             logger.info("This peer's access token was renewed.")
 
     async def validate_request(self, request) -> bool:
-        """Return whether a member made this call just now.
+        """Return whether a member made this call, within a minute by our clock; a ping may be older or from the future.
 
-        A ping may come at any time by its sender's clock: our answer tells our time, so that he can learn that his
-        clock is off. hivemind 1.1.12 does not answer him, and says nothing.
+        Our answer to a ping tells our time, so its sender can learn that their clock is off. hivemind 1.1.12 neither
+        answers them nor logs it.
         """
         sender, ahead_s = request.auth.client_access_token, request.auth.time - get_dht_time()
         if abs(ahead_s) <= self._MAX_CLIENT_SERVICER_TIME_DIFF.total_seconds():
             is_valid = is_signed = await super().validate_request(request)
-        else:  # also what is not a number, which hivemind 1.1.12 takes for any time
+        else:  # NaN too, which passes hivemind 1.1.12's own check
             is_signed = self._is_signed(request, sender)
             is_valid = is_signed and isinstance(request, dht_pb2.PingRequest) and self.is_token_valid(sender)
         if is_signed:
@@ -140,15 +143,15 @@ class Members(TokenAuthorizerBase):
         """Return whether a member gave this answer to our call."""
         is_answer = isinstance(response, dht_pb2.PingResponse) and response.auth.nonce == request.auth.nonce
         sender = response.auth.service_access_token
-        # His token may have expired by our clock: if it is our clock that is wrong, this is how we learn it.
+        # The sender's access token may have expired by our clock: if our clock is wrong, this is how we learn it.
         if is_answer and self._is_signed(response, sender):
-            # His clock was read between our sending and now; only what lies outside is its difference.
+            # The sender read their clock between our call and now; only what lies outside is a difference.
             since_sent_s, since_now_s = response.dht_time - request.auth.time, response.dht_time - get_dht_time()
             self.clocks.hear(sender.public_key, sender.username, min(since_sent_s, 0.0) + max(since_now_s, 0.0))
         return await super().validate_response(response, request)
 
     def _is_signed(self, message, sender: auth_pb2.AccessToken) -> bool:
-        """Return whether a message is signed by one to whom the authority has issued a token, expired or not."""
+        """Return whether the owner of the access token signed a message; the token may have expired."""
         try:
             self._issued(sender)
         except ValueError as error:
@@ -161,12 +164,12 @@ class Members(TokenAuthorizerBase):
 
 
 def current_token(dht: hivemind.DHT) -> AccessToken:
-    """Return the token that a hash table with `Members` now carries, renewed or not."""
+    """Return the access token that a hash table with `Members` sends now, which may have been renewed."""
     return dht.run_coroutine(partial(_ask_members, question=_token_of))
 
 
 def clock_offset_s(dht: hivemind.DHT) -> float | None:
-    """Return by how many seconds this computer's clock is ahead of other members', as heard by the hash table."""
+    """Return the seconds by which this computer's clock is ahead of other members', as the hash table heard them."""
     return dht.run_coroutine(partial(_ask_members, question=_offset_of))
 
 
@@ -183,7 +186,7 @@ def _offset_of(members: Members) -> float | None:
 
 
 def _message(token: AccessToken) -> auth_pb2.AccessToken:
-    """Return a token as hivemind sends it: whole where hivemind has a signature, its fields again beside it."""
+    """Return an access token as hivemind sends it: whole as the signature, with some fields repeated in hivemind's."""
     key = serialization.load_der_public_key(token.public_key)
     return auth_pb2.AccessToken(
         username=token.user,

@@ -1,7 +1,7 @@
-"""Who is a member: each peer's token in the hash table, where all can look it up, and nobody can put a false one.
+"""Keeps each peer's access token in the hash table, where everybody can look it up and nobody can store a false one.
 
-hivemind shows a validator the hash of a key, so keys of unlimited number cannot be guarded: here they are 256, each a
-dictionary of the tokens of about one peer in 256, by peer id.
+hivemind shows a validator only the hash of a key, so the keys that it guards must be few and known. There are 256: each
+holds a dictionary of the access tokens of about one peer in 256, by peer id.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from dalle_lib.auth.tokens import AccessToken, Refused
 logger = logging.getLogger(__name__)
 
 MISS_S = 1.0
-"""For so long a peer that had no token is not looked up again."""
+"""Seconds before a peer without an access token is looked up again."""
 _SHARDS = 256
 _HEADER_BYTES = len(DHTProtocol.serializer.dumps(bytes(1000))) - 1000
-"""Of msgpack, before 256 to 65535 bytes; a token is never shorter or longer."""
+"""Bytes that msgpack puts before 256 to 65535 bytes; no access token is shorter or longer."""
 
 
 def token_key(run_key: str, peer_id: str) -> str:
-    """Return the key of the dictionary in which a peer's token is, under its id."""
+    """Return the key of the dictionary that holds a peer's access token, under the peer's id."""
     return _key(run_key, hashlib.sha256(peer_id.encode()).digest()[0])
 
 
 def publish_token(dht: hivemind.DHT, token: AccessToken, run_key: str) -> bool:
-    """Put a peer's token where others look it up, and return whether it can be found there.
+    """Return whether a peer's access token, stored where others look it up, can be found there.
 
-    Do so again from time to time: what the hash table holds goes with the peers that hold it.
+    Publish it again from time to time: what the hash table holds is lost with the peers that hold it.
     """
     key = token_key(run_key, token.peer_id)
-    # What a peer in client mode holds, nobody can ask for: let it hold none of the copies.
+    # Nobody can ask a peer in client mode for what it holds, so it must hold none of the copies.
     dht.store(
         key,
         token.to_bytes(),
@@ -49,12 +49,12 @@ def publish_token(dht: hivemind.DHT, token: AccessToken, run_key: str) -> bool:
         subkey=token.peer_id,
         exclude_self=dht.client_mode,
     )
-    # Not what store() returns: to store again what is there already is a failure to hivemind.
+    # store() would return False if the access token is there already.
     return token.to_bytes() in dht.run_coroutine(_look(run_key, token.peer_id))
 
 
 async def find_token(dht: hivemind.DHT, run_key: str, peer_id: str, authority: str, run: str) -> AccessToken | None:
-    """Return the token that a peer has published and that is valid now, the latest to expire; None if there is none."""
+    """Return the valid access token that a peer has published, the one that expires last; None if there is none."""
     copies = await dht.run_coroutine(_look(run_key, peer_id), return_future=True)
     return _best(copies, peer_id, authority, run)
 
@@ -71,15 +71,15 @@ def _best(copies: set[bytes], peer_id: str, authority: str, run: str) -> AccessT
             check_token_of(peer_id, token, authority_key(authority), run)
             found.append(token)
         except ValueError as error:
-            logger.debug("a token of %s does not count: %s", peer_id, error)
+            logger.debug("an access token of %s does not count: %s", peer_id, error)
     return max(found, key=lambda token: token.expires, default=None)
 
 
 async def _copies(_dht: hivemind.DHT, node: DHTNode, key: str, peer_id: str) -> set[bytes]:
-    """Return what the peers that should hold a dictionary have in it under an id.
+    """Return the values under a peer's id in a dictionary, from each peer that should hold a copy of it.
 
-    DHT.get of hivemind 1.1.12 will not do: it ends at the first answer that claims never to expire, which may hold
-    nothing, and keeps that for ever; so one liar could hide a member.
+    Runs in the process of the hash table. `DHT.get` of hivemind 1.1.12 ends at the first answer that claims never to
+    expire, which may be empty, and keeps that answer forever: one liar could hide a member.
     """
     key_id = DHTID.generate(source=key)
     nearest = (await node.find_nearest_nodes([key_id], k_nearest=node.num_replicas, exclude_self=True))[key_id]
@@ -91,17 +91,17 @@ async def _copies(_dht: hivemind.DHT, node: DHTNode, key: str, peer_id: str) -> 
 
 
 def check_token_of(peer_id: str, token: AccessToken, authority: bytes, run: str) -> None:
-    """Return if a token lets that peer take part now. Raises Refused otherwise."""
+    """Return None if an access token lets that peer take part now. Raises Refused otherwise."""
     if token.peer_id != peer_id:
         raise Refused(f"the access token is for peer {token.peer_id}, not for {peer_id}")
     token.check(authority, run, datetime.fromtimestamp(get_dht_time(), UTC))
 
 
 class TokenValidator(RecordValidatorBase):
-    """Lets tokens alone be stored where a run's tokens are, each under its peer's id and until it expires.
+    """Lets only access tokens be stored under a run's keys, each under its peer's id and until it expires.
 
-    Whether a token has expired meanwhile is not looked at: peers' clocks differ, and hivemind drops a whole dictionary
-    for one entry that it finds invalid. Entries vanish with their tokens anyway.
+    An expired access token stays valid here: peers' clocks differ, and hivemind drops a whole dictionary if one entry
+    is invalid. Entries vanish when their access tokens expire anyway.
     """
 
     def __init__(self, authority: str, run: str, run_key: str) -> None:
@@ -109,14 +109,14 @@ class TokenValidator(RecordValidatorBase):
         self._keys = {_hashed(_key(run_key, shard)) for shard in range(_SHARDS)}
 
     def validate(self, record: DHTRecord) -> bool:
-        """Return whether a record may be stored, or believed; records under other keys are not looked at."""
+        """Return whether a record may be stored and believed; records under other keys always may."""
         if record.key not in self._keys:
             return True
         try:
             token = AccessToken.from_bytes(record.value[_HEADER_BYTES:])
             token.check_issued(self._authority, self._run)
         except ValueError as error:
-            logger.debug("a record among tokens is refused: %s", error)
+            logger.debug("a record among access tokens is refused: %s", error)
             return False
         expected = DHTRecord(
             _hashed(token_key(self._run_key, token.peer_id)),
@@ -128,9 +128,9 @@ class TokenValidator(RecordValidatorBase):
 
 
 class Roster:
-    """The members that this process has met; made before a process forks, each side goes on by itself.
+    """Remembers the members that this process has met; after a fork each process has a copy of its own.
 
-    A member's role and user count as they were first seen, until that token expires or a newer one is learnt.
+    A member's user and role are those of its first access token, until that one expires or a newer one is learnt.
     """
 
     def __init__(self, authority: str, run: str, run_key: str, dht: hivemind.DHT) -> None:
@@ -140,12 +140,12 @@ class Roster:
         self._lookups: dict[str, asyncio.Task] = {}
 
     def known(self, peer_id: str) -> AccessToken | None:
-        """Return the token of a peer that was met before, if it is still valid."""
+        """Return the access token of a peer that was met before, if it is still valid; None otherwise."""
         token = self._tokens.get(peer_id)
         return token if token is not None and get_dht_time() < token.expires.timestamp() else None
 
     def learn(self, peer_id: str, token: AccessToken) -> None:
-        """Note a token that a peer has shown. Raises Refused if it does not let that peer take part now."""
+        """Note an access token that a peer has shown. Raises Refused if it does not let that peer take part now."""
         known = self.known(peer_id)
         if known == token:
             return
@@ -155,7 +155,7 @@ class Roster:
             self._tokens[peer_id] = token
 
     async def member(self, peer_id: str) -> AccessToken | None:
-        """Return a peer's valid token, looked up if it is not known; None if it has none."""
+        """Return a peer's valid access token, looked up if it is not known; None if it has none."""
         if (token := self.known(peer_id)) is not None or self._was_missed(peer_id):
             return token
         if peer_id not in self._lookups:
@@ -163,7 +163,7 @@ class Roster:
         return await asyncio.shield(self._lookups[peer_id])
 
     def fetch(self, peer_id: str) -> AccessToken | None:
-        """Return what `member` does, for those who cannot await it: this blocks while it looks."""
+        """Return what `member` returns, for callers that cannot await it: this blocks during the look-up."""
         if (token := self.known(peer_id)) is not None or self._was_missed(peer_id):
             return token
         copies = self._dht.run_coroutine(_look(self._run_key, peer_id))

@@ -1,4 +1,4 @@
-"""The authority's word that a peer belongs to a user who may take part in a run."""
+"""Access tokens: the authority's signed statement that a peer belongs to a user who may take part in a run."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 _NAME = b"dalle-lib access token "
 _MAGIC = _NAME + b"1\n"
 """The version is part of what is signed; another layout needs another number."""
-_LONGEST_BYTES = 4096
-_LONGEST_NAME = 200
+_MAX_BYTES = 4096
+_MAX_NAME = 200
 _FIELDS = 6
 _KEY_BITS = range(2048, 4097)
 _START = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_S = 253_402_300_799
-"""The end of the year 9999, the last that datetime knows."""
+_MAX_S = 253_402_300_799
+"""The last second of the year 9999, the last year of datetime."""
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 class Refused(ValueError):
-    """A token does not count here; its text says why, and what to do."""
+    """An access token does not count here; the text says why, and what to do."""
 
 
 class Role(StrEnum):
@@ -32,12 +32,16 @@ class Role(StrEnum):
 
     MEMBER = "member"
     VOUCHED = "vouched"
-    """A member whom the organisers know; a run may let these alone reduce."""
+    """A member whom the organisers know; a run may let only vouched members reduce."""
 
 
 @dataclass(frozen=True)
 class AccessToken:
-    """Names a user, what he may do in which run, and the peer of his that it is for."""
+    """Names a user, their role in one run, and the one peer of theirs that it is for; the run's authority signs it.
+
+    Bytes on the wire: the line ``dalle-lib access token 1``, then user, role, run, public key, seconds since 1970 when
+    it expires (8 bytes), and signature, each after its length in 4 bytes. Numbers are big-endian, text is UTF-8.
+    """
 
     user: str
     role: Role
@@ -45,13 +49,14 @@ class AccessToken:
     public_key: bytes
     """The peer's RSA key, from which its id follows: DER, SubjectPublicKeyInfo."""
     expires: datetime
-    """In UTC, whole seconds."""
+    """In UTC, to the second."""
     signature: bytes = b""
+    """The authority's Ed25519 signature of `signed_bytes()`; empty before it signs."""
 
     def __post_init__(self) -> None:
         for name, text in ("user", self.user), ("run", self.run):
-            if not text or not text.isprintable() or len(text) > _LONGEST_NAME:
-                raise ValueError(f"expected the {name} to be 1 to {_LONGEST_NAME} printable characters, not {text!r}")
+            if not text or not text.isprintable() or len(text) > _MAX_NAME:
+                raise ValueError(f"expected the {name} to be 1 to {_MAX_NAME} printable characters, not {text!r}")
         if self.expires.utcoffset() != timedelta(0) or self.expires.microsecond or self.expires < _START:
             raise ValueError(f"expected a time in UTC since 1970, to the second, not {self.expires!r}")
 
@@ -61,25 +66,25 @@ class AccessToken:
         return peer_id_of(self.public_key)
 
     def signed_bytes(self) -> bytes:
-        """Return what the authority signs: no two tokens share these bytes."""
+        """Return the bytes that the authority signs; no two different access tokens share them."""
         seconds = int((self.expires - _START).total_seconds()).to_bytes(8)
         fields = self.user.encode(), self.role.value.encode(), self.run.encode(), self.public_key, seconds
         return _MAGIC + b"".join(map(_with_length, fields))
 
     def to_bytes(self) -> bytes:
-        """Return the token as it travels."""
+        """Return the access token as bytes, signature included."""
         return self.signed_bytes() + _with_length(self.signature)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "AccessToken":
-        """Return the token that travelled as `data`. Raises ValueError for anything else."""
-        if len(data) > _LONGEST_BYTES:
-            raise ValueError(f"expected an access token of at most {_LONGEST_BYTES} bytes, but {len(data)} came")
+        """Return the access token in `to_bytes()`. Raises ValueError for anything else."""
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"expected an access token of at most {_MAX_BYTES} bytes, but {len(data)} came")
         if not data.startswith(_MAGIC):
             what = "one of another version of this program" if data.startswith(_NAME) else f"{data[:30]!r}"
             raise ValueError(f"expected an access token, but it is {what}: ask the run's authority for a new one")
         user, role, run, public_key, seconds, signature = _split(data[len(_MAGIC) :])
-        if len(seconds) != 8 or int.from_bytes(seconds) > _LAST_S:
+        if len(seconds) != 8 or int.from_bytes(seconds) > _MAX_S:
             raise ValueError(f"expected the time when an access token expires, but it holds {seconds[:30]!r}")
         expires = _START + timedelta(seconds=int.from_bytes(seconds))
         try:
@@ -88,11 +93,14 @@ class AccessToken:
             raise ValueError(f"an access token is malformed: {error}") from error
 
     def signed(self, signature: bytes) -> "AccessToken":
-        """Return this token with that signature."""
+        """Return this access token with that signature."""
         return replace(self, signature=signature)
 
     def check_issued(self, authority: bytes, run: str) -> None:
-        """Return if the authority issued this for a peer of that run, however long ago. Raises Refused otherwise."""
+        """Return None if the authority issued this for a peer of that run, expired or not. Raises Refused otherwise.
+
+        `authority` is the Ed25519 public key, 32 bytes.
+        """
         try:
             Ed25519PublicKey.from_public_bytes(authority).verify(self.signature, self.signed_bytes())
         except InvalidSignature:
@@ -107,12 +115,12 @@ class AccessToken:
         check_key(self.public_key)
 
     def check(self, authority: bytes, run: str, now: datetime) -> None:
-        """Return if this lets its peer take part in the run now. Raises Refused otherwise."""
+        """Return None if this lets its peer take part in the run at the time `now`. Raises Refused otherwise."""
         self.check_issued(authority, run)
         self.check_unexpired(now)
 
     def check_unexpired(self, now: datetime) -> None:
-        """Return if it is still valid, whoever issued it. Raises Refused otherwise."""
+        """Return None if this has not expired at the time `now`. Raises Refused otherwise."""
         if now >= self.expires:
             late = timedelta(seconds=int((now - self.expires).total_seconds()))
             raise Refused(
@@ -122,7 +130,7 @@ class AccessToken:
 
 
 def check_key(public_key: bytes) -> None:
-    """Return if these are the bytes of an RSA key that a peer may have. Raises Refused otherwise."""
+    """Return None if these are the bytes of an RSA key that a peer may have. Raises Refused otherwise."""
     try:
         key = serialization.load_der_public_key(public_key)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -133,20 +141,20 @@ def check_key(public_key: bytes) -> None:
         kind = f"RSA of {key.key_size} bits" if isinstance(key, rsa.RSAPublicKey) else type(key).__name__
         raise Refused(
             f"expected the peer's key to be RSA of {_KEY_BITS[0]} to {_KEY_BITS[-1]} bits, but it is {kind}: "
-            "move the identity file away, so that a new one is made, and ask for a new token."
+            "move the identity file away, so that a new one is made, and ask for a new access token."
         )
     if key_bytes(key) != public_key:
-        # One key in two spellings would be two peers.
+        # The same key in two encodings would be two peers.
         raise Refused("the peer's key is not in canonical DER: expected the public key of its identity file")
 
 
 def key_bytes(key: rsa.RSAPublicKey) -> bytes:
-    """Return an RSA key as tokens hold it."""
+    """Return an RSA key as access tokens hold it: DER, SubjectPublicKeyInfo."""
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def peer_id_of(public_key: bytes) -> str:
-    """Return the id that libp2p gives to the owner of an RSA key.
+    """Return the id that libp2p gives to the owner of an RSA key (DER, SubjectPublicKeyInfo).
 
     Source: github.com/libp2p/specs, peer-ids: base58 of the SHA-256 multihash of a protobuf of key type (0) and key.
     """
@@ -165,7 +173,7 @@ def _with_length(field: bytes) -> bytes:
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Return the fields of a token, each of which follows its length. Raises ValueError if they do not fill it."""
+    """Return the fields of an access token, each after its length. Raises ValueError if they do not fill it exactly."""
     fields = []
     for _ in range(_FIELDS):
         size = int.from_bytes(data[:4])
@@ -174,5 +182,5 @@ def _split(data: bytes) -> list[bytes]:
         fields.append(data[4 : 4 + size])
         data = data[4 + size :]
     if data:
-        raise ValueError(f"an access token is followed by {len(data)} bytes that are none of it")
+        raise ValueError(f"an access token is followed by {len(data)} bytes that do not belong to it")
     return fields

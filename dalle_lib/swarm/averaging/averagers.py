@@ -1,4 +1,10 @@
-"""The averagers of gradients and of parameters: hivemind's, with members only, and rounds that tell what they hold."""
+"""The averagers of gradients and of parameters: hivemind's, among members only, with rounds that report their content.
+
+An averager is one object in two processes. The trainer's process makes it and calls its ordinary methods. hivemind then
+forks: the copy in the averager's own process runs an event loop with all `async` methods, and talks to other peers.
+After the fork an attribute that one copy sets is not seen by the other. Tensors and `problems` are shared, and what
+`_aggregate_with_group` returns travels back to whoever called `step`.
+"""
 
 import asyncio
 import contextlib
@@ -30,104 +36,72 @@ from dalle_lib.swarm.averaging.trust import Introduction, Trust
 
 logger = logging.getLogger(__name__)
 
-PROBLEMS_KEPT = 1000
+MAX_PROBLEMS = 1000
+"""Problems with peers that wait to be read; later ones are in the log only."""
 HANG_UP_S = 3.0
+"""Seconds that the caller has to close a stream before we do."""
 
 
 class RunAverager(KeepsTasks):
-    """What the kit's averagers have in common; put before a class of hivemind.
+    """What the kit's averagers share; as a base class it stands before one of hivemind's averagers.
 
-    Most methods run in the averager's own process; what `_aggregate_with_group` returns reaches the caller of `step`.
+    The trainer's process calls `schedule_step`. All other methods run in the averager's own process.
     """
 
     wire_type: type[DecentralizedAverager]
+    """The class of hivemind whose name the calls of this averager carry on the wire."""
+    matchmaking_type: type[MemberMatchmaking] = MemberMatchmaking
+    """The class that finds a group; made at the first step."""
     is_by_epoch = False
-    """Whether it averages with peers of the same epoch alone."""
+    """Whether this averager meets only peers of its own epoch."""
     introduction = Introduction()
-    """What the next round's group is told; the owner keeps it up to date."""
-    _rpc_handlers = _stub_type = None  # hivemind's classes have no rpc_part_sent
+    """What this peer tells the group of its next round; the owner keeps it up to date."""
+    # hivemind keeps the handlers of a class there, and subclasses would inherit them: its own lack `rpc_part_sent`.
+    _rpc_handlers = _stub_type = None
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
         self.trust = trust
-        self.problems = multiprocessing.Queue(PROBLEMS_KEPT)
-        """What went wrong with a peer, as (its id, what)."""
+        self.problems = multiprocessing.Queue(MAX_PROBLEMS)
+        """Pairs of a peer's id and what went wrong with that peer."""
         self.auditor = Auditor(trust)
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time=None, **kwargs):
-        """Begin to look for a group, as hivemind does, and introduce this peer to it."""
+        """Return the handle of a round, for which the averager begins to look for a group.
+
+        hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
+        """
         kwargs["gather"] = list(self.introduction)
         return super().schedule_step(scheduled_time, **kwargs)
 
     async def _step(self, **kwargs) -> None:
-        # The matchmaker is made in this process, so this is the first place that can reach it.
+        # hivemind finds a group, averages in it, and tries again if that fails. It has made its own matchmaking in the
+        # middle of `_run_internal`, where no override reaches. Nobody uses that one before the first step, so a new
+        # one takes its place here.
         if not isinstance(self._matchmaking, MemberMatchmaking):
-            MemberMatchmaking.take_over(self._matchmaking, self.trust, self.is_by_epoch)
-            if self.client_mode:  # it serves nothing else, but whom it has connected to may ask what it sent
+            self._matchmaking = self.matchmaking_type(
+                self._p2p,
+                self.schema_hash,
+                self.dht,
+                trust=self.trust,
+                is_by_epoch=self.is_by_epoch,
+                client_mode=self.client_mode,
+                **self.matchmaking_kwargs,
+            )
+            if self.client_mode:  # hivemind registers no handlers for a client; its reducers may still question it
                 await self._serve_part_sent()
         await super()._step(**kwargs)
 
-    async def rpc_join_group(
-        self, request: averaging_pb2.JoinRequest, context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Lead a peer that asks for it, if it may take part."""
-        if not isinstance(self._matchmaking, MemberMatchmaking):
-            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.NOT_LOOKING_FOR_GROUP)
-            return
-        if (problem := await self._matchmaking.refusal(context.remote_id, request)) is not None:
-            self.tell(context.remote_id, f"was not let into a group: {problem}")
-            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
-            return
-        async for message in _until_hung_up(super().rpc_join_group(request, context)):
-            yield message
-
-    async def rpc_aggregate_part(
-        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Average a groupmate's parts; one that starts before us is made to wait.
-
-        hivemind 1.1.12 means to do so too, but turns it away if one of our earlier rounds ends in that moment: each
-        then averages without the other, after a time-out that sets off the next one.
-        """
-        if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
-            self.tell(context.remote_id, f"may not send tensors: {problem}")
-            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
-            return
-        request = await anext(stream)
-        deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
-        while request.group_id not in self._running_groups and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK_EVERY_S / 10)
-        async for message in _until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
-            yield message
-
-    async def rpc_download_state(
-        self, request: averaging_pb2.DownloadRequest, context: P2PContext
-    ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Send this peer's state to one that may have it."""
-        if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
-            self.tell(context.remote_id, f"was refused our state: {problem}")
-            return
-        async for message in _until_hung_up(super().rpc_download_state(request, context)):
-            yield message
-
-    async def rpc_part_sent(
-        self, request: averaging_pb2.AveragingData, context: P2PContext
-    ) -> averaging_pb2.AveragingData:
-        """Tell a groupmate what we sent to a reducer, so that it can reduce that part a second time."""
-        return self.auditor.answer(request, context.remote_id)
-
-    async def _serve_part_sent(self) -> None:
-        name = self._get_handle_name(self.prefix, "rpc_part_sent")
-        await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
-
     async def _aggregate_with_group(self, group_info: GroupInfo, min_vector_size: int, **kwargs) -> Group:
+        # hivemind gives each peer parts to reduce, by the bandwidth that it claims, and returns what the peers sent
+        # along. Here the run's card says who may reduce, and the caller of `step` learns what the round came to.
         told = introductions(group_info.gathered)
         gathered = tuple(
             with_role(message, self.trust.may_reduce(str(peer)))
             for peer, message in zip(group_info.peer_ids, group_info.gathered, strict=True)
         )
         await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
-        runner = self._last_run
+        runner = self._running_groups[group_info.group_id].result()
         epochs = [t.epoch for t in told if t.epoch is not None]
         return Group(
             counted=runner.counted(),
@@ -138,7 +112,9 @@ class RunAverager(KeepsTasks):
         )
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
-        self._last_run = runner = Runner(
+        # hivemind does the same with an `AllReduceRunner`, which it names in the middle of this method. Here it is a
+        # `Runner`, and part of what others reduce is checked after the round.
+        runner = Runner(
             trust=self.trust,
             tell=self.tell,
             p2p=self._p2p,
@@ -158,22 +134,75 @@ class RunAverager(KeepsTasks):
         if check is not None:
             asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 
+    async def rpc_join_group(
+        self, request: averaging_pb2.JoinRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
+        """Answer a peer that asks to join a group of this peer's; hivemind lets anybody join."""
+        if not isinstance(self._matchmaking, MemberMatchmaking):
+            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.NOT_LOOKING_FOR_GROUP)
+            return
+        if (problem := await self._matchmaking.refusal(context.remote_id, request)) is not None:
+            self.tell(context.remote_id, f"was not let into a group: {problem}")
+            yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        async for message in _until_hung_up(super().rpc_join_group(request, context)):
+            yield message
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Answer a groupmate's parts with their averages; a groupmate that starts before us waits for us.
+
+        hivemind 1.1.12 means to let it wait too, but turns it away if an earlier round of ours ends at that moment:
+        each of the two then averages without the other, after a time-out that delays the next round as well.
+        """
+        if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
+            self.tell(context.remote_id, f"may not send tensors: {problem}")
+            yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
+            return
+        request = await anext(stream)
+        deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
+        while request.group_id not in self._running_groups and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_EVERY_S / 10)
+        async for message in _until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+            yield message
+
+    async def rpc_download_state(
+        self, request: averaging_pb2.DownloadRequest, context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.DownloadData]:
+        """Answer with this peer's state, for peers that may have it; hivemind gives it to anybody."""
+        if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
+            self.tell(context.remote_id, f"was refused our state: {problem}")
+            return
+        async for message in _until_hung_up(super().rpc_download_state(request, context)):
+            yield message
+
+    async def rpc_part_sent(
+        self, request: averaging_pb2.AveragingData, context: P2PContext
+    ) -> averaging_pb2.AveragingData:
+        """Answer what this peer sent to a reducer, so that a groupmate can reduce that part a second time."""
+        return self.auditor.answer(request, context.remote_id)
+
+    async def _serve_part_sent(self) -> None:
+        name = self._get_handle_name(self.prefix, "rpc_part_sent")
+        await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
+
     def tell(self, peer: PeerID, what: str) -> None:
-        """Note what went wrong with a peer; when nobody reads the notes, later ones are in the log alone."""
+        """Note what went wrong with a peer, in `problems` and in the log; in the log only while nobody reads them."""
         logger.warning("%s: %s", peer, what)
         with contextlib.suppress(queue.Full):
             self.problems.put_nowait((str(peer), what))
 
     @classmethod
     def _get_handle_name(cls, namespace, method_name):
-        # The names on the wire are those of hivemind's class, so that its peers and ours find each other.
+        # hivemind takes the name of `cls`. Here it is that of hivemind's class: its peers and ours find each other.
         return cls.wire_type._get_handle_name(namespace, method_name)
 
 
 async def _until_hung_up(answers: AsyncIterator) -> AsyncIterator:
-    """Iterate over the answers to a call, and leave it to the caller to hang up; peers of plain hivemind never do.
+    """Iterate over the answers to a call, then wait for the caller to close the stream; stock peers never close it.
 
-    The daemon of hivemind 1.1.12 resets a stream that the answering side closes, and what was sent last may be lost.
+    The daemon of hivemind 1.1.12 resets a stream that the answering side closes, and the last answer may be lost.
     """
     is_answered = False
     async for answer in answers:
@@ -184,14 +213,18 @@ async def _until_hung_up(answers: AsyncIterator) -> AsyncIterator:
 
 
 class RunStateAverager(RunAverager, TrainingStateAverager):
-    """hivemind's averager of parameters."""
+    """Averages parameters and gives them to newcomers, as hivemind's averager of the training state does.
+
+    All methods here but `_download_state` run in the trainer's process.
+    """
 
     wire_type = TrainingStateAverager
-    is_by_epoch = True  # parameters of another epoch would take back an update, or bring it a second time
+    is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
     max_epoch: int
+    """The last epoch of the run: no donor can be beyond it."""
 
     def get_current_state(self):
-        """Return a copy of the state for whoever asked for it.
+        """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
 
         hivemind 1.1.12 sends the tensors themselves, while the next step goes on changing them.
         """
@@ -201,14 +234,15 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
                 return metadata, [tensor.clone() for tensor in tensors], infos
 
     def load_state_from_peers(self, timeout: float) -> bool:
-        """Take over parameters, statistics and epoch of another peer; return whether there was one that fits.
+        """Return whether a donor with a fitting state was found, whose parameters, statistics and epoch are now ours.
 
-        Of the optimizer only tensors are taken over: settings (rates, decays) are the run card's, whatever a donor
-        says. A donor that is silent for `timeout` seconds is given up.
+        hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
+        donor that is silent for `timeout` seconds is given up.
         """
         _metadata, own_tensors, _infos = super().get_current_state()
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
         expected, future = ExpectedState(shapes, self.local_epoch, self.max_epoch), MPFuture()
+        # Calls `_download_state` in the averager's process.
         self._outer_pipe.send(("_download_state", [], {"expected": expected, "timeout": timeout, "future": future}))
         if (loaded := future.result()) is None:
             return False
@@ -231,12 +265,15 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
 
 class RunGradientAverager(RunAverager, GradientAverager):
-    """hivemind's gradient averager."""
+    """Averages gradients, as hivemind's gradient averager does."""
 
     wire_type = GradientAverager
     is_counted = True
     """Whether this peer's gradients are of parameters that the others know."""
 
     def step(self, weight: float | None = None, **kwargs):
-        """Begin a round, as hivemind does; gradients of outdated parameters take part without weight."""
+        """Return what hivemind's `step` does; gradients of parameters that nobody knows take part without weight.
+
+        Runs in the trainer's process.
+        """
         return super().step(weight=weight if self.is_counted else 0.0, **kwargs)

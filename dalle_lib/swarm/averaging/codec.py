@@ -1,8 +1,8 @@
-"""The codecs of a run as parts of hivemind, which read and write the same bytes as hivemind's own.
+"""The codecs of a run, in hivemind's interface: they read and write the same bytes as hivemind's own.
 
 hivemind 1.1.12 cannot decode its own 8-bit messages under numpy 2.4 or newer: it logs a successful round in which
-nothing was exchanged (mended after that release: commit 4bd43b77 of 2026-01-05, pull request 670). None of its decoders
-checks what strangers send. `install` replaces them in the process.
+nothing was exchanged (repaired after that release: commit 4bd43b77 of 2026-01-05, pull request 670). None of its
+decoders checks what strangers send. `install` replaces its decoders in this process.
 """
 
 import math
@@ -18,18 +18,24 @@ from dalle_lib.compression import LEVELS, dequantize, quantize
 _HEADER = 8
 _FLOATS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 _ALL = _FLOATS | {name: getattr(torch, name) for name in ("uint8", "int8", "int16", "int32", "int64")}
-_MOST_DIMENSIONS = 8
-_MOST_LOST = {"UNIFORM_8BIT": 0.05, "FLOAT16": 0.001, "NONE": 0.0}
-"""What a codec may lose of a tensor on this machine, as the norm of the loss over the norm of the tensor."""
+_MAX_DIMENSIONS = 8
+_MAX_LOSS = {"UNIFORM_8BIT": 0.05, "FLOAT16": 0.001, "NONE": 0.0}
+"""Largest relative error of each codec on this machine: |decoded - tensor| / |tensor|, as Euclidean norms."""
 
 
 class Uniform8Bit(CompressionBase):
-    """Message layout: codebook size as int64, codebook as float32, one byte a value; little-endian."""
+    """Sends one byte for each value: its index in a codebook of 256 levels, which `dalle_lib.compression` chooses.
+
+    Message layout, little-endian: codebook size as int64, codebook as float32, one byte for each value.
+    """
 
     compression_type = runtime_pb2.UNIFORM_8BIT
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Return the message for a tensor of finite floating-point values; `tensor` is never changed."""
+        """Return the message for a floating-point tensor, which stays unchanged.
+
+        Raises ValueError for other dtypes, and for values that are not finite.
+        """
         _require_floats(tensor)
         levels, codebook = quantize(tensor.detach().reshape(-1))
         return runtime_pb2.Tensor(
@@ -40,7 +46,7 @@ class Uniform8Bit(CompressionBase):
         )
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Return the tensor of a message. Raises ValueError if the message's parts do not fit together."""
+        """Return the tensor in a message. Raises ValueError if it is malformed or its values are not finite."""
         shape, dtype = _described(serialized_tensor, _FLOATS)
         buffer = serialized_tensor.buffer
         size = int.from_bytes(buffer[:_HEADER], "little")
@@ -58,10 +64,16 @@ class Uniform8Bit(CompressionBase):
 
 
 class Float16(Float16Compression):
-    """Message layout: two bytes a value, little-endian. bfloat16 is sent too, which hivemind 1.1.12 can not read."""
+    """Sends each value as float16; hivemind's own codec does the same, but cannot read bfloat16 tensors.
+
+    Message layout: two bytes for each value, little-endian.
+    """
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Return the message for a tensor of finite floating-point values; those beyond float16 become its largest."""
+        """Return the message for a floating-point tensor; values beyond float16 become its largest value.
+
+        Raises ValueError for other dtypes, and for values that are not finite.
+        """
         _require_floats(tensor)
         values = tensor.detach().float()
         _require_finite(values)
@@ -79,7 +91,7 @@ class Float16(Float16Compression):
 
 
 class Uncompressed(NoCompression):
-    """hivemind's plain bytes, in which newcomers download parameters and statistics."""
+    """Sends tensors as they are, as newcomers download parameters and statistics; hivemind's codec, with checks."""
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Return the tensor of a message. Raises ValueError if the message does not fit together or is not finite."""
@@ -93,11 +105,14 @@ class Uncompressed(NoCompression):
 
 
 class Refused(CompressionBase):
-    """A compression that no run uses: some are slow, and bitsandbytes reads a malformed message beyond its end."""
+    """Stands for a compression that no run uses, and refuses to encode and decode it.
+
+    hivemind's decoders for these check nothing: bitsandbytes reads a malformed message beyond its end.
+    """
 
     def __init__(self, name: str) -> None:
         self.compression_type = runtime_pb2.CompressionType.Value(name)
-        self.reason = f"{name} message: expected {', '.join(_MOST_LOST)}, which are what peers of a run send."
+        self.reason = f"{name} message: expected {', '.join(_MAX_LOSS)}, which peers of a run send."
 
     def extract(self, *_, **__):
         """Raise ValueError."""
@@ -107,26 +122,27 @@ class Refused(CompressionBase):
 
 
 def compression(eight_bit_from: int) -> SizeAdaptiveCompression:
-    """Return the paper's mixture: 8 bits for tensors of at least `eight_bit_from` elements, 16 for smaller ones."""
+    """Return the paper's mixture: 8 bits a value for tensors of at least `eight_bit_from` values, 16 for others."""
     return SizeAdaptiveCompression(threshold=eight_bit_from, less=Float16(), greater_equal=Uniform8Bit())
 
 
 def install() -> None:
-    """Make hivemind decode with our codecs and refuse other compressions, and check that values survive.
+    """Make hivemind use these codecs in this process, and refuse other compressions.
 
     Call it before the first averager starts: averagers are forks of this process.
-    Raises RuntimeError if they do not; training would then look right and exchange nothing.
+    Raises RuntimeError if a codec loses too much of a tensor on this machine: training would look right and exchange
+    nothing.
     """
     registry = serialization._BASE_COMPRESSION_TYPES
     registry.update({name: Refused(name) for name in registry})
     registry.update(UNIFORM_8BIT=Uniform8Bit(), FLOAT16=Float16(), NONE=Uncompressed())
     values = torch.linspace(-1, 1, 4097)
-    for name, most in _MOST_LOST.items():
+    for name, limit in _MAX_LOSS.items():
         message = serialization.serialize_torch_tensor(values, runtime_pb2.CompressionType.Value(name))
-        lost = (serialization.deserialize_torch_tensor(message) - values).norm() / values.norm()
-        if not lost <= most:
+        loss = (serialization.deserialize_torch_tensor(message) - values).norm() / values.norm()
+        if not loss <= limit:
             raise RuntimeError(
-                f"{name} loses {lost:.0%} of a tensor on this machine (numpy {np.__version__}, "
+                f"{name} loses {loss:.0%} of a tensor on this machine (numpy {np.__version__}, "
                 f"torch {torch.__version__}). Averaging would be wrong, so this peer does not join."
             )
 
@@ -136,28 +152,30 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _described(message: runtime_pb2.Tensor, dtypes: dict[str, torch.dtype]) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype that a message claims. Raises ValueError for those that no peer of a run sends."""
+    """Return the shape and dtype that a message claims. Raises ValueError if no peer of a run sends such tensors."""
     shape, dtype = tuple(message.size), dtypes.get(message.dtype)
     if dtype is None:
         raise ValueError(f"message of dtype {message.dtype!r}: expected one of {', '.join(dtypes)}.")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"message of {len(shape)} dimensions: expected at most {_MOST_DIMENSIONS}.")
+    if len(shape) > _MAX_DIMENSIONS:
+        raise ValueError(f"message of {len(shape)} dimensions: expected at most {_MAX_DIMENSIONS}.")
     if message.requires_grad:  # torch would record what the receiver computes with it, round after round
-        raise ValueError("message that asks for gradients: expected values alone.")
+        raise ValueError("message that asks for gradients: expected only values.")
     return shape, dtype
 
 
 def _require_length(buffer: bytes, *expected: int) -> None:
     if len(buffer) not in expected:
-        raise ValueError(f"message of {len(buffer)} bytes: its shape, dtype and levels make {expected[0]}.")
+        raise ValueError(f"message of {len(buffer)} bytes: its shape, dtype and levels need {expected[0]}.")
 
 
 def _require_floats(tensor: torch.Tensor) -> None:
     if tensor.dtype not in _FLOATS.values():
-        raise ValueError(f"8 and 16 bits are for {', '.join(_FLOATS)}, but this is {_name(tensor.dtype)}.")
+        raise ValueError(
+            f"expected one of {', '.join(_FLOATS)} to send in 8 or 16 bits, but this is {_name(tensor.dtype)}."
+        )
 
 
 def _require_finite(values: torch.Tensor) -> None:
-    # numpy tells it in a twentieth of torch's time.
+    # numpy takes a twentieth of torch's time for this.
     if values.is_floating_point() and not np.isfinite(values.float().numpy()).all():
-        raise ValueError("values that are NaN, infinity, or beyond float32.")
+        raise ValueError("values that are NaN, infinite, or beyond float32: expected finite ones.")

@@ -1,4 +1,4 @@
-"""How averagers find each other: hivemind's way, at a gentler pace, and among members only."""
+"""How averagers find each other: as in hivemind, at a gentler pace and among members only."""
 
 import asyncio
 import contextlib
@@ -22,43 +22,44 @@ from dalle_lib.swarm.averaging.trust import Introduction, Trust
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.3
+"""Seconds between two looks at who else is looking for a group."""
 
 
 class PacedKeyManager(GroupKeyManager):
-    """hivemind's view of who else looks for a group, which pauses between looks.
+    """hivemind's view of who else is looking for a group, with a pause between two looks.
 
     hivemind 1.1.12 looks again as soon as the last look is done: on a fast network a peer that waits for its group
-    keeps half a core, and everybody's hash table, busy.
+    keeps half a core busy, and everybody's hash table too.
     """
 
     last_look = 0.0
 
     async def get_averagers(self, *args, **kwargs):
-        """Return the averagers that look for a group, at most once in LOOK_EVERY_S."""
+        """Return the averagers that are looking for a group, at most once in `LOOK_EVERY_S`."""
         await asyncio.sleep(max(0.0, self.last_look + LOOK_EVERY_S - time.monotonic()))
         self.last_look = time.monotonic()
         return await super().get_averagers(*args, **kwargs)
 
 
 class MemberMatchmaking(Matchmaking):
-    """hivemind's matchmaking that follows members only, and forms groups of members only.
+    """hivemind's matchmaking, which follows members only and forms groups of members only.
 
-    hivemind 1.1.12 checks tokens in its hash table alone; anybody who knows an address can lead or join a group.
+    hivemind 1.1.12 checks access tokens in its hash table only; anybody who knows an address can lead or join a group.
+    With `is_by_epoch`, a peer meets only peers that are in the same epoch.
     """
 
-    trust: Trust
-    is_by_epoch: bool
-    """Whether those only meet who are in the same epoch."""
-
-    @classmethod
-    def take_over(cls, matchmaking: Matchmaking, trust: Trust, is_by_epoch: bool) -> None:
-        """Make the matchmaking that an averager has made for itself one of these."""
-        matchmaking.__class__, matchmaking.trust, matchmaking.is_by_epoch = cls, trust, is_by_epoch
-        matchmaking.group_key_manager.__class__ = PacedKeyManager
+    def __init__(self, *args, trust: Trust, is_by_epoch: bool, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.trust, self.is_by_epoch = trust, is_by_epoch
+        made = self.group_key_manager  # hivemind's
+        self.group_key_manager = PacedKeyManager(made.dht, made.prefix, made.group_bits, made.target_group_size)
 
     @contextlib.asynccontextmanager
     async def looking_for_group(self, step_control: StepControl):
-        """Look under the key of the epoch, where it matters."""
+        """Look for a group while this context is open, under a key of this peer's epoch if that matters.
+
+        hivemind looks under the same key in each epoch.
+        """
         async with super().looking_for_group(step_control):
             (told,) = introductions([step_control.data_for_gather])
             if self.is_by_epoch and told.epoch is not None:
@@ -66,7 +67,7 @@ class MemberMatchmaking(Matchmaking):
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
-        """Return why a peer that asks to join may not, or None if it may."""
+        """Return why a peer that asks to join may not join, or None if it may."""
         try:
             (told,) = introductions([request.gather])
         except ValueError as error:
@@ -78,13 +79,17 @@ class MemberMatchmaking(Matchmaking):
         return problem
 
     async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
+        # hivemind asks each peer that looks for a group to lead this one, and those that a leader suggests.
         if (problem := await self.trust.refusal(str(leader))) is not None:
             logger.warning("not following %s: %s", leader, problem)
             return None
         return await super()._request_join_group(leader)
 
     async def follower_assemble_group(self, leader: PeerID, msg: averaging_pb2.MessageFromLeader) -> GroupInfo:
-        """Form the group that a leader has assembled, if all in it may take part."""
+        """Return the group that a leader has assembled. Raises MatchmakingException if one of it may not take part.
+
+        hivemind takes any group that a leader names.
+        """
         peers = [str(PeerID(item)) for item in msg.ordered_peer_ids]
         problems = [self._too_many(peers), "it names a peer twice" if len(set(peers)) < len(peers) else None]
         if len(msg.gathered) == len(peers):
@@ -96,22 +101,26 @@ class MemberMatchmaking(Matchmaking):
         return await super().follower_assemble_group(leader, msg)
 
     def _too_many(self, peers: list[str]) -> str | None:
+        """Return what is wrong if one user has too many of these peers, or None."""
         limit = self.trust.max_peers_per_user
         (user, count), *_ = Counter(map(self.trust.user_of, peers)).most_common(1)
         if limit is None or count <= limit:
             return None
-        return f"{user!r} has {count} peers in it, and {limit} may have a part in a round"
+        return f"{user!r} has {count} peers in it, but at most {limit} may take part in a round"
 
 
 def introductions(gathered: Sequence[bytes]) -> list[Introduction]:
-    """Return what each peer of a group has told."""
+    """Return the introduction of each peer of a group, from the messages that hivemind gathered.
+
+    Raises ValueError for a message that no peer of hivemind sends.
+    """
     return [Introduction.parse(_unpacked(message)[2]) for message in gathered]
 
 
 def with_role(message: bytes, may_reduce: bool) -> bytes:
-    """Return what a peer told, with the part of the work that the run lets it do.
+    """Return what a peer told its group, with the role that the run gives it: a client sends parts and reduces none.
 
-    The bandwidth that it claims is left out: a false claim would draw the work to its author.
+    The bandwidth that it claims is left out: a false claim would draw work to whoever makes it.
     """
     _bandwidth, mode, told = _unpacked(message)
     if mode is AveragingMode.NODE and not may_reduce:
@@ -121,9 +130,9 @@ def with_role(message: bytes, may_reduce: bool) -> bytes:
 
 
 def _unpacked(message: bytes) -> tuple[Any, AveragingMode, Any]:
-    """Return bandwidth, mode and introduction. Raises ValueError for what no peer of hivemind sends."""
+    """Return the bandwidth, mode and introduction in a message. Raises ValueError if no peer of hivemind sends such."""
     try:
         bandwidth, mode, told = MSGPackSerializer.loads(message)
         return bandwidth, AveragingMode(mode), MSGPackSerializer.loads(told)
-    except Exception as error:  # msgpack has many, and some are not its own
-        raise ValueError(f"what it tells of itself cannot be read: {error}") from error
+    except Exception as error:  # msgpack raises many kinds, some of them not its own
+        raise ValueError(f"its introduction cannot be read: {error}") from error

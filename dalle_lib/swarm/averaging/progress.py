@@ -1,4 +1,4 @@
-"""How far the run is, from what its peers say of themselves, as far as it can be true."""
+"""Estimates how far the run is from its peers' records of themselves, believed within bounds."""
 
 import asyncio
 import statistics
@@ -19,36 +19,41 @@ Records = dict[bytes, ValueWithExpiration]
 
 
 async def call_again(_dht: hivemind.DHT, node: DHTNode, peers: list[PeerID]) -> None:
-    """Take those peers that answer back into this peer's part of the hash table, and ask them to do the same."""
+    """Ping these peers: those that answer return to this peer's routing table, and it returns to theirs.
+
+    Runs in the process of the hash table.
+    """
     for peer, answer in zip(peers, await asyncio.gather(*map(node.protocol.call_ping, peers)), strict=True):
         if answer is not None:
             node.blacklist.register_success(peer)
 
 
 class PlausibleProgress(ProgressTracker):
-    """hivemind's tracker that believes members only, and no more than what can be true.
+    """hivemind's progress tracker, which believes members only, and what they claim only within bounds.
 
-    hivemind 1.1.12 takes the highest epoch that anybody names for the run's, and adds up what everybody claims: one
-    false record makes all peers think they are behind, or ends each epoch at once. Here an epoch counts if it is at
-    most one beyond that of half of the others, or this peer's own; samples and speed are cut to what a peer may have.
-    A newcomer, whose own record is not in the table yet, does not take one other peer for none.
+    hivemind 1.1.12 takes the highest epoch that anybody claims, and adds up the samples that everybody claims: one
+    false record makes all peers think they are behind, or ends each epoch at once. Here a claimed epoch counts if it is
+    at most one beyond the median of the others' or beyond this peer's own. Samples and speed are capped. A newcomer
+    counts itself before its record appears, so one other peer makes two.
 
-    And hivemind forgets a peer that did not answer, for good: a computer that slept for seconds may have lost all the
-    others, they it, and would train on alone. Here a peer without others calls those it had, and the run's first.
+    hivemind also forgets a peer for good once it did not answer: after a computer has slept for some seconds, it and
+    the others may have lost each other, and it would train on alone. Here a peer without others pings those that it
+    knew last, and the run's first peers.
     """
 
     def __init__(self, *args, trust: Trust, total_epochs: int, shortest_epoch_s: float, **kwargs) -> None:
         self.trust, self.total_epochs, self.shortest_epoch_s = trust, total_epochs, shortest_epoch_s
         self.doubted: dict[str, str] = {}
-        """Why the last record of a peer was not taken as it was, by peer id."""
+        """Why the last record of a peer was refused or capped, by peer id."""
         self._known: set[bytes] = set()
-        """The peers that were heard of when there last were any."""
+        """The other peers of the last look that found any."""
         self._call = None
         self._doubts: dict[str, str] = {}
-        """The same, while records are looked at: `doubted` is read by another thread, and so must be complete."""
+        """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""
         super().__init__(*args, **kwargs)
 
     def _parse_swarm_progress_data(self, metadata: Records | None) -> GlobalTrainingProgress:
+        # hivemind sums up all records that can be read. Here it sums up those that are believed.
         self._doubts = {}
         believed = self._plausible(self._of_members(metadata if isinstance(metadata, dict) else {}))
         self.doubted = self._doubts
@@ -58,7 +63,7 @@ class PlausibleProgress(ProgressTracker):
         return super()._parse_swarm_progress_data(records)
 
     def _stay_known(self, others: list[bytes]) -> None:
-        """Note the others, or, when there are none any more, call those that there were."""
+        """Remember the others; if there are none any more, ping those of before and the run's first peers."""
         if others:
             self._known = set(others)
         elif self._call is None or self._call.done():
@@ -67,6 +72,7 @@ class PlausibleProgress(ProgressTracker):
                 self._call = self.dht.run_coroutine(partial(call_again, peers=list(lost)), return_future=True)
 
     def _of_members(self, metadata: Records) -> list[LocalTrainingProgress]:
+        """Return the readable records that members wrote about themselves, no more of one user than the run admits."""
         records, peers_of = [], Counter()
         for key, entry in sorted(metadata.items()):
             if entry.value is None:
@@ -89,10 +95,10 @@ class PlausibleProgress(ProgressTracker):
         return records
 
     def _plausible(self, records: list[LocalTrainingProgress]) -> list[LocalTrainingProgress]:
-        """Return what this peer knows of itself, even before it has told it, and what can be true of the others."""
+        """Return this peer's own record, even before it is published, and those of others that can be true, capped."""
         others = [record for record in records if record.peer_id != self.local_progress.peer_id]
         epochs = [record.epoch for record in others if record.epoch <= self.total_epochs]
-        # It has seen for itself how far the run is; most of the others may be dead, their records of epochs long past.
+        # This peer's own epoch counts too: most of the others may be dead, and their records of epochs long past.
         latest = max(statistics.median_high(epochs), self.local_progress.epoch) + 1 if epochs else self.total_epochs
         believed = [self.local_progress]
         for record in others:
@@ -103,14 +109,14 @@ class PlausibleProgress(ProgressTracker):
         return believed
 
     def _cut(self, record: LocalTrainingProgress, share: float) -> LocalTrainingProgress:
-        """Return a record with no more samples and speed than a peer with such a share of the run may have."""
-        most, now = int(share * self.target_batch_size), get_dht_time()
+        """Return a record whose samples and speed are at most those of a peer with that share of the run's batch."""
+        max_samples, now = int(share * self.target_batch_size), get_dht_time()
         if record.samples_accumulated > self.target_batch_size:
             self._doubts[str(PeerID(record.peer_id))] = f"it claims {record.samples_accumulated:,} samples of an epoch"
         return record.copy(
             update={
-                "samples_accumulated": min(record.samples_accumulated, most),
-                "samples_per_second": min(record.samples_per_second, most / self.shortest_epoch_s),
+                "samples_accumulated": min(record.samples_accumulated, max_samples),
+                "samples_per_second": min(record.samples_per_second, max_samples / self.shortest_epoch_s),
                 "time": min(max(record.time, now - self.metadata_expiration), now),
             }
         )

@@ -1,17 +1,18 @@
-"""asyncio tasks that live until they are done."""
+"""Keeps asyncio tasks alive until they are done."""
 
 import asyncio
 
 
 class KeepsTasks:
-    """Keeps what an averager's process is doing alive until it is done.
+    """Keeps each task of an averager's process alive until it is done; as a base class it stands before an averager.
 
-    asyncio holds its tasks by weak references only, and hivemind 1.1.12 by none: now and then the garbage collector
-    ends a round, or a groupmate's message, that still waits for something ("Task was destroyed but it is pending").
-    The others then wait for this peer until they time out.
+    asyncio holds tasks by weak references only, and hivemind 1.1.12 holds none: now and then the garbage collector
+    ends a round, or the answer to a groupmate, that still waits for something ("Task was destroyed but it is
+    pending"). The others then wait for this peer until they time out.
     """
 
     async def _step(self, **kwargs) -> None:
+        # hivemind starts each round as a task, in which this is the first code of ours to run.
         alive = _keep_tasks(asyncio.get_running_loop())
         alive.add(asyncio.current_task())
         try:
@@ -30,6 +31,8 @@ def _keep_tasks(loop: asyncio.AbstractEventLoop) -> set[asyncio.Task]:
 
 
 class _TaskKeeper:
+    """A task factory, as `asyncio.loop.set_task_factory` takes, that holds the tasks it makes until they are done."""
+
     def __init__(self) -> None:
         self.alive: set[asyncio.Task] = set()
 

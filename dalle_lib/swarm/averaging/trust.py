@@ -1,4 +1,4 @@
-"""What the averagers of a run go by: who may take part in a round, who may reduce, and by which rule."""
+"""Says who may take part in a round, who may reduce, and by which rule parts are combined."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,17 +12,18 @@ from dalle_lib.run import RunCard
 
 
 class Introduction(NamedTuple):
-    """What each peer tells its group about itself before a round."""
+    """Holds what each peer tells its group about itself before a round."""
 
     epoch: int | None = None
-    """The epoch whose gradients it brings; None from peers of plain hivemind."""
+    """The epoch whose gradients the peer brings; None from stock hivemind peers."""
     is_behind: bool = False
     """Whether its parameters lack an update that others made, so that the group should average parameters soon."""
     token: bytes = b""
+    """The peer's access token, as bytes; empty in a run without members."""
 
     @classmethod
     def parse(cls, told: Any) -> "Introduction":
-        """Return what a peer told; what is not as expected counts as not told."""
+        """Return the introduction in a message; a message of any other form counts as an empty introduction."""
         match told:
             case [int() as epoch, bool() as is_behind, bytes() as token]:
                 return cls(epoch, is_behind, token)
@@ -31,27 +32,28 @@ class Introduction(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trust:
-    """Who may do what in a round, the same for all peers of a run; by default all may do all."""
+    """Says who may do what in a round, the same for all peers of a run. By default everybody may do everything."""
 
     rule: str = "mean"
-    """How a reducer combines parts: a name in `aggregation.RULES`."""
+    """How a reducer combines parts: a name in `dalle_lib.aggregation.RULES`."""
     reducers: str = "all"
     """Who may reduce: "all", "members" or "vouched"."""
     max_weight: float = float("inf")
-    """What a peer's samples count for at most in one round."""
+    """Cap on a peer's weight in one round, in samples."""
     audits: float = 0.0
-    """How many parts of a round are reduced a second time by another peer, on average."""
+    """Mean number of parts of a round that another peer reduces a second time, as a check."""
     max_peers_per_user: int | None = None
+    """How many peers of one user may take part in a round; None for any number."""
     max_share_per_user: float = 1.0
-    """Of the weight of a round; it has no effect in a round of one user alone."""
+    """Cap on the share of a round's weight that one user's peers have together, unless the round has one user."""
     roster: Roster | None = None
-    """Who is a member; None lets everybody in."""
+    """Knows who is a member; None lets everybody in."""
     token: bytes = b""
-    """This peer's own."""
+    """This peer's own access token, as bytes."""
 
     @classmethod
     def of(cls, card: RunCard, **own) -> "Trust":
-        """Return what a card says; `own` are the roster and this peer's token, where the run has members."""
+        """Return what a run card says; `own` are `roster` and `token` in a run with members."""
         return cls(
             rule=card.averaging.rule,
             reducers=card.averaging.reducers,
@@ -63,7 +65,7 @@ class Trust:
         )
 
     async def refusal(self, peer_id: str, token: bytes = b"") -> str | None:
-        """Return why a peer may not take part, or None if it may. `token` is what it showed, if anything."""
+        """Return why a peer may not take part, or None if it may. `token` is the access token it showed, if any."""
         if self.roster is None:
             return None
         if token:
@@ -72,21 +74,24 @@ class Trust:
             except Refused as refused:
                 return str(refused)
             except ValueError as error:
-                return f"its token cannot be read: {error}"
+                return f"its access token cannot be read: {error}"
         if await self.roster.member(peer_id) is None:
-            return "it has no valid token of this run"
+            return "it has no valid access token of this run"
         return None
 
     def record_refusal(self, peer_id: str, owner: bytes) -> str | None:
-        """Return why a record about a peer does not count, or None. `owner` marks the key that it is signed with."""
+        """Return why a record about a peer does not count, or None if it does.
+
+        `owner` is hivemind's mark of the key that signed the record, as `owner_key` returns it.
+        """
         if self.roster is None:
             return None
         if (token := self.roster.fetch(peer_id)) is None:
-            return "it has no valid token of this run"
-        return None if owner == owner_key(token.public_key) else "it was written by somebody else"
+            return "it has no valid access token of this run"
+        return None if owner == owner_key(token.public_key) else "somebody else wrote it"
 
     def user_of(self, peer_id: str) -> str:
-        """Return the user a peer belongs to; without members, each peer is a user of its own."""
+        """Return the user that a peer belongs to; in a run without members each peer is a user of its own."""
         token = self.roster.known(peer_id) if self.roster else None
         return token.user if token else peer_id
 
@@ -99,6 +104,6 @@ class Trust:
 
 
 def owner_key(public_key: bytes) -> bytes:
-    """Return how hivemind marks what the owner of a key (DER) stores in the hash table."""
+    """Return the mark by which hivemind recognises what the owner of a public key (DER) stores in the hash table."""
     key = RSAPublicKey(serialization.load_der_public_key(public_key))
     return RSASignatureValidator.PUBLIC_KEY_FORMAT.replace(b"_key_", key.to_bytes())

@@ -1,0 +1,147 @@
+"""What the kit relies on in hivemind 1.1.12 beyond what hivemind promises, in one place.
+
+hivemind may change these names in any release, so `pyproject.toml` admits this release only, and
+`tests/test_upstream.py` compares each line with the installed one. Before another release is admitted, look at each
+line that the test names, and at the workarounds that `tests/test_workarounds_*.py` finds superfluous.
+
+`NAMES` has an entry for each private name that `swarm` or `auth` uses, and for each method of a class of hivemind that
+they override, under the class or module of hivemind that defines it. An entry is a declaration without types, and what
+the kit does with it. A declaration begins with how the method is used: `def`, `async def` (awaited), `async for` (an
+async generator), `async with` (an async context manager), `classmethod`. A name alone is an attribute or a constant.
+"""
+
+NAMES: dict[str, dict[str, str]] = {
+    # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py and local_updates.py.
+    "averaging.averager.DecentralizedAverager": {
+        "async def _step(self, *, step, future_for_init)": "RunAverager puts its matchmaking in; KeepsTasks holds it",
+        "async def _aggregate_with_group(self, group_info, min_vector_size, **kwargs)": (
+            "RunAverager says who may reduce, and returns a Group"
+        ),
+        "async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs)": (
+            "RunAverager averages by a Runner"
+        ),
+        "async for rpc_join_group(self, request, context)": "RunAverager refuses peers that may not take part",
+        "async for rpc_aggregate_part(self, stream, context)": "RunAverager refuses peers, and lets early ones wait",
+        "async for rpc_download_state(self, _request, _context)": "RunAverager refuses peers that may not have it",
+        "_matchmaking": "RunAverager replaces it by a MemberMatchmaking at the first step",
+        "_outer_pipe": "RunStateAverager calls a method of its own in the averager's process",
+        "_p2p": "RunAverager hands it to what it makes; donors.py calls peers by it",
+        "_running_groups": "RunAverager finds the Runner of a round there, and lets early parts wait for it",
+        "_averaging_alpha": "RunAverager adds the results with this factor, as hivemind does",
+    },
+    "p2p.servicer.ServicerBase": {
+        "classmethod _get_handle_name(cls, namespace, method_name)": "RunAverager keeps hivemind's names on the wire",
+        "_rpc_handlers": "RunAverager has hivemind collect the handlers of its classes anew",
+        "_stub_type": "the same, for the calls to other peers",
+    },
+    "averaging.matchmaking.Matchmaking": {
+        "def __init__(self, p2p, schema_hash, dht, *, servicer_type, prefix, target_group_size, min_group_size, "
+        "min_matchmaking_time, request_timeout, client_mode, initial_group_bits='')": (
+            "RunAverager makes a MemberMatchmaking as hivemind makes its own"
+        ),
+        "async with looking_for_group(self, step_control)": "MemberMatchmaking looks under the key of its epoch",
+        "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
+        "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
+    },
+    "averaging.key_manager.GroupKeyManager": {
+        "def __init__(self, dht, prefix, initial_group_bits, target_group_size)": "MemberMatchmaking makes its own",
+        "async def get_averagers(self, group_key, only_active)": "PacedKeyManager pauses between two looks",
+    },
+    "averaging.allreduce.AllReduceRunner": {
+        "def __init__(self, *, p2p, servicer_type, prefix, group_id, tensors, weight=None, ordered_peer_ids, "
+        "peer_fractions, modes=None, sender_timeout=None, reducer_timeout=None, **kwargs)": (
+            "RunAverager makes a Runner as hivemind makes its own"
+        ),
+        "async for run(self)": "Runner tells whose tensors did not count",
+        "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
+        "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
+        "async def _communicate_with_peer(self, peer_id)": "Runner tells which reducer failed",
+    },
+    "averaging.partition.TensorPartContainer": {
+        "async for iterate_input_parts_for(self, peer_index)": "Parts keeps what is sent, for those who check it",
+        "def register_processed_part(self, peer_index, part_index, part)": "Parts refuses results that cannot be right",
+        "def register_failed_reducer(self, peer_index)": "Parts cancels what an audit waits for",
+        "_input_parts_by_peer": "Parts reads this peer's own values",
+    },
+    "averaging.partition.TensorPartReducer": {
+        "async def accumulate_part(self, sender_index, part_index, tensor_part, weight=1.0)": "Reducer replaces it all",
+        "def on_sender_failed(self, sender_index)": "the same",
+        "def finalize(self)": "the same",
+    },
+    "optim.grad_averager.GradientAverager": {
+        "def schedule_step(self, scheduled_time=None, **kwargs)": "RunAverager introduces this peer to its group",
+        "def step(self, weight=None, reset_accumulators=True, control=None, timeout=None, wait=True, **kwargs)": (
+            "RunGradientAverager takes the weight from gradients that should not count"
+        ),
+        "def accumulate_grads_(self, batch_size)": "DistanceAverager counts samples only",
+        "def load_accumulators_into_averager_(self)": "DistanceAverager averages distances in place of gradients",
+        "def reset_accumulated_grads_(self)": "DistanceAverager has no sums of gradients",
+        "_accumulators_used_in_step": "DistanceAverager resets it, as hivemind does",
+    },
+    "optim.state_averager.TrainingStateAverager": {
+        "def schedule_step(self, scheduled_time=None, **kwargs)": "RunAverager introduces this peer to its group",
+        "def get_current_state(self)": "RunStateAverager gives newcomers a copy",
+        "def load_state_from_peers(self, **kwargs)": "RunStateAverager takes over only what can be right",
+        "def _apply_optimizer_parameters_(self)": "RunStateAverager and peer/snapshot.py load a state",
+        "def _update_scheduler(self)": "the same; CollaborativeOptimizer goes to another epoch",
+    },
+    # The optimizer: overridden by averaging/optimizer.py, run_optimizer.py, local_updates.py and progress.py.
+    "optim.optimizer.Optimizer": {
+        "def step(self, closure=None, batch_size=None, grad_scaler=None)": "both optimizers do more around it",
+        "def zero_grad(self, set_to_none=True)": "LocalUpdateOptimizer resets the gradients of its inner optimizer",
+        "def load_state_from_peers(self, **kwargs)": "CollaborativeOptimizer gives up when no peer has a state",
+        "def shutdown(self)": "CollaborativeOptimizer cancels no round twice",
+        "def _make_progress_tracker(self, target_batch_size, **kwargs)": "RunOptimizer has its own",
+        "def _make_state_averager(self, **kwargs)": "RunOptimizer has its own",
+        "def _make_gradient_averager(self, factory, **kwargs)": "RunOptimizer sets its time-out",
+        "def _update_global_epoch(self, grad_scaler)": "CollaborativeOptimizer averages parameters, or catches up",
+        "def _begin_averaging_gradients(self, grad_scaler)": "CollaborativeOptimizer skips rounds without other peers",
+        "def _average_gradients_and_load_into_optimizer(self, maybe_step_control)": (
+            "CollaborativeOptimizer keeps the gradient of a failed round, and records each round"
+        ),
+        "def _load_averaged_gradients_into_optimizer_(self)": "CollaborativeOptimizer calls it after a round",
+        "def _tag_along_with_zero_weight(self, control)": "CollaborativeOptimizer calls it before it loads a state",
+        "_should_check_synchronization_on_update": "CollaborativeOptimizer asks for a check after it has caught up",
+    },
+    "optim.progress_tracker.ProgressTracker": {
+        "def _parse_swarm_progress_data(self, metadata)": "PlausibleProgress believes members, within bounds",
+    },
+    # Codecs: overridden by averaging/codec.py.
+    "compression.base.CompressionBase": {
+        "def compress(self, tensor, info, allow_inplace=False)": "the codecs write their own bytes",
+        "def extract(self, serialized_tensor)": "the codecs check what strangers send",
+        "def estimate_compression_ratio(self, info)": "the codecs say how much they send",
+    },
+    "compression.base.NoCompression": {
+        "def extract(self, serialized_tensor)": "Uncompressed checks what strangers send",
+    },
+    "compression.floating.Float16Compression": {
+        "def compress(self, tensor, info, allow_inplace=False)": "Float16 refuses values that are not finite",
+        "def extract(self, serialized_tensor)": "Float16 checks what strangers send",
+    },
+    "compression.serialization": {
+        "_BASE_COMPRESSION_TYPES": "codec.install replaces what hivemind decodes with",
+    },
+    # The hash table and its identity: used by auth/ and peer/dry_run.py.
+    "utils.auth.TokenAuthorizerBase": {
+        "async def get_token(self)": "Members gives the access token of the run's authority",
+        "def is_token_valid(self, access_token)": "Members believes the run's authority",
+        "def does_token_need_refreshing(self, access_token)": "Members knows when a newer one has come",
+        "async def refresh_token_if_needed(self)": "Members renews in the background",
+        "async def validate_request(self, request)": "Members hears the clock of each caller",
+        "async def validate_response(self, response, request)": "Members hears the clock of each peer that answers",
+        "_MAX_CLIENT_SERVICER_TIME_DIFF": "Members answers pings from clocks that differ by more",
+    },
+    "utils.crypto.RSAPrivateKey": {
+        "_private_key": "Identity loads a key from a file",
+    },
+    "dht.validation.RecordValidatorBase": {
+        "def validate(self, record)": "TokenValidator lets only access tokens be stored among them",
+    },
+    "p2p.p2p_daemon.P2P": {
+        "_client": "dry_run.py dials one first peer",
+    },
+    "p2p.p2p_daemon_bindings.p2pclient.Client": {
+        "async def connect(self, peer_id, maddrs)": "the same",
+    },
+}
