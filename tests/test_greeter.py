@@ -6,12 +6,18 @@ import json
 import time
 
 import pytest
-from hivemind.p2p import P2P
-from hivemind.p2p.p2p_daemon_bindings.control import P2PHandlerError
-from hivemind.proto.runtime_pb2 import Tensor
+from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
-from dalle_lib.swarm.peer.greeter import MOST, Greeter, dial_back, upload_mbps
+from dalle_lib.swarm.peer.greeter import (
+    HANG_UP_S,
+    MAX_BYTES,
+    MAX_REFUSED,
+    Greeter,
+    NotMeasured,
+    dial_back,
+    upload_mbps,
+)
 
 
 async def slow_link(to: int, bits_per_second: float) -> asyncio.Server:
@@ -43,7 +49,7 @@ async def greeter_and_newcomer(bits_per_second: float):
     first, newcomer = await P2P.create(), await P2P.create()
     link = await slow_link(await port_of_peer(first), bits_per_second)
     try:
-        await Greeter(first).add_p2p_handlers(first)
+        await Greeter(first).serve()
         await newcomer._client.connect(first.peer_id, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link)}")])
         yield first.peer_id, newcomer
     finally:
@@ -62,27 +68,89 @@ def test_the_greeter_measures_one_upload_at_a_time_as_fast_as_the_link_is():
         async with greeter_and_newcomer(bits_per_second=24e6) as (greeter, newcomer):
             measured = asyncio.create_task(upload_mbps(newcomer, greeter))
             await asyncio.sleep(0.5)
-            with pytest.raises(P2PHandlerError, match="measures the upload of another peer"):
+            with pytest.raises(NotMeasured, match="measures the upload of another peer"):
                 await upload_mbps(newcomer, greeter)
             assert await measured == pytest.approx(24, rel=0.2)
 
     asyncio.run(meet())
 
 
-def test_the_greeter_hangs_up_on_who_sends_more_than_it_counts():
-    sent = []
+async def call(newcomer: P2P, greeter: PeerID) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask the greeter to measure an upload, and leave it to the test what is read and sent."""
+    _, reader, writer = await newcomer.call_binary_stream_handler(greeter, "Greeter.upload")
+    return reader, writer
 
-    async def chunks():
-        while True:
-            sent.append(10**6)
-            yield Tensor(buffer=bytes(10**6))
+
+@contextlib.asynccontextmanager
+async def one_upload_that_goes_on(newcomer: P2P, greeter: PeerID):
+    """An uploader that may send and does not, for as long as the block lasts."""
+    reader, writer = await call(newcomer, greeter)
+    assert json.loads(await reader.readline()) == {}
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+def test_a_refusal_is_there_for_a_newcomer_that_reads_it_late():
+    async def meet() -> None:
+        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            async with one_upload_that_goes_on(newcomer, greeter):
+                refused = [await call(newcomer, greeter) for _ in range(5)]
+                await asyncio.sleep(HANG_UP_S / 3)
+                for reader, writer in refused:
+                    assert "another peer" in json.loads(await reader.readline())["refused"]
+                    writer.close()
+
+    asyncio.run(meet())
+
+
+def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on():
+    async def sent_before_it_was_hung_up_on(writer: asyncio.StreamWriter) -> int:
+        for number in range(1000):
+            writer.write(bytes(10**5))
+            try:
+                await writer.drain()
+            except ConnectionError:
+                return number * 10**5
+        return 10**8
 
     async def meet() -> None:
         async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
-            with contextlib.suppress(ConnectionError):  # or it has read the answer before
-                answer = await Greeter.get_stub(newcomer, greeter).rpc_count(chunks(), timeout=60)
-                assert json.loads(answer.metadata)["bytes"] == MOST
-            assert MOST < sum(sent) < 5 * MOST, "all but what was under way is refused"
+            async with one_upload_that_goes_on(newcomer, greeter):
+                _, sender = await call(newcomer, greeter)
+                assert await sent_before_it_was_hung_up_on(sender) < MAX_BYTES, "all but what was under way is refused"
+                callers = [await call(newcomer, greeter) for _ in range(MAX_REFUSED + 5)]
+                told = [await answer_of(reader) for reader, _ in callers]
+                assert sum(b"refused" in answer for answer in told) == MAX_REFUSED
+                for reader, _ in callers:
+                    assert await answer_of(reader) == b"", "it is hung up on though it stays"
+                for _, writer in [(None, sender), *callers]:
+                    writer.close()
+
+    asyncio.run(meet())
+
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line of an answer; it is empty when the greeter has hung up."""
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.readline(), 60)
+    return b""
+
+
+def test_the_greeter_hangs_up_on_who_sends_more_than_it_counts():
+    async def meet() -> None:
+        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            reader, writer = await call(newcomer, greeter)
+            assert await answer_of(reader) == b"{}\n"
+            sent = 0
+            with contextlib.suppress(ConnectionError):
+                while sent < 10 * MAX_BYTES:
+                    writer.write(bytes(10**6))
+                    await writer.drain()
+                    sent += 10**6
+            writer.close()
+            assert MAX_BYTES <= sent < 5 * MAX_BYTES, "all but what was under way is refused"
 
     asyncio.run(meet())
 
