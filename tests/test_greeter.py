@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import time
 
 import pytest
@@ -10,7 +9,6 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
 from dalle_lib.swarm.peer.greeter import (
-    HANG_UP_S,
     MAX_BYTES,
     MAX_REFUSED,
     Greeter,
@@ -44,18 +42,25 @@ def port_of(server: asyncio.Server) -> int:
 
 
 @contextlib.asynccontextmanager
-async def greeter_and_newcomer(bits_per_second: float):
-    """A first peer with a greeter, and a newcomer that is connected to it by such a link."""
+async def two_peers(bits_per_second: float):
+    """A first peer, and a newcomer that is connected to it by such a link."""
     first, newcomer = await P2P.create(), await P2P.create()
     link = await slow_link(await port_of_peer(first), bits_per_second)
     try:
-        await Greeter(first).serve()
         await newcomer._client.connect(first.peer_id, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link)}")])
-        yield first.peer_id, newcomer
+        yield first, newcomer
     finally:
         link.close()
         for p2p in newcomer, first:
             await p2p.shutdown()
+
+
+@contextlib.asynccontextmanager
+async def greeter_and_newcomer(bits_per_second: float):
+    """The id of a first peer with a greeter, and a newcomer that is connected to it by such a link."""
+    async with two_peers(bits_per_second) as (first, newcomer):
+        await Greeter(first).serve()
+        yield first.peer_id, newcomer
 
 
 async def port_of_peer(p2p: P2P) -> int:
@@ -81,56 +86,6 @@ async def call(newcomer: P2P, greeter: PeerID) -> tuple[asyncio.StreamReader, as
     return reader, writer
 
 
-@contextlib.asynccontextmanager
-async def one_upload_that_goes_on(newcomer: P2P, greeter: PeerID):
-    """An uploader that may send and does not, for as long as the block lasts."""
-    reader, writer = await call(newcomer, greeter)
-    assert json.loads(await reader.readline()) == {}
-    try:
-        yield
-    finally:
-        writer.close()
-
-
-def test_a_refusal_is_there_for_a_newcomer_that_reads_it_late():
-    async def meet() -> None:
-        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
-            async with one_upload_that_goes_on(newcomer, greeter):
-                refused = [await call(newcomer, greeter) for _ in range(5)]
-                await asyncio.sleep(HANG_UP_S / 3)
-                for reader, writer in refused:
-                    assert "another peer" in json.loads(await reader.readline())["refused"]
-                    writer.close()
-
-    asyncio.run(meet())
-
-
-def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on():
-    async def sent_before_it_was_hung_up_on(writer: asyncio.StreamWriter) -> int:
-        for number in range(1000):
-            writer.write(bytes(10**5))
-            try:
-                await writer.drain()
-            except ConnectionError:
-                return number * 10**5
-        return 10**8
-
-    async def meet() -> None:
-        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
-            async with one_upload_that_goes_on(newcomer, greeter):
-                _, sender = await call(newcomer, greeter)
-                assert await sent_before_it_was_hung_up_on(sender) < MAX_BYTES, "all but what was under way is refused"
-                callers = [await call(newcomer, greeter) for _ in range(MAX_REFUSED + 5)]
-                told = [await answer_of(reader) for reader, _ in callers]
-                assert sum(b"refused" in answer for answer in told) == MAX_REFUSED
-                for reader, _ in callers:
-                    assert await answer_of(reader) == b"", "it is hung up on though it stays"
-                for _, writer in [(None, sender), *callers]:
-                    writer.close()
-
-    asyncio.run(meet())
-
-
 async def answer_of(reader: asyncio.StreamReader) -> bytes:
     """Return the next line of an answer; it is empty when the greeter has hung up."""
     with contextlib.suppress(ConnectionError):
@@ -138,19 +93,70 @@ async def answer_of(reader: asyncio.StreamReader) -> bytes:
     return b""
 
 
+async def sent_before_it_was_hung_up_on(writer: asyncio.StreamWriter) -> int:
+    """Send ten times as much as the greeter counts, or until it hangs up; return how many bytes went."""
+    sent = 0
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        while sent < 10 * MAX_BYTES:
+            writer.write(bytes(10**5))
+            await writer.drain()
+            sent += 10**5
+    return sent
+
+
+@contextlib.asynccontextmanager
+async def busy_greeter_and_newcomer():
+    """A greeter that counts an upload, of which nothing comes, and a newcomer that it refuses meanwhile."""
+    async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+        reader, writer = await call(newcomer, greeter)
+        assert await answer_of(reader) == b"{}\n"
+        yield greeter, newcomer
+        writer.close()
+
+
+def test_an_uploader_sends_nothing_before_it_may_and_hangs_up_after_a_refusal():
+    seen = asyncio.Queue()
+
+    async def refuse(_, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            sent = asyncio.create_task(reader.read())
+            await asyncio.wait({sent}, timeout=0.5)
+            writer.write(b'{"refused": "not today"}\n')
+            seen.put_nowait(await sent)
+
+    async def meet() -> None:
+        async with two_peers(float("inf")) as (first, newcomer):
+            await first.add_binary_stream_handler("Greeter.upload", refuse)
+            with pytest.raises(NotMeasured, match="not today"):
+                await upload_mbps(newcomer, first.peer_id)
+            assert await asyncio.wait_for(seen.get(), 60) == b""
+
+    asyncio.run(meet())
+
+
+def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on():
+    async def meet() -> None:
+        async with busy_greeter_and_newcomer() as (greeter, newcomer):
+            _, sender = await call(newcomer, greeter)
+            assert await sent_before_it_was_hung_up_on(sender) < MAX_BYTES, "only what was under way is accepted"
+            callers = [await call(newcomer, greeter) for _ in range(MAX_REFUSED + 5)]
+            told = [await answer_of(reader) for reader, _ in callers]
+            assert sum(b"refused" in answer for answer in told) == MAX_REFUSED
+            for reader, _ in callers:
+                assert await answer_of(reader) == b"", "it is hung up on though it stays"
+            for _, writer in callers:
+                writer.close()
+
+    asyncio.run(meet())
+
+
 def test_the_greeter_hangs_up_on_who_sends_more_than_it_counts():
     async def meet() -> None:
         async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
             reader, writer = await call(newcomer, greeter)
             assert await answer_of(reader) == b"{}\n"
-            sent = 0
-            with contextlib.suppress(ConnectionError):
-                while sent < 10 * MAX_BYTES:
-                    writer.write(bytes(10**6))
-                    await writer.drain()
-                    sent += 10**6
-            writer.close()
-            assert MAX_BYTES <= sent < 5 * MAX_BYTES, "all but what was under way is refused"
+            sent = await sent_before_it_was_hung_up_on(writer)
+            assert MAX_BYTES <= sent < 5 * MAX_BYTES, "only what was under way is accepted"
 
     asyncio.run(meet())
 
