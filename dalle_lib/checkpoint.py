@@ -1,8 +1,6 @@
 """Weights on disk: safetensors with the model's configuration inside."""
 
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,24 +10,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dalle_lib.files import replace_file
 from dalle_lib.model import DALLE, ModelConfig
 
 _CONFIG = "config"
 _EPOCH = "epoch"
 
 
-def sha256_of(file: str | Path) -> str:
-    """Return the hash of a file."""
-    with open(file, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 def save_tensors(file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all: a crash leaves the old one."""
-    file = Path(file)
-    unfinished = file.with_name(file.name + ".unfinished")
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
-    os.replace(unfinished, file)
+    with replace_file(file) as unfinished:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
 
 
 def load_tensors(file: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

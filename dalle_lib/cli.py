@@ -217,7 +217,7 @@ class ConvertVqgan:
 
     def run(self) -> None:
         """Run it."""
-        from dalle_lib.checkpoint import sha256_of
+        from dalle_lib.files import sha256_of
         from dalle_lib.vqgan import convert_vqgan
 
         converted = convert_vqgan(self.checkpoint, self.out, self.sha256)

@@ -14,7 +14,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dalle_lib.checkpoint import load_tensors, save_tensors, sha256_of
+from dalle_lib.checkpoint import load_tensors, save_tensors
+from dalle_lib.files import sha256_of
 
 _CONFIG = "vqgan"
 _SOURCE = "converted_from_sha256"

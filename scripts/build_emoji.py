@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import trange
 
-from dalle_lib.checkpoint import save_model, sha256_of
+from dalle_lib.checkpoint import save_model
 from dalle_lib.dashboard.charts import to_png
 from dalle_lib.evaluation import Gallery
+from dalle_lib.files import sha256_of
 from dalle_lib.inference import TextToImage, contact_sheet
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups

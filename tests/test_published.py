@@ -16,7 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import sha256_of
 from dalle_lib.inference import PAPER, TextToImage
 from dalle_lib.inference.published import PaperFiles, load_published, save_published
 from dalle_lib.model import DALLE, ModelConfig, generate_rows

@@ -14,7 +14,8 @@ from taming.modules.vqvae.quantize import GumbelQuantize
 from torch import nn
 from torch.nn import functional as F
 
-from dalle_lib.checkpoint import load_tensors, sha256_of
+from dalle_lib.checkpoint import load_tensors
+from dalle_lib.files import sha256_of
 from dalle_lib.vqgan import VQGAN, VQGANConfig, convert_vqgan, load_vqgan, save_vqgan
 
 TINY = VQGANConfig(

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from dalle_lib.checkpoint import load_tensors, sha256_of
+from dalle_lib.checkpoint import load_tensors
+from dalle_lib.files import sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.reference import PREFIX

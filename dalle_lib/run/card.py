@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import sha256_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS, download
 from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dalle_lib.checkpoint import sha256_of
+from dalle_lib.files import sha256_of
 from dalle_lib.streaming import CodesFormat
 
 Positive = Annotated[int, Field(gt=0)]
