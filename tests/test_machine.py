@@ -22,8 +22,7 @@ from dalle_lib.inference import TextToImage, choose_device
 from dalle_lib.machine import NotEnoughRoom, Platform, autocast_dtype, this_platform
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
-from dalle_lib.swarm.peer.trainer import Trainer
-from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.peer.trainer import Workplace
 
 SECRET = "hf_" + "Q" * 34
 
@@ -127,7 +126,7 @@ def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypa
     with pytest.raises(NotEnoughRoom, match="emoji-mini needs"):
         TextToImage.from_run("owner/run")
     with pytest.raises(NotEnoughRoom, match="run 'emoji-mini' needs"):
-        Trainer(RunCard.load("owner/run"), PeerSettings(run="owner/run"), tmp_path, EventLog(tmp_path))
+        Workplace.prepare(RunCard.load("owner/run"), PeerSettings(run="owner/run"))
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 

@@ -1,5 +1,6 @@
 """The contract of a peer's process, with real processes; a bootstrap peer is the quickest of them."""
 
+import itertools
 import os
 import pty
 import secrets
@@ -7,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import psutil
 import pytest
 from conftest import living, processes_of
+from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm import Crew, Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -113,11 +117,54 @@ def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
     assert read_events(swarm_folder)[-1]["exit_code"] == 0
 
 
+@pytest.fixture
+def running_crew(tmp_path) -> Iterator[tuple[Crew, list[FileLock]]]:
+    """Two peers that seem to run and do not leave when asked, and their locks, which a test releases to end them."""
+    crew = Crew(tmp_path, "emoji-mini", {name: Peer(tmp_path / name) for name in ("ada", "ada-2")})
+    locks = []
+    with subprocess.Popen(["sleep", "600"]) as asked:
+        for peer in crew.peers.values():
+            peer.folder.mkdir()
+            (peer.folder / "supervisor.pid").write_text(str(asked.pid))
+            locks.append(FileLock(peer.folder / "peer.lock", thread_local=False))
+            locks[-1].acquire()
+        yield crew, locks
+        asked.kill()
+
+
+def test_waiting_has_no_limit_unless_one_is_given(running_crew, monkeypatch):
+    crew, locks = running_crew
+    ada = crew.peers["ada"]
+    days = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: 86400.0 * next(days))  # a day passes at each look at the clock
+    for limited in ada.stop, crew.close, lambda: ada.wait(timeout_s=60), lambda: crew.wait(timeout_s=60):
+        with pytest.raises(PeerFailed, match="still runs after"):
+            limited()
+    with ThreadPoolExecutor() as pool:
+        waits = [pool.submit(ada.wait), pool.submit(crew.wait)]
+        assert not wait(waits, timeout=1.0).done, "it gave up"
+        for lock in locks:
+            lock.release()
+        assert [waited.result(60) for waited in waits] == [None, None]
+
+
+def test_a_crew_is_waited_for_though_one_of_its_peers_failed(running_crew):
+    crew, locks = running_crew
+    EventLog(crew.peers["ada"].folder).write("failed", error="its GPU broke")
+    locks[0].release()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(crew.wait)
+        assert not wait([waiting], timeout=1.0).done, "the other one still runs"
+        locks[1].release()
+        with pytest.raises(PeerFailed, match="its GPU broke"):
+            waiting.result(60)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_leaves_on_a_signal(swarm_folder, number):
     peer = bootstrap(swarm_folder)
     os.kill(int((swarm_folder / "supervisor.pid").read_text()), number)
-    peer.wait()
+    peer.wait(timeout_s=120)
     assert peer.events()[-1]["exit_code"] == 0
 
 
@@ -128,7 +175,7 @@ def test_killing_its_main_process_leaves_no_forks(swarm_folder):
     assert forks
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(PeerFailed, match="exit code -9"):
-        peer.wait()
+        peer.wait(timeout_s=120)
     assert gone(swarm_folder)
     assert not living(forks)
 
@@ -177,7 +224,7 @@ def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, m
     settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
     peer = join(settings, swarm_folder / "peer", "hf_ofSomebodyElse")
     with pytest.raises(PeerFailed, match="needs a Hugging Face token that can read it"):
-        peer.wait()
+        peer.wait(timeout_s=120)
     assert not files_with("hf_ofSomebodyElse", swarm_folder)
 
 

@@ -51,8 +51,7 @@ def test_three_uneven_peers_train_one_model(mini, swarm_folder):
     trainers = [trainer("ada"), trainer("bob"), trainer("eve", duty=0.5)]
     with local_swarm(card, swarm_folder, trainers) as swarm:
         peers = swarm.peers
-        for peer in peers.values():
-            peer.wait(timeout_s=600)
+        swarm.wait(timeout_s=600)
     counted = counted_by(peers["ada"], names_of(list(peers.values()))).fillna(0.0)
     assert (counted > 0).all(axis=1).sum() >= EPOCHS - 2, f"peers were left out:\n{counted}"
     computed = {name: samples_of(peer) for name, peer in peers.items()}
@@ -117,15 +116,14 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.run import batches_of
-from dalle_lib.swarm.peer.trainer import Trainer
+from dalle_lib.swarm.peer.trainer import Trainer, Workplace
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
 settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
 membership = Membership(card, folder)
 board = MetricsBoard(card.key, membership.identity.private_key)
 dht = connect(card, settings, membership, board.validators)
-trainer = Trainer(card, settings, folder, EventLog(folder))
-trainer.join(dht, board, membership)
+trainer = Trainer(settings, Workplace.prepare(card, settings), dht, board, membership, EventLog(folder))
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))
