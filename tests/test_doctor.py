@@ -25,6 +25,7 @@ from dalle_lib.cli import Doctor
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.dry_run import Findings, probe
+from dalle_lib.swarm.peer.greeter import Greeter
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -112,6 +113,31 @@ def test_a_first_peer_without_a_greeter_counts_and_leaves_the_rest_to_addresses(
     assert checks.loc["upload", "here"].startswith("not measured (")
     assert "only private addresses" in checks.loc["reachable", "here"]
     assert "--client-mode" in checks.loc["reachable", "remedy"]
+
+
+def test_a_first_peer_that_measures_another_upload_says_so(hub, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.UPLOAD_S", 600.0)
+
+    async def ask() -> pd.DataFrame:
+        first = await P2P.create()
+        addresses = await first.get_visible_maddrs()
+        other = await P2P.create(initial_peers=addresses)
+        try:
+            await Greeter(first).serve()
+            _, reader, writer = await other.call_binary_stream_handler(first.peer_id, "Greeter.upload")
+            with contextlib.closing(writer):
+                assert await reader.readline() == b"{}\n", "it measures the other peer's upload"
+                return await asyncio.to_thread(doctor, here(initial_peers=tuple(map(str, addresses))))
+        finally:
+            for p2p in other, first:
+                await p2p.shutdown()
+
+    checks = asyncio.run(ask())
+    assert checks["ok"].all()
+    assert re.fullmatch(
+        r"not measured \(\w+: it measures the upload of another peer: try again in a minute\)",
+        checks.loc["upload", "here"],
+    )
 
 
 @pytest.mark.parametrize(("shift", "said"), [(60.0, "-"), (-60.0, "+")])
