@@ -126,13 +126,14 @@ class Peer:
 def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:
     """Start a peer in `folder`, or return the one that already runs there, which keeps the Hub token it started with.
 
-    `token` is a Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be
-    one, or if the peer that already runs there takes part in another run.
+    This returns when the peer's process has started; `Peer.wait_for` waits for what it does next. `token` is a
+    Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be one, or if the
+    peer that already runs there takes part in another run.
     """
     token = (token or "").strip()
     if not re.fullmatch("[!-~]*", token):
         raise ValueError(
-            "expected a Hub token of one word, but this one has spaces or unusual characters: copy it again."
+            "expected a Hub token of one word, but this one holds spaces or unusual characters: copy it again."
         )
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -143,10 +144,19 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -
         return peer
     _release(folder)
     settings.save(folder / SETTINGS)
+    events = folder / EVENTS
+    size_before = events.stat().st_size if events.exists() else 0
+    process = _LEASHES[folder] = _start_supervisor(folder, token)
+    hand_on(token, process)
+    while process.poll() is None and not (events.exists() and events.stat().st_size > size_before):
+        time.sleep(0.02)
+    return peer
+
+
+def _start_supervisor(folder: Path, token: str) -> subprocess.Popen:
     hidden = {*_HUB_TOKENS, token} if token else set()
-    events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
     with open(folder / OUTPUT, "wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(folder)],
             stdin=subprocess.PIPE,
             bufsize=0,
@@ -155,13 +165,6 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if not {name, value.strip()} & hidden},
         )
-    _LEASHES[folder] = process
-    hand_on(token, process)
-    while process.poll() is None and not (
-        (folder / EVENTS).exists() and (folder / EVENTS).stat().st_size > events_before
-    ):
-        time.sleep(0.02)
-    return peer
 
 
 def hand_on(token: str, process: subprocess.Popen) -> None:
