@@ -1,4 +1,4 @@
-"""What the doctor finds: real peers on 127.0.0.1, and machines on which one thing each is broken."""
+"""What `dalle-lib doctor` finds, with real peers on 127.0.0.1 and on machines where one thing is broken."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def started_with(cache: str) -> set[psutil.Process]:
 
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
-    """Return a function after which processes that are started run some code first."""
+    """Return a function that makes processes which are started from then on run some code first."""
 
     def break_it(code: str) -> None:
         (tmp_path / "sitecustomize.py").write_text(code)
@@ -77,7 +77,7 @@ def test_a_machine_that_can_take_part_learns_what_the_first_peer_sees_of_it(mini
         assert re.match(r"[\d.e+]+ Mbit/s to a first peer: [\d.]+ s of each round", checks.loc["upload", "here"])
 
 
-def test_who_cannot_take_part_is_told_what_to_do_and_fails(hub):
+def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
     done = command("--initial-peers", DEAD)
     assert done.returncode == 1
     assert "cannot take part in emoji-mini yet: first peers" in done.stderr
@@ -98,7 +98,7 @@ def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypat
     assert "its last words" in capsys.readouterr().out
 
 
-def test_a_first_peer_without_a_greeter_counts_and_leaves_the_rest_to_addresses(hub):
+def test_a_first_peer_without_a_greeter_answers_and_addresses_say_whether_we_are_reachable(hub):
     async def ask() -> pd.DataFrame:
         stock = await P2P.create()
         try:
@@ -183,8 +183,8 @@ def test_a_taken_port_is_found_even_where_p2pd_would_share_it(mini, swarm_folder
     assert "first peers" not in checks.index, "they cannot be tried without p2pd"
 
 
-def test_what_hangs_is_ended_with_all_that_it_started(broken):
-    broken(  # the real modules take so long to load on a busy machine that they would decide the test
+def test_a_trial_that_hangs_is_ended_with_all_that_it_started(broken):
+    broken(  # on a busy machine, loading the real modules would outlast the limit
         "import subprocess, sys, time, types\n"
         "def hang(**settings):\n"
         "    subprocess.Popen(['sleep', '3600.25'])\n"
@@ -209,7 +209,7 @@ def test_without_hivemind_nothing_is_started(broken, monkeypatch):
     assert "pip install" in doctor(here()).loc["hivemind", "remedy"]
 
 
-def test_the_upload_is_judged_by_the_runs_own_patience(mini):
+def test_the_upload_is_compared_with_the_runs_time_limit(mini):
     def check(mbps: float, **settings):
         answering = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, upload=None, mbps=mbps)
         return doctors._upload(answering, here(**settings), mini)
@@ -223,7 +223,7 @@ def test_the_upload_is_judged_by_the_runs_own_patience(mini):
     assert not check(0.51 * enough, client_mode=True).remedy
 
 
-def test_whoever_cannot_be_reached_is_told_how_to_join(mini):
+def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     def check(reached: int | None, *addresses: str, **settings):
         answering = Findings(
             codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting="?", reached=reached

@@ -19,7 +19,7 @@ from dalle_lib.swarm.peer.greeter import (
 
 
 async def slow_link(to: int, bits_per_second: float) -> asyncio.Server:
-    """A TCP port that leads to the port `to`, and passes on what is sent there only so fast."""
+    """Return a TCP server that passes on to the port `to` what it is sent, at that speed."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float) -> None:
         start, passed = time.perf_counter(), 0

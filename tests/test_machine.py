@@ -1,4 +1,4 @@
-"""What the kit finds out about the machine it is on, and what it says when that is not enough."""
+"""What the kit finds out about the machine on which it runs, and what it says when the machine does not suffice."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def test_training_ends_before_the_platform_ends_the_session(monkeypatch):
     assert machine.training_minutes(30) == 0
 
 
-def test_a_token_comes_from_the_platforms_secrets_and_nobody_is_asked(monkeypatch, tmp_path):
+def test_the_hub_token_comes_from_the_platforms_secrets_and_nobody_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -97,7 +97,7 @@ def test_a_gpu_has_to_compute_something_right(monkeypatch):
     assert machine.compute_problem(torch.device("cpu")) is None
     with BrokenMatmul():
         assert machine.compute_problem(torch.device("cpu")) == "it multiplies matrices wrongly"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # a driver that counts a GPU that cannot be used
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)  # a driver that counts a GPU which cannot be used
     (gpu,) = machine.gpus()
     assert gpu.problem
     assert "\n" not in gpu.problem

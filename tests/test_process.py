@@ -1,4 +1,4 @@
-"""The contract of a peer's process, with real processes; a bootstrap peer is the quickest of them."""
+"""What a peer's process promises, tried with real processes; most are bootstrap peers, which start fastest."""
 
 import itertools
 import os
@@ -58,7 +58,7 @@ def files_with(text: str, folder) -> list:
     return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
-def gone(folder, timeout_s: float = 60) -> bool:
+def all_ended(folder, timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while processes_of(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -71,7 +71,7 @@ def test_it_leaves_when_asked_and_nothing_of_it_stays(swarm_folder):
     peer.stop()
     assert [event["event"] for event in peer.events()] == ["started", "connected", "ended"]
     assert peer.events()[-1]["exit_code"] == 0
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_starting_twice_attaches_to_the_running_one(swarm_folder):
@@ -86,7 +86,7 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     assert second.is_running
     code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
     subprocess.run([sys.executable, "-c", code, str(swarm_folder)], check=True, timeout=120)
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypat
     }
     assert all(peer.is_running for peer in crew.peers.values())
     crew.close()
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
     one = join_run(replace(settings, device="cuda:1"), swarm_folder)
     assert list(one.peers) == ["ada"]
     one.close()
@@ -113,7 +113,7 @@ def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
     assert read_events(swarm_folder)[-1]["exit_code"] == 0
 
 
@@ -178,14 +178,14 @@ def test_killing_its_main_process_leaves_no_forks(swarm_folder):
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(PeerFailed, match="exit code -9"):
         peer.wait(timeout_s=120)
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
     assert not living(forks)
 
 
 def test_killing_its_supervisor_makes_it_leave(swarm_folder):
     bootstrap(swarm_folder)
     os.kill(int((swarm_folder / "supervisor.pid").read_text()), signal.SIGKILL)
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
@@ -204,7 +204,7 @@ def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
     assert peer.events()[-1] == {**peer.events()[-1], "event": "ended", "exit_code": 0}
 
 
-def test_a_token_reaches_the_peer_and_lies_nowhere(swarm_folder, mini, hub, monkeypatch):
+def test_a_hub_token_reaches_the_peer_and_is_stored_nowhere(swarm_folder, mini, hub, monkeypatch):
     hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
     hub.private = {"owner/secret": TOKEN}
     monkeypatch.setenv("HF_TOKEN", TOKEN)  # as some shells and platforms do; the peer's processes do not inherit it
@@ -220,7 +220,7 @@ def test_a_token_reaches_the_peer_and_lies_nowhere(swarm_folder, mini, hub, monk
     assert not files_with(TOKEN, swarm_folder)
 
 
-def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, mini, hub):
+def test_a_private_run_with_a_wrong_hub_token_fails_and_does_not_show_it(swarm_folder, mini, hub):
     hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
     hub.private = {"owner/secret": TOKEN}
     settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
@@ -230,7 +230,7 @@ def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, m
     assert not files_with("hf_ofSomebodyElse", swarm_folder)
 
 
-def test_what_cannot_be_a_token_is_refused_and_not_shown(swarm_folder):
+def test_what_cannot_be_a_hub_token_is_refused_and_not_shown(swarm_folder):
     for token in "hf_one\nstop", "hf_one two", "hf_ünique":
         with pytest.raises(ValueError, match="copy it again") as refused:
             join(PeerSettings(run="emoji-mini"), swarm_folder, token)
@@ -238,7 +238,7 @@ def test_what_cannot_be_a_token_is_refused_and_not_shown(swarm_folder):
 
 
 @pytest.mark.parametrize("says_stop", [True, False])
-def test_after_the_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
+def test_after_the_hub_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
     supervisor = supervise(swarm_folder, subprocess.PIPE, f"{TOKEN}\n")
     if says_stop:
         supervisor.stdin.write(b"stop\n")
@@ -249,7 +249,7 @@ def test_after_the_token_its_standard_input_is_the_leash(swarm_folder, says_stop
     assert [event["event"] for event in read_events(swarm_folder)] == ["started", "connected", "ended"]
 
 
-def test_a_service_needs_no_token_and_leaves_on_a_signal(swarm_folder):
+def test_a_service_needs_no_hub_token_and_leaves_on_a_signal(swarm_folder):
     supervisor = supervise(swarm_folder, subprocess.DEVNULL)
     time.sleep(0.5)
     assert supervisor.poll() is None
@@ -257,7 +257,7 @@ def test_a_service_needs_no_token_and_leaves_on_a_signal(swarm_folder):
     assert supervisor.wait(60) == 0
 
 
-def test_on_a_terminal_it_needs_no_token_and_leaves_when_told(swarm_folder):
+def test_on_a_terminal_it_needs_no_hub_token_and_leaves_when_told(swarm_folder):
     ours, theirs = pty.openpty()
     supervisor = supervise(swarm_folder, theirs)
     os.write(ours, b"stop\n")
