@@ -21,7 +21,7 @@ RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
 class LocalSwarm(Crew):
     """Trainers and a bootstrap peer on this machine, where anyone can join them by `run`, the folder of the run card.
 
-    They listen on 127.0.0.1, so nothing leaves the machine.
+    They listen on 127.0.0.1, so nothing leaves the machine. `wait` waits for the trainers alone.
     """
 
     bootstrap: Peer = field(kw_only=True)
