@@ -1,4 +1,4 @@
-"""What this machine is and has: its platform and time limit, memory, disk, secrets, and GPUs that really compute."""
+"""This machine: its platform and time limit, memory, disk, Hub token, and the GPUs that really compute."""
 
 import logging
 import os
@@ -10,19 +10,21 @@ from pathlib import Path
 import psutil
 import torch
 
+from dalle_lib.one_line import in_one_line
+
 logger = logging.getLogger(__name__)
 
 TOKEN = "HF_TOKEN"
-"""The name under which platforms keep a volunteer's Hugging Face token."""
+"""The name under which platforms keep a volunteer's Hub token (a Hugging Face token)."""
 WIND_UP_MINUTES = 20.0
-"""Left of a session for what comes after training: leaving cleanly, pictures, the summary."""
+"""Minutes of a session that are kept for what follows training: leaving cleanly, pictures, the summary."""
 _CGROUP = Path("/sys/fs/cgroup")
 LOADING = 2
-"""Bytes of RAM for each byte of a model's files: while it is read, its tensors exist twice."""
+"""Bytes of RAM for each byte of a model's files: while the model is read, its tensors exist twice."""
 
 
 class NotEnoughRoom(RuntimeError):
-    """A download would not fit into this machine's disk or memory."""
+    """A download would not fit on this machine's disk or in its memory."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,14 @@ class Platform:
     name: str
     """Colab, Kaggle, or "your own machine"."""
     session_hours: float | None = None
-    """When the platform ends a session at the latest; None for no limit."""
+    """Hours after which the platform ends a session; None for no limit."""
     is_unattended: bool = False
-    """Whether nobody looks: Kaggle's "Save & Run All"."""
+    """Whether nobody watches the notebook, as in Kaggle's "Save & Run All"."""
 
     def minutes_left(self) -> float | None:
-        """Return how long a peer may train before the platform ends the session, with time left to wind up.
+        """Return how many minutes a peer may train, so that WIND_UP_MINUTES of the session are left; None for no limit.
 
-        A session is as old as the server that started this kernel, which outlives restarts of the kernel.
+        The session's age is that of the server that started this kernel, because kernels can be restarted.
         """
         if self.session_hours is None:
             return None
@@ -49,7 +51,7 @@ class Platform:
 
 
 def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform that this process runs on, by the variables that it sets."""
+    """Return the platform on which this process runs, by the environment variables that the platform sets."""
     if "KAGGLE_KERNEL_RUN_TYPE" in environ:
         return Platform("Kaggle", session_hours=12.0, is_unattended=environ["KAGGLE_KERNEL_RUN_TYPE"] == "Batch")
     if "COLAB_RELEASE_TAG" in environ:  # on Kaggle too, whose image is made from Colab's
@@ -58,16 +60,16 @@ def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
 
 
 def training_minutes(wanted: float) -> float:
-    """Return `wanted`, or less where the platform would end the session before."""
+    """Return `wanted`, or fewer minutes where the platform would end the session before."""
     left = this_platform().minutes_left()
     return wanted if left is None else min(wanted, left)
 
 
 def hub_token() -> str | None:
-    """Return the Hugging Face token of the platform's secrets, or the one that is stored here; never asks for one."""
+    """Return the Hub token of the platform's secrets, or the one stored on this machine, or None. Nobody is asked."""
     token = _kaggle_secret() if this_platform().name == "Kaggle" else None
     if token is None:
-        from huggingface_hub import get_token  # on Colab it looks into the secrets, too
+        from huggingface_hub import get_token  # on Colab it reads the secrets, too
 
         token = get_token()
     return token
@@ -79,7 +81,7 @@ def _kaggle_secret() -> str | None:
 
         return UserSecretsClient().get_secret(TOKEN) or None
     except Exception as error:  # Kaggle's client raises errors of its own, which differ from image to image
-        logger.info("no secret %s among Kaggle's: %s", TOKEN, error)
+        logger.info("Kaggle's secrets hold no %s: %s", TOKEN, error)
         return None
 
 
@@ -92,34 +94,34 @@ class DeviceCheck:
     name: str
     bytes: int
     problem: str | None
-    """What went wrong when it multiplied two matrices; None if nothing did."""
+    """What went wrong when it multiplied two matrices; None if the product was right."""
 
 
 def gpus() -> list[DeviceCheck]:
-    """Return this machine's GPUs, each after it has really computed something."""
+    """Return this machine's GPUs, each with the result of `check_gpu`."""
     return [check_gpu(f"cuda:{index}") for index in range(torch.cuda.device_count())]
 
 
 def working_gpus() -> list[str]:
-    """Return the GPUs that compute, as torch names them."""
+    """Return the GPUs that compute correctly, as torch names them: "cuda:0"."""
     return [gpu.device for gpu in gpus() if gpu.problem is None]
 
 
 def check_gpu(device: str) -> DeviceCheck:
-    """Return what a GPU is, and whether a matrix product on it is right, forward and backward, in its own 16 bits."""
+    """Return a GPU's name and size, and what is wrong with a matrix product on it (`compute_problem`)."""
     try:
         properties = torch.cuda.get_device_properties(device)
         name, size = properties.name, properties.total_memory
     except (RuntimeError, AssertionError) as error:
-        return DeviceCheck(device, "unknown", 0, _in_one_line(error))
+        return DeviceCheck(device, "unknown", 0, in_one_line(error))
     try:
         return DeviceCheck(device, name, size, compute_problem(torch.device(device)))
     except RuntimeError as error:
-        return DeviceCheck(device, name, size, _in_one_line(error))
+        return DeviceCheck(device, name, size, in_one_line(error))
 
 
 def compute_problem(device: torch.device) -> str | None:
-    """Return what is wrong with a small matrix product and its gradient on `device`, or None."""
+    """Return what is wrong with a small matrix product and its gradient on `device`, in 16 bits, or None."""
     left = torch.arange(-32, 32, dtype=torch.float32).reshape(8, 8)
     weight = left.T.flip(0).to(device).requires_grad_()
     with torch.autocast(device.type, autocast_dtype(device)):
@@ -133,9 +135,9 @@ def compute_problem(device: torch.device) -> str | None:
 
 
 def autocast_dtype(device: str | torch.device) -> torch.dtype:
-    """Return the 16-bit type that `device` computes in: fp16 below compute capability 8, else bfloat16.
+    """Return the 16-bit type for `device`: float16 on GPUs below compute capability 8, else bfloat16.
 
-    `torch.cuda.is_bf16_supported()` says yes on a T4 (7.5), too, where bfloat16 is emulated.
+    `torch.cuda.is_bf16_supported()` is true on a T4 (7.5) as well, where bfloat16 is emulated.
     """
     device = torch.device(device)
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] < 8:
@@ -144,9 +146,10 @@ def autocast_dtype(device: str | torch.device) -> torch.dtype:
 
 
 def free_memory(device: str | torch.device = "cpu") -> int:
-    """Return the bytes that this process can still have: of RAM, in a container as many as it is allowed, or of a GPU.
+    """Return the bytes of RAM, or of a GPU's memory, that this process can still use.
 
-    What PyTorch keeps ready on the GPU for this process's next tensors is free to it, though not to others.
+    In a container, RAM is what the container may still use. On a GPU, memory that PyTorch keeps ready for the next
+    tensors of this process counts as free.
     """
     if torch.device(device).type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -160,7 +163,7 @@ def free_memory(device: str | torch.device = "cpu") -> int:
 
 
 def free_disk(folder: str | Path) -> int:
-    """Return the bytes that are free where `folder` is, or will be."""
+    """Return the free bytes on the disk where `folder` is, or will be."""
     folder = Path(folder).absolute()
     while not folder.exists():
         folder = folder.parent
@@ -168,32 +171,28 @@ def free_disk(folder: str | Path) -> int:
 
 
 def require_room(what: str, *, download: int, load: int, folder: str | Path) -> None:
-    """Raise NotEnoughRoom if `download` bytes do not fit into `folder`, or files of `load` bytes cannot be loaded."""
+    """Raise NotEnoughRoom if `download` bytes do not fit into `folder`, or files of `load` bytes into memory."""
     for place, needed, free, remedy in (
-        ("disk", download, free_disk(folder), f"make room where {folder} is"),
-        ("RAM", LOADING * load, free_memory(), "close other notebooks and programs, or take a machine with more"),
+        ("disk", download, free_disk(folder), f"free some space in {folder}"),
+        ("RAM", LOADING * load, free_memory(), "close other notebooks and programs, or use a machine with more"),
     ):
         if needed > free:
             raise NotEnoughRoom(
                 f"{what} needs {needed / 1e9:.1f} GB of {place}, but {free / 1e9:.1f} GB are free: {remedy}. Nothing "
-                f"was downloaded."
+                "was downloaded."
             )
 
 
 def require_room_in_cache(what: str, sizes: Callable[[], tuple[int, int]]) -> None:
-    """Raise NotEnoughRoom if there is none for `sizes`: bytes to download to the Hub's cache, and bytes to load.
+    """Raise NotEnoughRoom if `sizes` do not fit: bytes to download into the Hub's cache, and bytes to load into memory.
 
-    If the Hub cannot be asked, nothing is required: what the cache holds can still be loaded.
+    If the Hub cannot be asked for the sizes, this returns: what the cache holds can still be loaded.
     """
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
         download, load = sizes()
     except ConnectionError as error:
-        logger.info("how much %s takes is not known: %s", what, error)
+        logger.info("the size of %s is not known: %s", what, error)
         return
     require_room(what, download=download, load=load, folder=HF_HUB_CACHE)
-
-
-def _in_one_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,4 +1,4 @@
-"""What the doctor finds: real peers on 127.0.0.1, and machines on which one thing each is broken."""
+"""What `dalle-lib doctor` finds, with real peers on 127.0.0.1 and on machines where one thing is broken."""
 
 import asyncio
 import contextlib
@@ -25,6 +25,7 @@ from dalle_lib.cli import Doctor
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.dry_run import Findings, probe
+from dalle_lib.swarm.peer.greeter import Greeter
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -50,7 +51,7 @@ def started_with(cache: str) -> set[psutil.Process]:
 
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
-    """Return a function after which processes that are started run some code first."""
+    """Return a function that makes processes which are started from then on run some code first."""
 
     def break_it(code: str) -> None:
         (tmp_path / "sitecustomize.py").write_text(code)
@@ -76,7 +77,7 @@ def test_a_machine_that_can_take_part_learns_what_the_first_peer_sees_of_it(mini
         assert re.match(r"[\d.e+]+ Mbit/s to a first peer: [\d.]+ s of each round", checks.loc["upload", "here"])
 
 
-def test_who_cannot_take_part_is_told_what_to_do_and_fails(hub):
+def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
     done = command("--initial-peers", DEAD)
     assert done.returncode == 1
     assert "cannot take part in emoji-mini yet: first peers" in done.stderr
@@ -97,7 +98,7 @@ def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypat
     assert "its last words" in capsys.readouterr().out
 
 
-def test_a_first_peer_without_a_greeter_counts_and_leaves_the_rest_to_addresses(hub):
+def test_a_first_peer_without_a_greeter_answers_and_addresses_say_whether_we_are_reachable(hub):
     async def ask() -> pd.DataFrame:
         stock = await P2P.create()
         try:
@@ -110,8 +111,33 @@ def test_a_first_peer_without_a_greeter_counts_and_leaves_the_rest_to_addresses(
     assert checks["ok"].all()
     assert checks.loc["first peers", "here"] == "1 of 1 answer"
     assert checks.loc["upload", "here"].startswith("not measured (")
-    assert "private addresses alone" in checks.loc["reachable", "here"]
+    assert "only private addresses" in checks.loc["reachable", "here"]
     assert "--client-mode" in checks.loc["reachable", "remedy"]
+
+
+def test_a_first_peer_that_measures_another_upload_says_so(hub, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.UPLOAD_S", 600.0)
+
+    async def ask() -> pd.DataFrame:
+        first = await P2P.create()
+        addresses = await first.get_visible_maddrs()
+        other = await P2P.create(initial_peers=addresses)
+        try:
+            await Greeter(first).serve()
+            _, reader, writer = await other.call_binary_stream_handler(first.peer_id, "Greeter.upload")
+            with contextlib.closing(writer):
+                assert await reader.readline() == b"{}\n", "it measures the other peer's upload"
+                return await asyncio.to_thread(doctor, here(initial_peers=tuple(map(str, addresses))))
+        finally:
+            for p2p in other, first:
+                await p2p.shutdown()
+
+    checks = asyncio.run(ask())
+    assert checks["ok"].all()
+    assert re.fullmatch(
+        r"not measured \(\w+: it measures the upload of another peer: try again in a minute\)",
+        checks.loc["upload", "here"],
+    )
 
 
 @pytest.mark.parametrize(("shift", "said"), [(60.0, "-"), (-60.0, "+")])
@@ -121,7 +147,7 @@ def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, monkeypatch, shift
     assert not row["ok"]
     assert re.fullmatch(rf"\{said}(5[89]|60)\.\d s from the Hub's", row["here"])
     assert "timedatectl" in row["remedy"]
-    assert doctors.MOST_SECONDS_OFF == MAX_DHT_TIME_DISCREPANCY_SECONDS
+    assert doctors.MAX_SECONDS_OFF == MAX_DHT_TIME_DISCREPANCY_SECONDS
 
 
 def test_the_first_peers_clock_counts_and_the_hubs_says_whose_is_wrong():
@@ -153,12 +179,12 @@ def test_a_taken_port_is_found_even_where_p2pd_would_share_it(mini, swarm_folder
         port = int(address.split("/")[4])
         checks = doctor(here(run=swarm.run, port=port))
     assert not checks.loc["p2pd", "ok"]
-    assert f"what has port {port}" in checks.loc["p2pd", "remedy"]
+    assert f"that uses port {port}" in checks.loc["p2pd", "remedy"]
     assert "first peers" not in checks.index, "they cannot be tried without p2pd"
 
 
-def test_what_hangs_is_ended_with_all_that_it_started(broken):
-    broken(  # the real modules take so long to load on a busy machine that they would decide the test
+def test_a_trial_that_hangs_is_ended_with_all_that_it_started(broken):
+    broken(  # on a busy machine, loading the real modules would outlast the limit
         "import subprocess, sys, time, types\n"
         "def hang(**settings):\n"
         "    subprocess.Popen(['sleep', '3600.25'])\n"
@@ -183,7 +209,7 @@ def test_without_hivemind_nothing_is_started(broken, monkeypatch):
     assert "pip install" in doctor(here()).loc["hivemind", "remedy"]
 
 
-def test_the_upload_is_judged_by_the_runs_own_patience(mini):
+def test_the_upload_is_compared_with_the_runs_time_limit(mini):
     def check(mbps: float, **settings):
         answering = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, upload=None, mbps=mbps)
         return doctors._upload(answering, here(**settings), mini)
@@ -197,7 +223,7 @@ def test_the_upload_is_judged_by_the_runs_own_patience(mini):
     assert not check(0.51 * enough, client_mode=True).remedy
 
 
-def test_whoever_cannot_be_reached_is_told_how_to_join(mini):
+def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     def check(reached: int | None, *addresses: str, **settings):
         answering = Findings(
             codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting="?", reached=reached
@@ -227,7 +253,7 @@ def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
 @pytest.mark.parametrize(
     ("module", "stand_in", "row", "remedy"),
     [
-        ("sys", SimpleNamespace(version_info=(3, 10, 4), platform="linux"), "Python", "environment of Python >=3.11"),
+        ("sys", SimpleNamespace(version_info=(3, 10, 4), platform="linux"), "Python", "environment with Python >=3.11"),
         ("multiprocessing", SimpleNamespace(get_all_start_methods=lambda: ["spawn"]), "start method", "WSL2"),
         ("platform", SimpleNamespace(system=lambda: "Windows", python_version=lambda: "3.12.0"), "system", "WSL2"),
     ],
@@ -246,7 +272,7 @@ def test_a_gpu_that_torch_does_not_see_is_mentioned(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     check = preflight().loc["GPU"]
     assert check["ok"]
-    assert "install torch for this machine" in check["remedy"]
+    assert "install the torch that fits this machine" in check["remedy"]
 
 
 @pytest.mark.parametrize("default", ["spawn", "forkserver"])

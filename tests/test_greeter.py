@@ -2,20 +2,24 @@
 
 import asyncio
 import contextlib
-import json
 import time
 
 import pytest
-from hivemind.p2p import P2P
-from hivemind.p2p.p2p_daemon_bindings.control import P2PHandlerError
-from hivemind.proto.runtime_pb2 import Tensor
+from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
 
-from dalle_lib.swarm.peer.greeter import MOST, Greeter, dial_back, upload_mbps
+from dalle_lib.swarm.peer.greeter import (
+    MAX_BYTES,
+    MAX_REFUSED,
+    Greeter,
+    NotMeasured,
+    dial_back,
+    upload_mbps,
+)
 
 
 async def slow_link(to: int, bits_per_second: float) -> asyncio.Server:
-    """A TCP port that leads to the port `to`, and passes on what is sent there only so fast."""
+    """Return a TCP server that passes on to the port `to` what it is sent, at that speed."""
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float) -> None:
         start, passed = time.perf_counter(), 0
@@ -38,18 +42,25 @@ def port_of(server: asyncio.Server) -> int:
 
 
 @contextlib.asynccontextmanager
-async def greeter_and_newcomer(bits_per_second: float):
-    """A first peer with a greeter, and a newcomer that is connected to it by such a link."""
+async def two_peers(bits_per_second: float):
+    """A first peer, and a newcomer that is connected to it by such a link."""
     first, newcomer = await P2P.create(), await P2P.create()
     link = await slow_link(await port_of_peer(first), bits_per_second)
     try:
-        await Greeter(first).add_p2p_handlers(first)
         await newcomer._client.connect(first.peer_id, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link)}")])
-        yield first.peer_id, newcomer
+        yield first, newcomer
     finally:
         link.close()
         for p2p in newcomer, first:
             await p2p.shutdown()
+
+
+@contextlib.asynccontextmanager
+async def greeter_and_newcomer(bits_per_second: float):
+    """The id of a first peer with a greeter, and a newcomer that is connected to it by such a link."""
+    async with two_peers(bits_per_second) as (first, newcomer):
+        await Greeter(first).serve()
+        yield first.peer_id, newcomer
 
 
 async def port_of_peer(p2p: P2P) -> int:
@@ -62,27 +73,90 @@ def test_the_greeter_measures_one_upload_at_a_time_as_fast_as_the_link_is():
         async with greeter_and_newcomer(bits_per_second=24e6) as (greeter, newcomer):
             measured = asyncio.create_task(upload_mbps(newcomer, greeter))
             await asyncio.sleep(0.5)
-            with pytest.raises(P2PHandlerError, match="measures the upload of another peer"):
+            with pytest.raises(NotMeasured, match="measures the upload of another peer"):
                 await upload_mbps(newcomer, greeter)
             assert await measured == pytest.approx(24, rel=0.2)
 
     asyncio.run(meet())
 
 
-def test_the_greeter_hangs_up_on_who_sends_more_than_it_counts():
-    sent = []
+async def call(newcomer: P2P, greeter: PeerID) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Ask the greeter to measure an upload, and leave it to the test what is read and sent."""
+    _, reader, writer = await newcomer.call_binary_stream_handler(greeter, "Greeter.upload")
+    return reader, writer
 
-    async def chunks():
-        while True:
-            sent.append(10**6)
-            yield Tensor(buffer=bytes(10**6))
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    """Return the next line of an answer; it is empty when the greeter has hung up."""
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.readline(), 60)
+    return b""
+
+
+async def sent_before_it_was_hung_up_on(writer: asyncio.StreamWriter) -> int:
+    """Send ten times as much as the greeter counts, or until it hangs up; return how many bytes went."""
+    sent = 0
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+        while sent < 10 * MAX_BYTES:
+            writer.write(bytes(10**5))
+            await writer.drain()
+            sent += 10**5
+    return sent
+
+
+@contextlib.asynccontextmanager
+async def busy_greeter_and_newcomer():
+    """A greeter that counts an upload, of which nothing comes, and a newcomer that it refuses meanwhile."""
+    async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+        reader, writer = await call(newcomer, greeter)
+        assert await answer_of(reader) == b"{}\n"
+        yield greeter, newcomer
+        writer.close()
+
+
+def test_an_uploader_sends_nothing_before_it_may_and_hangs_up_after_a_refusal():
+    seen = asyncio.Queue()
+
+    async def refuse(_, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            sent = asyncio.create_task(reader.read())
+            await asyncio.wait({sent}, timeout=0.5)
+            writer.write(b'{"refused": "not today"}\n')
+            seen.put_nowait(await sent)
 
     async def meet() -> None:
+        async with two_peers(float("inf")) as (first, newcomer):
+            await first.add_binary_stream_handler("Greeter.upload", refuse)
+            with pytest.raises(NotMeasured, match="not today"):
+                await upload_mbps(newcomer, first.peer_id)
+            assert await asyncio.wait_for(seen.get(), 60) == b""
+
+    asyncio.run(meet())
+
+
+def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on():
+    async def meet() -> None:
+        async with busy_greeter_and_newcomer() as (greeter, newcomer):
+            _, sender = await call(newcomer, greeter)
+            assert await sent_before_it_was_hung_up_on(sender) < MAX_BYTES, "only what was under way is accepted"
+            callers = [await call(newcomer, greeter) for _ in range(MAX_REFUSED + 5)]
+            told = [await answer_of(reader) for reader, _ in callers]
+            assert sum(b"refused" in answer for answer in told) == MAX_REFUSED
+            for reader, _ in callers:
+                assert await answer_of(reader) == b"", "it is hung up on though it stays"
+            for _, writer in callers:
+                writer.close()
+
+    asyncio.run(meet())
+
+
+def test_the_greeter_hangs_up_on_who_sends_more_than_it_counts():
+    async def meet() -> None:
         async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
-            with contextlib.suppress(ConnectionError):  # or it has read the answer before
-                answer = await Greeter.get_stub(newcomer, greeter).rpc_count(chunks(), timeout=60)
-                assert json.loads(answer.metadata)["bytes"] == MOST
-            assert MOST < sum(sent) < 5 * MOST, "all but what was under way is refused"
+            reader, writer = await call(newcomer, greeter)
+            assert await answer_of(reader) == b"{}\n"
+            sent = await sent_before_it_was_hung_up_on(writer)
+            assert MAX_BYTES <= sent < 5 * MAX_BYTES, "only what was under way is accepted"
 
     asyncio.run(meet())
 

@@ -1,5 +1,6 @@
-"""The contract of a peer's process, with real processes; a bootstrap peer is the quickest of them."""
+"""What a peer's process promises, tried with real processes; most are bootstrap peers, which start fastest."""
 
+import itertools
 import os
 import pty
 import secrets
@@ -7,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import psutil
 import pytest
 from conftest import living, processes_of
+from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm import Crew, Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -54,7 +58,7 @@ def files_with(text: str, folder) -> list:
     return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
-def gone(folder, timeout_s: float = 60) -> bool:
+def all_ended(folder, timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while processes_of(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -67,7 +71,7 @@ def test_it_leaves_when_asked_and_nothing_of_it_stays(swarm_folder):
     peer.stop()
     assert [event["event"] for event in peer.events()] == ["started", "connected", "ended"]
     assert peer.events()[-1]["exit_code"] == 0
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_starting_twice_attaches_to_the_running_one(swarm_folder):
@@ -82,7 +86,7 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     assert second.is_running
     code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
     subprocess.run([sys.executable, "-c", code, str(swarm_folder)], check=True, timeout=120)
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
@@ -97,7 +101,7 @@ def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypat
     }
     assert all(peer.is_running for peer in crew.peers.values())
     crew.close()
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
     one = join_run(replace(settings, device="cuda:1"), swarm_folder)
     assert list(one.peers) == ["ada"]
     one.close()
@@ -109,15 +113,60 @@ def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
     assert read_events(swarm_folder)[-1]["exit_code"] == 0
+
+
+@pytest.fixture
+def running_crew(tmp_path) -> Iterator[tuple[Crew, list[FileLock]]]:
+    """Two peers that seem to run and do not leave when asked, and their locks, which a test releases to end them."""
+    crew = Crew(tmp_path, "emoji-mini", {name: Peer(tmp_path / name) for name in ("ada", "ada-2")})
+    locks = []
+    with subprocess.Popen(["sleep", "600"]) as asked:
+        for peer in crew.peers.values():
+            peer.folder.mkdir()
+            (peer.folder / "supervisor.pid").write_text(str(asked.pid))
+            locks.append(FileLock(peer.folder / "peer.lock", thread_local=False))
+            locks[-1].acquire()
+        yield crew, locks
+        asked.kill()
+
+
+def test_waiting_has_no_limit_unless_one_is_given(running_crew, monkeypatch):
+    crew, locks = running_crew
+    ada = crew.peers["ada"]
+    days = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: 86400.0 * next(days))  # a day passes at each look at the clock
+    for limited in ada.stop, crew.close, lambda: ada.wait(timeout_s=60), lambda: crew.wait(timeout_s=60):
+        with pytest.raises(PeerFailed, match="still runs after"):
+            limited()
+    with ThreadPoolExecutor() as pool:
+        waits = [pool.submit(ada.wait), pool.submit(crew.wait)]
+        given_up = wait(waits, timeout=1.0).done
+        for lock in locks:
+            lock.release()
+        assert [waited.result(60) for waited in waits] == [None, None]
+        assert not given_up
+
+
+def test_a_crew_is_waited_for_though_one_of_its_peers_failed(running_crew):
+    crew, locks = running_crew
+    EventLog(crew.peers["ada"].folder).write("failed", error="its GPU broke")
+    locks[0].release()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(crew.wait)
+        given_up = wait([waiting], timeout=1.0).done
+        locks[1].release()
+        with pytest.raises(PeerFailed, match="its GPU broke"):
+            waiting.result(60)
+        assert not given_up, "the other one still ran"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_leaves_on_a_signal(swarm_folder, number):
     peer = bootstrap(swarm_folder)
     os.kill(int((swarm_folder / "supervisor.pid").read_text()), number)
-    peer.wait()
+    peer.wait(timeout_s=120)
     assert peer.events()[-1]["exit_code"] == 0
 
 
@@ -128,15 +177,15 @@ def test_killing_its_main_process_leaves_no_forks(swarm_folder):
     assert forks
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(PeerFailed, match="exit code -9"):
-        peer.wait()
-    assert gone(swarm_folder)
+        peer.wait(timeout_s=120)
+    assert all_ended(swarm_folder)
     assert not living(forks)
 
 
 def test_killing_its_supervisor_makes_it_leave(swarm_folder):
     bootstrap(swarm_folder)
     os.kill(int((swarm_folder / "supervisor.pid").read_text()), signal.SIGKILL)
-    assert gone(swarm_folder)
+    assert all_ended(swarm_folder)
 
 
 def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
@@ -155,7 +204,7 @@ def test_the_stop_button_makes_it_leave(swarm_folder, monkeypatch):
     assert peer.events()[-1] == {**peer.events()[-1], "event": "ended", "exit_code": 0}
 
 
-def test_a_token_reaches_the_peer_and_lies_nowhere(swarm_folder, mini, hub, monkeypatch):
+def test_a_hub_token_reaches_the_peer_and_is_stored_nowhere(swarm_folder, mini, hub, monkeypatch):
     hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
     hub.private = {"owner/secret": TOKEN}
     monkeypatch.setenv("HF_TOKEN", TOKEN)  # as some shells and platforms do; the peer's processes do not inherit it
@@ -171,17 +220,17 @@ def test_a_token_reaches_the_peer_and_lies_nowhere(swarm_folder, mini, hub, monk
     assert not files_with(TOKEN, swarm_folder)
 
 
-def test_a_private_run_and_a_wrong_token_are_an_error_without_it(swarm_folder, mini, hub):
+def test_a_private_run_with_a_wrong_hub_token_fails_and_does_not_show_it(swarm_folder, mini, hub):
     hub.files = {"owner/secret/run.json": mini.model_dump_json().encode()}
     hub.private = {"owner/secret": TOKEN}
     settings = PeerSettings(run="owner/secret", role="bootstrap", host="127.0.0.1")
     peer = join(settings, swarm_folder / "peer", "hf_ofSomebodyElse")
     with pytest.raises(PeerFailed, match="needs a Hub token that can read it"):
-        peer.wait()
+        peer.wait(timeout_s=120)
     assert not files_with("hf_ofSomebodyElse", swarm_folder)
 
 
-def test_what_cannot_be_a_token_is_refused_and_not_shown(swarm_folder):
+def test_what_cannot_be_a_hub_token_is_refused_and_not_shown(swarm_folder):
     for token in "hf_one\nstop", "hf_one two", "hf_ünique":
         with pytest.raises(ValueError, match="copy it again") as refused:
             join(PeerSettings(run="emoji-mini"), swarm_folder, token)
@@ -189,7 +238,7 @@ def test_what_cannot_be_a_token_is_refused_and_not_shown(swarm_folder):
 
 
 @pytest.mark.parametrize("says_stop", [True, False])
-def test_after_the_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
+def test_after_the_hub_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
     supervisor = supervise(swarm_folder, subprocess.PIPE, f"{TOKEN}\n")
     if says_stop:
         supervisor.stdin.write(b"stop\n")
@@ -200,7 +249,7 @@ def test_after_the_token_its_standard_input_is_the_leash(swarm_folder, says_stop
     assert [event["event"] for event in read_events(swarm_folder)] == ["started", "connected", "ended"]
 
 
-def test_a_service_needs_no_token_and_leaves_on_a_signal(swarm_folder):
+def test_a_service_needs_no_hub_token_and_leaves_on_a_signal(swarm_folder):
     supervisor = supervise(swarm_folder, subprocess.DEVNULL)
     time.sleep(0.5)
     assert supervisor.poll() is None
@@ -208,7 +257,7 @@ def test_a_service_needs_no_token_and_leaves_on_a_signal(swarm_folder):
     assert supervisor.wait(60) == 0
 
 
-def test_on_a_terminal_it_needs_no_token_and_leaves_when_told(swarm_folder):
+def test_on_a_terminal_it_needs_no_hub_token_and_leaves_when_told(swarm_folder):
     ours, theirs = pty.openpty()
     supervisor = supervise(swarm_folder, theirs)
     os.write(ours, b"stop\n")

@@ -45,14 +45,13 @@ def wait_until(condition, timeout_s: float = 300.0) -> None:
 
 
 def test_three_uneven_peers_train_one_model(mini, swarm_folder):
-    # Parameters are not averaged here, so that only averaged gradients can keep the peers together. Epochs are long
-    # enough for the slow one to take part in each.
+    # Parameters are not averaged here, so only averaged gradients can keep the peers together. An epoch is long enough
+    # for the slow peer to take part in it.
     card = short_run(mini, delayed=False, state_every=1000, target_batch_size=256)
     trainers = [trainer("ada"), trainer("bob"), trainer("eve", duty=0.5)]
     with local_swarm(card, swarm_folder, trainers) as swarm:
         peers = swarm.peers
-        for peer in peers.values():
-            peer.wait(timeout_s=600)
+        swarm.wait(timeout_s=600)
     counted = counted_by(peers["ada"], names_of(list(peers.values()))).fillna(0.0)
     assert (counted > 0).all(axis=1).sum() >= EPOCHS - 2, f"peers were left out:\n{counted}"
     computed = {name: samples_of(peer) for name, peer in peers.items()}
@@ -91,14 +90,14 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
         swarm.add(trainer("bob"))
         joined = bob.wait_for("joined")
         assert joined["epoch"] >= killed_at
-        # Alone, ada takes an epoch in about a second, so that they need some to find each other.
+        # Alone, ada finishes an epoch in about a second, so it takes several before the two find each other.
         wait_until(lambda: any(e["event"] == "averaged" and len(e["counted"]) == 2 for e in bob.events()))
         wait_until(lambda: epoch(bob) >= joined["epoch"] + 2)
         bob.stop()
         saved_at = next(e["epoch"] for e in bob.events() if e["event"] == "left")
         assert saved_at >= joined["epoch"] + 2
 
-    # Everyone has left; the one that starts again goes on from its own folder.
+    # Both have left; a peer that starts again goes on from its own folder.
     with local_swarm(card, swarm_folder / "again") as swarm:
         (swarm.folder / "peers").mkdir()
         bob.folder.rename(swarm.folder / "peers" / "bob")
@@ -117,15 +116,14 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.run import batches_of
-from dalle_lib.swarm.peer.trainer import Trainer
+from dalle_lib.swarm.peer.trainer import Trainer, Workplace
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
 settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
 membership = Membership(card, folder)
 board = MetricsBoard(card.key, membership.identity.private_key)
 dht = connect(card, settings, membership, board.validators)
-trainer = Trainer(card, settings, folder, EventLog(folder))
-trainer.join(dht, board, membership)
+trainer = Trainer(settings, Workplace.prepare(card, settings), dht, board, membership, EventLog(folder))
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))

@@ -1,1 +1,1 @@
-"""Whether this machine can take part in a run, and what to tell when it cannot."""
+"""Checks of whether this machine can take part in a run, and a report for when it cannot."""

@@ -1,4 +1,4 @@
-"""Whether this machine can take part, as far as can be said without starting anything."""
+"""Checks of whether this machine can take part in a run, as far as they need nothing to be started."""
 
 import importlib.util
 import multiprocessing
@@ -16,49 +16,50 @@ import pandas as pd
 import torch
 
 from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus, this_platform
+from dalle_lib.one_line import in_one_line
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 
 NEEDED_MEMORY = 3e9
-"""Free bytes for the demo: its four peers took 0.4 to 0.6 GB each (proportional set size), the rest is room."""
+"""Free bytes of RAM that the demo needs. Its four peers took 0.4 to 0.6 GB each (proportional set size)."""
 NEEDED_DISK = 0.5e9
 _WSL = "on Windows use WSL2: https://learn.microsoft.com/windows/wsl/install"
-_TORCH = "install torch for this machine again: https://pytorch.org/get-started/locally"
+_TORCH = "install the torch that fits this machine: https://pytorch.org/get-started/locally"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a peer needs, and whether it is here."""
+    """One thing that a peer needs, and whether this machine has it."""
 
     what: str
     needed: str
     here: str
     ok: bool
-    """False keeps this machine from taking part."""
+    """Whether this machine can take part as far as this check goes."""
     remedy: str = ""
-    """What to do. Where `ok` is true it is advice."""
+    """What to do; advice where `ok` is true."""
 
 
 def require(what: str, needed: str, here: str, ok: bool, remedy: str) -> Check:
-    """Return a check whose remedy is told only where it fails."""
+    """Return a check that names its remedy only where it fails."""
     return Check(what, needed, here, ok, "" if ok else remedy)
 
 
 def preflight(run: str = EMBEDDED_RUNS[-1], folder: str | Path = ".", token: str | None = None) -> pd.DataFrame:
-    """Return what a peer of `run` needs, what is here, whether that is enough, and what to do where it is not.
+    """Return a table of what a peer of `run` needs (`needed`), what is here (`here`), whether that is enough (`ok`).
 
-    Of a run on the Hub only its card is downloaded, with `token` if it is private. Nothing is started, but each GPU
-    computes something.
+    Each row is a check, by its subject; `remedy` says what to do where it fails. A card on the Hub is downloaded, with
+    the Hub token `token` if the run is private. Nothing is started, but each GPU computes something.
     """
     return table([*_software(), *_machine(), *_run(run, folder, token), *_gpus()])
 
 
 def table(checks: Iterable[Check]) -> pd.DataFrame:
-    """Return checks as a table, with a row for each by what it is about."""
+    """Return checks as a table: a row for each, by its subject `what`."""
     return pd.DataFrame([asdict(check) for check in checks]).set_index("what")
 
 
 def in_words(checks: pd.DataFrame) -> str:
-    """Return a table of checks as text: each in a line, and its remedy in the next one."""
+    """Return a table of checks as text: a line for each check, and its remedy in the next line."""
     width = max(map(len, checks.index))
     lines = []
     for row in checks.reset_index().itertuples():
@@ -73,7 +74,7 @@ def in_words(checks: pd.DataFrame) -> str:
 def _software() -> list[Check]:
     default, *others = multiprocessing.get_all_start_methods()
     can_fork = "fork" in (default, *others)
-    method = f"fork, which a peer chooses itself; Python's own choice is {default}" if can_fork else default
+    method = f"fork, which a peer asks for; Python's own default is {default}" if can_fork else default
     wanted = metadata.metadata("dalle-lib")["Requires-Python"]
     new_enough = sys.version_info >= tuple(map(int, re.search(r">=(\d+)\.(\d+)", wanted).groups()))
     wrong = compute_problem(torch.device("cpu"))
@@ -81,7 +82,7 @@ def _software() -> list[Check]:
     install = _WSL if sys.platform == "win32" else 'pip install "dalle-lib[swarm]"'
     return [
         require("system", "Linux or macOS", platform.system(), platform.system() in ("Linux", "Darwin"), _WSL),
-        require("Python", wanted, platform.python_version(), new_enough, f"make an environment of Python {wanted}"),
+        require("Python", wanted, platform.python_version(), new_enough, f"make an environment with Python {wanted}"),
         require("start method", "fork", method, can_fork, _WSL),
         require("torch", "computes", f"{torch.__version__}, {wrong or 'computes'}", wrong is None, _TORCH),
         require("hivemind", "installed", "installed" if hivemind else "missing", hivemind, install),
@@ -94,38 +95,38 @@ def _machine() -> list[Check]:
     limit = "none" if left is None else f"{left:.0f} minutes left for training"
     return [
         Check("platform", "any", here.name, True),
-        require("time limit", "1 minute", limit, left is None or left >= 1, f"start a new session of {here.name}"),
-        require("processor cores", "2", str(cores), cores >= 2, "take a machine with two"),
+        require("time limit", "1 minute", limit, left is None or left >= 1, f"start a new session on {here.name}"),
+        require("processor cores", "2", str(cores), cores >= 2, "use a machine with two"),
     ]
 
 
 def _run(run: str, folder: str | Path, token: str | None) -> list[Check]:
-    """Return whether the run is there, and whether it fits on this machine beside its peers."""
+    """Return whether the run can be read, and whether it fits on this machine together with its peers."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
         card = RunCard.load(run, token)
         found, (size, weights, download) = Check("run", "can be read", card.name, True), _downloads(card)
     except (ValueError, ConnectionError) as error:
-        found = Check("run", "can be read", f"{run} cannot be read", False, _in_one_line(error))
+        found = Check("run", "can be read", f"{run} cannot be read", False, in_one_line(error))
         size, weights, download = 0, 0, "not known"
     memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
     place = min(folder, HF_HUB_CACHE, key=free_disk)
-    more = "close other notebooks and programs, or take a machine with more"
+    more = "close other notebooks and programs, or use a machine with more"
     return [
         found,
         Check("download", "any", download, True),
         require("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory, more),
-        require("free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"make room in {place}"),
+        require("free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"free some space in {place}"),
     ]
 
 
 def _downloads(card: RunCard) -> tuple[int, int, str]:
-    """Return what `card.downloads` says, and the first of it in words."""
+    """Return the two sizes of `card.downloads`, and the bytes to download in words."""
     try:
         size, weights = card.downloads()
-    except ConnectionError as error:  # what was downloaded before may be enough
-        return 0, 0, f"not known: {_in_one_line(error)}"
+    except ConnectionError as error:  # what the cache holds may be enough
+        return 0, 0, f"not known: {in_one_line(error)}"
     return size, weights, _gb(size)
 
 
@@ -134,7 +135,7 @@ def _gpus() -> list[Check]:
         return [_gpu(gpu) for gpu in found]
     if shutil.which("nvidia-smi") is None:
         return [Check("GPU", "not needed", "none", True)]
-    return [Check("GPU", "not needed", "none that torch sees, though nvidia-smi is here", True, _TORCH)]
+    return [Check("GPU", "not needed", "none that torch sees, though there is nvidia-smi", True, _TORCH)]
 
 
 def _gpu(gpu: DeviceCheck) -> Check:
@@ -142,10 +143,6 @@ def _gpu(gpu: DeviceCheck) -> Check:
     if gpu.problem is None:
         return Check(f"GPU {gpu.device}", "not needed", f"{about}, computes", True)
     return Check(f"GPU {gpu.device}", "not needed", f"{about}, not used: {gpu.problem}", True, _TORCH)
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
 
 
 def _gb(size: float) -> str:

@@ -1,1 +1,1 @@
-"""What runs inside a peer's process."""
+"""A peer from inside: what runs in its process."""

@@ -1,7 +1,7 @@
-"""What a peer would meet here: codecs, p2pd and a run's first peers, tried before anything is joined.
+"""What a peer would meet on this machine: codecs, p2pd and a run's first peers, tried without joining the run.
 
-All of it happens in a process of its own: hivemind forks, which a notebook's kernel must not, and what hangs is ended
-with all that it started.
+`dalle_lib.checks.doctor` calls `probe`, which starts this module as a process of its own: hivemind forks, which the
+kernel of a notebook must not do, and a process that hangs can be killed with everything that it started.
 """
 
 import asyncio
@@ -18,39 +18,44 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.settings import PeerSettings
 
 TIMEOUT_S = 150.0
+"""Seconds after which the whole trial is ended."""
 START_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found, as far as it came. A problem is None where there is none."""
+    """What was found, as far as the trial came. A problem is None where there is none."""
 
     codecs: str | None
     """What is wrong with the codecs."""
     p2pd: str | None
-    """Why it does not start."""
+    """Why hivemind's p2pd does not start."""
     addresses: Sequence[str] = ()
     """Where p2pd listens."""
     first_peers: dict[str, str | None]
-    """Why each of the run's first peers does not answer, by its id, or by its address if that names none."""
+    """Why each of the run's first peers does not answer, by its id, or by its address if that has no id."""
     greeting: str | None = "no first peer answers"
     """Why no first peer could be asked to dial back."""
     reached: int | None = None
-    """The port on which a first peer reached us, 0 if it could not; None where it was not tried."""
+    """The port on which a first peer reached this machine; 0 if it reached none, None if that was not tried."""
     ahead: float | None = None
-    """Seconds by which our clock is ahead of that peer's."""
+    """Seconds by which this machine's clock is ahead of that peer's."""
     upload: str | None = "no first peer answers"
     """Why the upload was not measured."""
     mbps: float | None = None
-    """Megabits a second from here to that peer."""
+    """Megabits per second from this machine to that peer."""
 
 
 def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Findings:
-    """Return what a peer with `settings` would meet, and end whatever was started for it."""
+    """Return what a peer with `settings` would meet, and end everything that was started to find out.
+
+    `first_peers` are addresses such as /ip4/.../tcp/.../p2p/...; the trial is ended after `timeout_s` seconds.
+    """
     asked = {
         "first_peers": list(first_peers),
         "host": settings.host,
@@ -81,7 +86,7 @@ def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float =
 
 
 def main(asked: dict) -> None:
-    """Try one thing after another, and tell each as a line of JSON as soon as it is known."""
+    """Try one thing after another, and print each result as a line of JSON as soon as it is known."""
     import hivemind
 
     from dalle_lib.swarm.averaging import codec
@@ -90,10 +95,10 @@ def main(asked: dict) -> None:
     try:
         codec.install()
         _tell(codecs=None)
-    except Exception as error:  # whatever it is, a peer would fail of it
-        _tell(codecs=_in_one_line(error))
+    except Exception as error:  # a peer would fail by the same error, whatever it is
+        _tell(codecs=in_one_line(error))
     try:
-        # p2pd would share the port with another p2pd, and each would get some of the other's connections.
+        # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
         socket.create_server((asked["host"], asked["port"])).close()
         dht = hivemind.DHT(
             start=True,
@@ -102,7 +107,7 @@ def main(asked: dict) -> None:
             startup_timeout=START_TIMEOUT_S,
         )
     except Exception as error:
-        _tell(p2pd=_in_one_line(error))
+        _tell(p2pd=in_one_line(error))
         return
     asyncio.run(_meet(dht, asked["first_peers"]))
     dht.shutdown()
@@ -131,7 +136,7 @@ async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
     try:
         peer_id, dialled = PeerID.from_base58(peer), [Multiaddr(address) for address in addresses]
     except ValueError:
-        return "it is no address: expected one like /ip4/…/tcp/…/p2p/…"
+        return "this is not an address: expected one such as /ip4/…/tcp/…/p2p/…"
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await p2p._client.connect(peer_id, dialled)  # hivemind has no public way to try one peer
@@ -139,12 +144,12 @@ async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
         return f"{', '.join(addresses)}: no answer within {CONNECT_TIMEOUT_S:.0f} s"
     except ControlFailure as error:
         tried = re.findall(r"\* \[(\S+)\] ([^\n]*)", str(error))
-        return ", ".join(f"{address}: {why}" for address, why in tried) or _in_one_line(error)
+        return ", ".join(f"{address}: {why}" for address, why in tried) or in_one_line(error)
     return None
 
 
 async def _is_greeted(p2p, peer: str) -> bool:
-    """Tell what a first peer answers to a newcomer, and return whether it did."""
+    """Print what a first peer answers to a newcomer, and return whether it answered."""
     from hivemind.p2p import PeerID
 
     from dalle_lib.swarm.peer.greeter import dial_back, upload_mbps
@@ -153,22 +158,18 @@ async def _is_greeted(p2p, peer: str) -> bool:
     ports = sorted({int(port) for address in addresses for port in re.findall(r"/tcp/(\d+)", address)})
     try:
         _tell(greeting=None, **await dial_back(p2p, PeerID.from_base58(peer), ports))
-    except Exception as error:  # of a stranger any answer is possible
-        _tell(greeting=f"{peer}: {_in_one_line(error)}", upload=f"{peer}: {_in_one_line(error)}")
+    except Exception as error:  # a stranger may answer anything
+        _tell(greeting=f"{peer}: {in_one_line(error)}", upload=f"{peer}: {in_one_line(error)}")
         return False
     try:
         _tell(upload=None, mbps=await upload_mbps(p2p, PeerID.from_base58(peer)))
     except Exception as error:
-        _tell(upload=f"{peer}: {_in_one_line(error)}")
+        _tell(upload=f"{peer}: {in_one_line(error)}")
     return True
 
 
 def _tell(**facts) -> None:
     print(json.dumps(facts), flush=True)
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What a bootstrap peer does for those who have not joined yet: it dials them back, and counts what they send.
+"""What a bootstrap peer does for newcomers: it dials them back, and measures how fast their upload reaches it.
 
-It asks for no membership, so what one call can cost is bounded here: a few connections to the caller's own address,
-and one upload at a time of at most MOST bytes.
+Newcomers have not shown that they are members, so this module bounds what one call can cost: a few connections to the
+caller's own address, and one upload at a time of at most `MAX_BYTES`.
 """
 
 import asyncio
@@ -10,22 +10,33 @@ import json
 import os
 import threading
 import time
-from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
 import hivemind
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
-from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse, Tensor
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
 
 from dalle_lib.auth.clocks import seconds_ahead
 
-MOST = 8_000_000
-"""Bytes of an upload that are counted; what comes after them is not read."""
-CHUNK = 2**16
-MOST_PORTS = 4
+MAX_BYTES = 8_000_000
+"""An upload is counted up to this size; an uploader sends no more."""
+CHUNK = 50_000
+UPLOAD_S = 5.0
+"""An upload is counted for at most this long."""
+HANG_UP_S = 3.0
+"""Seconds that a caller has to read the last answer and to hang up."""
+MAX_REFUSED = 16
+"""Refused uploaders that may be reading their refusal at the same time; any more are hung up on."""
+ANSWER_TIMEOUT_S = 20.0
+MAX_PORTS = 4
 DIAL_TIMEOUT_S = 5.0
-UPLOAD_TIMEOUT_S = 20.0
+_UPLOAD = "Greeter.upload"
 _HELLO = b"\x13/multistream/1.0.0\n"
 """What every libp2p peer says first to whoever connects."""
+
+
+class NotMeasured(RuntimeError):
+    """A first peer did not measure the upload."""
 
 
 class Greeter(ServicerBase):
@@ -34,34 +45,45 @@ class Greeter(ServicerBase):
     def __init__(self, p2p: P2P) -> None:
         self._p2p = p2p
         self._one_upload = asyncio.Lock()
+        self._refused = asyncio.Semaphore(MAX_REFUSED)
+
+    async def serve(self) -> None:
+        """Begin to answer."""
+        await self.add_p2p_handlers(self._p2p)
+        await self._p2p.add_binary_stream_handler(_UPLOAD, self._measure_upload)
 
     async def rpc_dial_back(self, request: ExpertRequest, context: P2PContext) -> ExpertResponse:
-        """Answer with `time`, this machine's clock, and `reached`: the one of the caller's ports that accepts us.
+        """Answer with `time`, this machine's clock, and `reached`: the first of the caller's ports that accepts us.
 
-        Only the address that the caller is connected from is dialled; `reached` is 0 if no port accepts, None if the
-        caller comes through a relay, so that its address is not known.
+        Only the address that the caller is connected from is dialled. `reached` is 0 if no port accepts, and None if
+        the caller comes through a relay, which hides its address.
         """
-        ports = [port for port in json.loads(request.metadata)["ports"][:MOST_PORTS] if 0 < port < 2**16]
+        ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
         address = await self._address_of(context.remote_id)
         open_ports = [port for port in ports if address is not None and await _is_libp2p(address, port)]
         reached = None if address is None else next(iter(open_ports), 0)
         return ExpertResponse(metadata=json.dumps({"time": time.time(), "reached": reached}).encode())
 
-    async def rpc_count(self, chunks: AsyncIterator[Tensor], context: P2PContext) -> ExpertResponse:
-        """Answer with `bytes`, how many came after the first chunk, and `seconds`, how long they took to come."""
-        if self._one_upload.locked():
-            raise RuntimeError("it measures the upload of another peer: try again in a minute")
-        started, received = None, 0
-        async with self._one_upload:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(UPLOAD_TIMEOUT_S):
-                    async for chunk in chunks:
-                        if started is None:
-                            started = time.perf_counter()
-                        elif (received := received + len(chunk.buffer)) >= MOST:
-                            break
-        seconds = time.perf_counter() - started if started else 0.0
-        return ExpertResponse(metadata=json.dumps({"bytes": received, "seconds": seconds}).encode())
+    async def _measure_upload(self, _: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer an uploader with two lines of JSON: whether it may send, then what was counted.
+
+        An uploader sends nothing before the first line. A refused one gets `{"refused": why}`, any other `{}`, sends
+        until the second line arrives, `{"bytes": ..., "seconds": ...}`, and hangs up.
+
+        p2pd resets a stream whose answering side closes first, and the last answer may be lost. So the caller hangs
+        up; it is cut off after HANG_UP_S or when it sends what it should not.
+        """
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, TimeoutError):
+            if not self._one_upload.locked():
+                async with self._one_upload:
+                    _write_line(writer, {})
+                    counted = await _count(reader)
+                _write_line(writer, counted)
+                await _until_hung_up(reader, MAX_BYTES)
+            elif not self._refused.locked():
+                async with self._refused:
+                    _write_line(writer, {"refused": "it measures the upload of another peer: try again in a minute"})
+                    await _until_hung_up(reader, 0)
 
     async def _address_of(self, peer: PeerID) -> str | None:
         for connected in await self._p2p.list_peers():
@@ -72,38 +94,79 @@ class Greeter(ServicerBase):
 
 
 async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
-    """Return what `peer` answers when it is asked to dial us back, and `ahead`: by how many seconds our clock is."""
+    """Return `reached` as `peer` answers when asked to dial us back, and `ahead`: by how many seconds our clock is."""
     request = ExpertRequest(metadata=json.dumps({"ports": ports}).encode())
     asked = time.time()
-    answer = await Greeter.get_stub(p2p, peer).rpc_dial_back(request, timeout=(MOST_PORTS + 1) * DIAL_TIMEOUT_S)
+    answer = await Greeter.get_stub(p2p, peer).rpc_dial_back(request, timeout=(MAX_PORTS + 1) * DIAL_TIMEOUT_S)
     told = json.loads(answer.metadata)
     return {"reached": told["reached"], "ahead": seconds_ahead(asked, told["time"], time.time())}
 
 
-async def upload_mbps(p2p: P2P, peer: PeerID, seconds: float = 5.0) -> float:
-    """Return how many megabits a second reach `peer` from here, sending for at most `seconds` or MOST bytes."""
-    enough, chunk = time.perf_counter() + seconds, Tensor(buffer=os.urandom(CHUNK))
+async def upload_mbps(p2p: P2P, peer: PeerID) -> float:
+    """Return how many megabits a second reach `peer` from here. At most MAX_BYTES are sent, for about UPLOAD_S.
 
-    async def chunks() -> AsyncIterator[Tensor]:
-        for _ in range(MOST // CHUNK):
-            yield chunk
-            if time.perf_counter() > enough:
-                break
-
-    counted = await Greeter.get_stub(p2p, peer).rpc_count(chunks(), timeout=2 * UPLOAD_TIMEOUT_S)
-    told = json.loads(counted.metadata)
-    return 8e-6 * told["bytes"] / max(told["seconds"], 1e-6)
+    Raises NotMeasured if `peer` refuses or hangs up, and TimeoutError if it stays silent.
+    """
+    _, reader, writer = await p2p.call_binary_stream_handler(peer, _UPLOAD)
+    with contextlib.closing(writer):
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            if (refusal := (await _read_line(reader)).get("refused")) is not None:
+                raise NotMeasured(refusal)
+            sending = asyncio.create_task(_send(writer))
+            try:
+                counted = await _read_line(reader)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+    return 8e-6 * counted["bytes"] / max(counted["seconds"], 1e-6)
 
 
 def greet(dht: hivemind.DHT, stop: threading.Event) -> None:
     """Greet newcomers until `stop` is set."""
 
     async def serve() -> None:
-        p2p = await dht.replicate_p2p()
-        await Greeter(p2p).add_p2p_handlers(p2p)
+        await Greeter(await dht.replicate_p2p()).serve()
         await asyncio.to_thread(stop.wait)
 
     asyncio.run(serve())
+
+
+async def _count(reader: asyncio.StreamReader) -> dict:
+    """Return how many bytes came after the first that came together, and how many seconds they took."""
+    first = received = 0
+    started = time.perf_counter()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(UPLOAD_S):
+            while received < MAX_BYTES and (chunk := await reader.read(CHUNK)):
+                if received == 0:
+                    first, started = len(chunk), time.perf_counter()
+                received += len(chunk)
+    return {"bytes": received - first, "seconds": time.perf_counter() - started}
+
+
+async def _send(writer: asyncio.StreamWriter) -> None:
+    chunk = os.urandom(CHUNK)
+    for _ in range(MAX_BYTES // CHUNK):
+        writer.write(chunk)
+        await writer.drain()
+
+
+async def _until_hung_up(reader: asyncio.StreamReader, tolerated: int) -> None:
+    """Return when the other side has hung up, has sent more than `tolerated` bytes, or HANG_UP_S have passed."""
+    async with asyncio.timeout(HANG_UP_S):
+        while tolerated >= 0 and (chunk := await reader.read(CHUNK)):
+            tolerated -= len(chunk)
+
+
+def _write_line(writer: asyncio.StreamWriter, fields: dict) -> None:
+    writer.write(json.dumps(fields).encode() + b"\n")
+
+
+async def _read_line(reader: asyncio.StreamReader) -> dict:
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        raise NotMeasured("it hung up before it answered")
+    return json.loads(line)
 
 
 async def _is_libp2p(address: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""What runs inside a peer's process. Started by the supervisor, never by hand."""
+"""The main function of a peer's process, which its supervisor starts."""
 
 import logging
 import logging.handlers
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def main(folder: Path) -> None:
-    """Play the role that the folder's settings name; never returns."""
-    # hivemind's averagers cannot be sent to a new process, only forked; Python's own default differs from system to
-    # system and, on Linux, from 3.14 on.
+    """Play the role that the folder's settings name, then end the process: this never returns."""
+    # hivemind's averagers cannot be pickled for a new process, only forked. Python forks by default on Linux before
+    # 3.14 alone.
     multiprocessing.set_start_method("fork", force=True)
     events = EventLog(folder)
     log_to(folder / LOG)
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
         logger.exception("this peer failed")
         events.write("failed", error=f"{type(error).__name__}: {error}")
     finally:
-        # hivemind leaves threads behind that would keep the process, and so its records, alive.
+        # hivemind leaves threads behind that would keep the process alive, and with it what it has told the others.
         logging.shutdown()
         os._exit(code)
 
@@ -47,7 +47,7 @@ def log_to(file: Path) -> None:
 
 
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
-    """Join the run in the settings' role, and leave it when standard input ends."""
+    """Join the run in the settings' role, and return after leaving it, at the latest when standard input ends."""
     import torch
 
     from dalle_lib.run import RunCard
@@ -55,9 +55,9 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.greeter import greet
     from dalle_lib.swarm.peer.membership import Membership
     from dalle_lib.swarm.peer.metrics import MetricsBoard
-    from dalle_lib.swarm.peer.trainer import Trainer
+    from dalle_lib.swarm.peer.trainer import Trainer, Workplace
 
-    token = _read_token()
+    token = _read_hub_token()
     stop = threading.Event()
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
     if stop.wait(settings.start_after_s):
@@ -65,28 +65,30 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     torch.set_num_threads(settings.threads)
     codec.install()
     card = RunCard.load(settings.run, token)
-    trainer = Trainer(card, settings, folder, events) if settings.role == "trainer" else None
+    workplace = Workplace.prepare(card, settings) if settings.role == "trainer" else None
     membership = Membership(card, folder)
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
         membership.publish(dht)
-        if trainer is None:
+        if workplace is None:
             greet(dht, stop)
             return
-        trainer.join(dht, board, membership)
+        trainer = Trainer(settings, workplace, dht, board, membership, events)
         try:
             trainer.run(stop)
         finally:
-            stop.set()
             trainer.leave()
     finally:
         dht.shutdown()
 
 
 def connect(card, settings: PeerSettings, membership, validators: list):
-    """Return this peer's part of the run's hash table. Raises RuntimeError if the run's first peers refuse it."""
+    """Return this peer's part of the run's hash table, connected to the run's first peers.
+
+    Raises RuntimeError if they refuse this peer.
+    """
     import hivemind
     from hivemind.dht.protocol import ValidationError
 
@@ -103,13 +105,13 @@ def connect(card, settings: PeerSettings, membership, validators: list):
         )
     except ValidationError as error:
         raise RuntimeError(
-            f"the run's first peers refuse this one: {error}. If it is about time, set this computer's clock; if it is "
-            "about access, join with --client-mode. `dalle-lib doctor` tells more."
+            f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
+            "is about access, join with --client-mode. `dalle-lib doctor` tells more."
         ) from error
 
 
-def _read_token() -> str | None:
-    """Return the first line of standard input and no byte more, or None if it is empty."""
+def _read_hub_token() -> str | None:
+    """Return the first line of standard input, or None if it is empty. What follows that line stays unread."""
     line = b""
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
         line += byte
@@ -117,7 +119,7 @@ def _read_token() -> str | None:
 
 
 def _stop_when_stdin_ends(stop: threading.Event) -> None:
-    # Not sys.stdin.read(): its lock would be held while hivemind forks, and the forks, which close stdin, would hang.
+    # sys.stdin.read() would hold its lock while hivemind forks, and the forks, which close stdin, would hang.
     while os.read(0, 1):
         pass
     stop.set()

@@ -1,4 +1,4 @@
-"""What makes a peer a member of its run: an identity that stays, and, where the run asks for it, a token."""
+"""What makes a peer a member of its run: a lasting identity and, where the run has members, an access token."""
 
 from pathlib import Path
 
@@ -23,43 +23,49 @@ IDENTITY, TOKEN = "identity.key", "access.token"
 
 
 class Membership:
-    """A peer's identity and token, both in files of its folder, and what follows from them."""
+    """A peer's identity and access token, both from files in its folder, and what follows from them."""
 
     def __init__(self, card: RunCard, folder: Path) -> None:
-        """Take what is in the folder. Raises ValueError if the run wants a token, and there is none that is valid."""
+        """Read both, and make an identity where there is none.
+
+        Raises ValueError if the run has members and the folder has no valid access token for it.
+        """
         self.card, self.folder = card, folder
         self.identity = Identity.load_or_create(folder / IDENTITY)
         self.authorizer: Members | None = None
         if card.members is not None:
-            self.authorizer = Members(self.identity, self._token(), card.members.authority, card.name)
+            self.authorizer = Members(self.identity, self._access_token(), card.members.authority, card.name)
 
-    def _token(self) -> AccessToken:
+    def _access_token(self) -> AccessToken:
         file = self.folder / TOKEN
         if not file.exists():
             raise ValueError(
-                f"run {self.card.name!r} is for members: expected an access token in {file}. Ask the organiser for "
-                f"one for peer {self.identity.peer_id}, and start again."
+                f"run {self.card.name!r} is for members: expected an access token in {file}. Ask the run's organiser "
+                f"for one that names peer {self.identity.peer_id}, put it there, and start again."
             )
         return AccessToken.from_bytes(file.read_bytes())
 
     @property
     def identity_file(self) -> str:
-        """From which hivemind takes this peer's id."""
+        """The file from which hivemind takes this peer's key, and so its id."""
         return str(self.folder / IDENTITY)
 
     def validators(self) -> list[RecordValidatorBase]:
-        """Return what keeps false tokens out of the hash table."""
+        """Return the validators that keep false access tokens out of the hash table."""
         if self.card.members is None:
             return []
         return [TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
 
     def publish(self, dht: hivemind.DHT) -> None:
-        """Put the token where others look it up; to be done again from time to time, as holders come and go."""
+        """Put the access token into the hash table, where other peers look it up.
+
+        Call this again from time to time: the peers that store it come and go.
+        """
         if self.authorizer is not None:
             publish_token(dht, current_token(dht), self.card.key)
 
     def trust(self, dht: hivemind.DHT) -> Trust:
-        """Return by whom and by what this peer's averagers go."""
+        """Return whom this peer's averagers may average with, and by which rules."""
         if self.authorizer is None:
             return Trust.of(self.card)
         roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht)
@@ -67,11 +73,12 @@ class Membership:
         return Trust.of(self.card, roster=roster, token=self.authorizer.token.to_bytes())
 
     def clock_problem(self, dht: hivemind.DHT) -> str | None:
-        """Return what is wrong with this computer's clock, by those of other members, or None."""
+        """Return what is wrong with this computer's clock, compared with other members' clocks, or None."""
         offset_s = None if self.authorizer is None else clock_offset_s(dht)
         if offset_s is None or abs(offset_s) <= TOLERATED_S:
             return None
         direction = "ahead of" if offset_s > 0 else "behind"
         return (
-            f"this computer's clock is {abs(offset_s):.0f} s {direction} the other members': set it, or they refuse you"
+            f"this computer's clock is {abs(offset_s):.0f} s {direction} the other members': set it, or they refuse "
+            "this peer"
         )

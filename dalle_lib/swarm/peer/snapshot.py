@@ -1,4 +1,4 @@
-"""All that is needed to go on from an epoch, in memory."""
+"""Copies in memory of what a peer needs to go on from an epoch."""
 
 import copy
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that is needed to go on from an epoch."""
+    """Parameters and optimizer statistics of one epoch."""
 
     epoch: int
     parameters: list[torch.Tensor]
@@ -25,7 +25,7 @@ class Snapshot:
 
 
 def take_snapshot(optimizer: CollaborativeOptimizer) -> Snapshot:
-    """Return a copy of the parameters and statistics, after waiting for an update under way."""
+    """Return a copy of the parameters and statistics. If an update is under way, it is waited for."""
     averager = optimizer.state_averager
     averager.step(wait_for_delayed_updates=True)
     with torch.no_grad(), averager.lock_averaged_tensors:
@@ -34,7 +34,10 @@ def take_snapshot(optimizer: CollaborativeOptimizer) -> Snapshot:
 
 
 def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> None:
-    """Go back to `snapshot`; gradients since then are dropped. If the others are ahead, the next step follows them."""
+    """Go back to `snapshot`, and drop the gradients accumulated since then.
+
+    If the other peers are ahead, the next step takes over their state.
+    """
     averager = optimizer.state_averager
     averager.step(wait_for_delayed_updates=True)
     with torch.no_grad(), averager.lock_averaged_tensors:

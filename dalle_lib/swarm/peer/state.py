@@ -1,4 +1,4 @@
-"""A peer's progress on disk, from which it goes on when it starts again in the same folder."""
+"""A peer's progress on disk. A peer that starts again in the same folder goes on from there."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
-    """Write the model, and what the optimizer needs to go on with it."""
+    """Write the model, and in a second file what the optimizer needs to go on with it."""
     snapshot = take_snapshot(optimizer)
     tensors = {f"parameter.{i}": parameter for i, parameter in enumerate(snapshot.parameters)}
     for i, statistics in snapshot.statistics["state"].items():
@@ -28,7 +28,7 @@ def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: Collaborati
 
 
 def load_state(folder: Path, card: RunCard) -> Snapshot | None:
-    """Return what `save_state` wrote for this run, or None if there is nothing, or only another run's."""
+    """Return what `save_state` wrote for this run, or None if the folder holds nothing, or the state of another run."""
     if not (folder / OPTIMIZER).exists():
         return None
     tensors, metadata = load_tensors(folder / OPTIMIZER)

@@ -4,18 +4,20 @@ import math
 import os
 import threading
 import time
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import hivemind
 import torch
 
 from dalle_lib.machine import require_room_in_cache, working_gpus
+from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer, LeftOut
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.rounds import LeftOut
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.peer.metrics import MetricsBoard, PeerMetrics
+from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import load_state, save_state
 from dalle_lib.swarm.process.events import EventLog
@@ -26,28 +28,54 @@ SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
 STATUS_EVERY_S = 3.0
 PUBLISH_EVERY_S = 60.0
-"""Between putting this peer's token into the hash table anew, and looking at the clock."""
+"""Seconds between republications of the access token and checks of the clock."""
 COMPUTE_NICENESS = 10
 
 
-class Trainer:
-    """One peer's part in a run, from joining to leaving."""
+@dataclass(frozen=True)
+class Workplace:
+    """What a trainer computes with, ready before it connects to others."""
 
-    def __init__(self, card: RunCard, settings: PeerSettings, folder: Path, events: EventLog) -> None:
-        self.card, self.settings, self.folder, self.events = card, settings, folder, events
+    model: DALLE
+    device: torch.device
+    idle_gpus: list[str]
+    """GPUs that work but are not used, because a peer computes on one."""
+
+    @classmethod
+    def prepare(cls, card: RunCard, settings: PeerSettings) -> "Workplace":
+        """Return the run's model on this peer's device. Raises NotEnoughRoom before anything is downloaded."""
         found = working_gpus() if settings.device == "auto" else []
-        self.device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
-        self.idle_gpus = found[1:]
+        device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
         require_room_in_cache(f"run {card.name!r}", card.downloads)
-        self.model = initial_model(card).to(self.device)
-        self.samples = self.samples_at_epoch_start = 0
-        self.losses: list[float] = []
-        self.last_loss: float | None = None
-        self.epoch_started = time.monotonic()
+        return cls(initial_model(card).to(device), device, found[1:])
 
-    def join(self, dht: hivemind.DHT, board: MetricsBoard, membership: Membership) -> None:
-        """Connect to the run's peers and take over their state, or go on from this folder's own."""
-        self.dht, self.board, self.membership = dht, board, membership
+
+@dataclass
+class EpochSoFar:
+    """What this peer has computed since its last epoch ended."""
+
+    started: float = field(default_factory=time.monotonic)
+    samples: int = 0
+    losses: list[float] = field(default_factory=list)
+    """Mean loss of each batch."""
+
+
+class Trainer:
+    """One peer's part in a run. It takes part in rounds of averaging from when it is made until it leaves."""
+
+    def __init__(
+        self,
+        settings: PeerSettings,
+        workplace: Workplace,
+        dht: hivemind.DHT,
+        board: MetricsBoard,
+        membership: Membership,
+        events: EventLog,
+    ) -> None:
+        """Connect to the run's trainers, and take over their state or go on from that of this peer's folder."""
+        self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
+        self.card, self.folder = membership.card, membership.folder
+        self.model, self.device = workplace.model, workplace.device
         self.optimizer: CollaborativeOptimizer = build_optimizer(
             self.card, self.model, dht, membership.trust(dht), membership.identity.private_key
         )
@@ -57,43 +85,47 @@ class Trainer:
             self.optimizer.load_state_from_peers()
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer)
+        self.samples = 0
+        self.last_loss: float | None = None
+        self.so_far = EpochSoFar()
         self.events.write(
             "joined",
             epoch=self.epoch,
             peer_id=str(dht.peer_id),
-            name=self.settings.name,
+            name=settings.name,
             device=str(self.device),
-            idle_gpus=self.idle_gpus,
+            idle_gpus=workplace.idle_gpus,
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Train until `stop`, the end of the run, or the peer's own time limit."""
-        # Linux gives the priority to this thread alone: answering other peers goes before computing.
+        """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
+        # Linux gives this priority to the calling thread alone: answering other peers goes before computing.
         os.nice(COMPUTE_NICENESS)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
-        self.reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
-        self.reporter.start()
-        for batch in batches_of(self.card, self.settings.batch_size, self.settings.data_seed):
-            if stop.is_set() or time.monotonic() > deadline or self.epoch >= self.card.optimizer.total_epochs:
-                return
-            started = time.monotonic()
-            self.step(batch)
-            stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
+        reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
+        reporter.start()
+        try:
+            for batch in batches_of(self.card, self.settings.batch_size, self.settings.data_seed):
+                if stop.is_set() or time.monotonic() > deadline or self.epoch >= self.card.optimizer.total_epochs:
+                    return
+                started = time.monotonic()
+                self.step(batch)
+                stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
+        finally:
+            stop.set()
+            reporter.join()
 
     def step(self, batch: Batch) -> None:
-        """Compute the gradient of one batch and hand it to the swarm; one that is not finite is left out."""
-        text, codes, shown = (t.to(self.device) for t in (batch.text, batch.codes, batch.input_codes))
-        loss = self.model(text, codes, shown).loss
-        loss.backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if not (loss.isfinite() and norm.isfinite()):
-            self.events.write("skipped", loss=str(float(loss)), grad_norm=str(float(norm)))
+        """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
+        loss = self._compute_gradient(batch)
+        if loss is None:
             self.optimizer.zero_grad(set_to_none=False)
             self._roll_back_if_broken()
             return
         self.samples += len(batch)
-        self.losses.append(float(loss))
+        self.so_far.samples += len(batch)
+        self.so_far.losses.append(loss)
         self.optimizer.step(batch_size=len(batch))
         self.optimizer.zero_grad(set_to_none=False)
         self._tell_rounds()
@@ -103,8 +135,7 @@ class Trainer:
             self.snapshot = take_snapshot(self.optimizer)
 
     def leave(self) -> None:
-        """Save, say goodbye, and disconnect."""
-        self.reporter.join()
+        """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self._write_status()
         self._post(is_leaving=True)
         save_state(self.folder, self.card, self.model, self.optimizer)
@@ -112,25 +143,35 @@ class Trainer:
         self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples)
 
+    def _compute_gradient(self, batch: Batch) -> float | None:
+        """Return the loss of a batch, or None if the loss or its gradient is not finite."""
+        text, codes, shown = (t.to(self.device) for t in (batch.text, batch.codes, batch.input_codes))
+        loss = self.model(text, codes, shown).loss
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        if loss.isfinite() and norm.isfinite():
+            return float(loss)
+        self.events.write("skipped", loss=str(float(loss)), grad_norm=str(float(norm)))
+        return None
+
     def _end_epoch(self) -> None:
-        seconds = time.monotonic() - self.epoch_started
-        samples = self.samples - self.samples_at_epoch_start
-        self.last_loss = sum(self.losses) / len(self.losses)
+        ended, self.so_far = self.so_far, EpochSoFar()
+        self.last_loss = sum(ended.losses) / len(ended.losses)
         self.epoch = self.optimizer.local_epoch
         self.events.write(
             "epoch",
             epoch=self.epoch,
             loss=self.last_loss,
-            samples=samples,
-            seconds=seconds,
+            samples=ended.samples,
+            seconds=self.so_far.started - ended.started,
             peers=self.optimizer.tracker.global_progress.num_peers,
             lr=self.optimizer.learning_rate,
         )
-        self.losses, self.samples_at_epoch_start, self.epoch_started = [], self.samples, time.monotonic()
         self._post()
         self._roll_back_if_broken()
 
     def _roll_back_if_broken(self) -> None:
+        """Go back to the last snapshot if a parameter is no longer finite."""
         if torch.nn.utils.get_total_norm(self.model.parameters()).isfinite():
             return
         restore_snapshot(self.optimizer, self.snapshot)
@@ -148,16 +189,15 @@ class Trainer:
             self.events.write("problem", peer=peer, problem=problem)
 
     def _post(self, is_leaving: bool = False) -> None:
-        metrics = PeerMetrics(
+        status = PeerStatus(
             peer_id=str(self.dht.peer_id),
             name=self.settings.name,
             epoch=self.epoch,
             samples=self.samples,
             samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
             loss=self.last_loss,
-            is_leaving=is_leaving,
         )
-        self.board.post(self.dht, metrics)
+        self.board.post(self.dht, status, is_leaving)
 
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves."""
@@ -178,15 +218,5 @@ class Trainer:
             total_epochs=self.card.optimizer.total_epochs,
             samples_in_epoch=progress.samples_accumulated,
             target_batch_size=self.card.averaging.target_batch_size,
-            peers=[
-                PeerStatus(
-                    peer_id=peer.peer_id,
-                    name=peer.name,
-                    epoch=peer.epoch,
-                    samples=peer.samples,
-                    samples_per_s=peer.samples_per_s,
-                    loss=peer.loss,
-                )
-                for peer in self.board.read(self.dht)
-            ],
+            peers=self.board.read(self.dht),
         ).write(self.folder)

@@ -1,10 +1,12 @@
 """The peers that one volunteer has in a run: one on each GPU."""
 
+import math
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dalle_lib.machine import working_gpus
-from dalle_lib.swarm.process.join import Peer, join
+from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
 
@@ -14,7 +16,7 @@ class Crew:
 
     folder: Path
     run: str
-    """What a peer that wants to join the run names."""
+    """What a peer that wants to join the run gives as its `run`."""
     peers: dict[str, Peer] = field(default_factory=dict)
 
     def ask_to_stop(self) -> None:
@@ -22,19 +24,34 @@ class Crew:
         for peer in self.peers.values():
             peer.ask_to_stop()
 
-    def close(self) -> None:
-        """Make all peers leave. Raises PeerFailed if one ended by an error."""
-        self.ask_to_stop()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when all peers have ended: when the run is complete, when they are stopped, or when they fail.
+
+        Raises PeerFailed if one ended by an error, though not before the others have ended, or if one still runs after
+        `timeout_s` seconds; None waits without a limit.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        failures = []
         for peer in self.peers.values():
-            peer.wait()
+            try:
+                peer.wait(max(0.0, deadline - time.monotonic()))
+            except PeerFailed as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
+
+    def close(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
+        """Make all peers leave, and return when they have. Raises PeerFailed as `wait` does."""
+        self.ask_to_stop()
+        self.wait(timeout_s)
 
 
 def join_run(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Crew:
-    """Join a run of others with a peer on each GPU that computes, or on the processor where there is none.
+    """Join a run of others with a peer on each GPU that works, or on the processor where there is none.
 
-    Settings that name a device make one peer, on that. The first peer has the settings' name, the others the same with
-    -2 and so on, and the ports after it; each keeps its progress in a folder of its own, and goes on from there next
-    time. `token` is for private runs.
+    Settings that name a device make one peer, on that device. The first peer has the settings' name and port; the
+    others have -2 and so on after the name, and the ports that follow. Each has a folder of its own in `folder`, where
+    it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs.
     """
     folder = Path(folder).resolve()
     devices = [settings.device] if settings.device != "auto" else working_gpus() or ["cpu"]

@@ -1,4 +1,4 @@
-"""What a peer tells about itself: one JSON object a line, appended to a file that anyone may follow."""
+"""What a peer tells about itself: one JSON object per line, appended to a file that other programs may follow."""
 
 import json
 import time
@@ -9,19 +9,19 @@ STARTED = "started"
 
 
 class EventLog:
-    """Appends events to a peer's file; each is on disk when `write` returns."""
+    """The writer of a peer's events; an event is in the file when `write` returns."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / EVENTS
 
     def write(self, event: str, **fields) -> None:
-        """Append one event with the time of day in seconds."""
+        """Append one event, with the time in seconds since 1970."""
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
 
 
 def read_events(folder: Path) -> list[dict]:
-    """Return the events of a peer since it last started; a line still being written is left out."""
+    """Return the events of a peer since it last started. A line that is still being written is left out."""
     file = folder / EVENTS
     if not file.exists():
         return []

@@ -10,14 +10,21 @@ EPOCH_COLUMNS = ["epoch", "time", "loss", "samples", "seconds", "peers", "lr"]
 
 
 def epochs_of(peer: Peer) -> pd.DataFrame:
-    """Return one row an epoch: seconds since the peer started, its mean loss, its samples, peers, learning rate."""
+    """Return a row for each epoch of a peer.
+
+    `time` is the end of the epoch in seconds since the peer started, `loss` the mean over the peer's own batches,
+    `samples` and `seconds` what it computed and how long that took, `peers` how many took part, `lr` the learning rate.
+    """
     events = peer.events()
     rows = [{**event, "time": event["time"] - events[0]["time"]} for event in events if event["event"] == "epoch"]
     return pd.DataFrame(rows, columns=EPOCH_COLUMNS)
 
 
 def counted_by(peer: Peer, names: dict[str, str]) -> pd.DataFrame:
-    """Return, for each round that this peer was in, the samples that each peer's gradient counted for, by name."""
+    """Return how many samples each peer's gradient counted for: a row for each round that `peer` was in.
+
+    The columns are peers, by their name in `names` or else by the end of their id.
+    """
     rows = {
         event["epoch"]: {names.get(peer_id, peer_id[-6:]): samples for peer_id, samples in event["counted"].items()}
         for event in peer.events()
@@ -27,7 +34,7 @@ def counted_by(peer: Peer, names: dict[str, str]) -> pd.DataFrame:
 
 
 def names_of(peers: list[Peer]) -> dict[str, str]:
-    """Return the name of each peer id that these peers know: their own and those in their last status."""
+    """Return the names of these peers, and of those in their last status, by peer id."""
     names = {}
     for peer in peers:
         if (status := SwarmStatus.read(peer.folder)) is not None:
@@ -43,7 +50,7 @@ def samples_of(peer: Peer) -> int:
 
 
 def last_round(events: list[dict]) -> list[str]:
-    """Return whose gradients the last update holds, then what went wrong lately, a line each; nothing before it."""
+    """Return lines that say whose gradients the last update holds and what went wrong lately: none before an update."""
     rounds = [event for event in events if event["event"] == "averaged"]
     if not rounds:
         return []

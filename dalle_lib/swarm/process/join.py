@@ -1,14 +1,16 @@
 """A peer as a process of its own: start it, follow it, make it leave.
 
-A peer runs under a supervisor (dalle_lib.swarm.process.supervisor) in a session of its own. The pipe to its standard
-input is its leash: a line `stop`, or the end of the pipe however it came about, makes it leave cleanly. So a peer never
-outlives the program that started it, and a crashed thread or a stopped notebook cell does not end it.
+A peer runs under a supervisor (`dalle_lib.swarm.process.supervisor`) in a session of its own. The pipe to the
+supervisor's standard input is the peer's leash: a line `stop`, or the end of the pipe for any reason, makes the peer
+leave cleanly. So a peer never outlives the program that started it, and it survives a crashed thread or a stopped cell
+of a notebook.
 
-The first line on that pipe, before the leash, is a Hugging Face token, or empty. It is in no file, argument or
-environment variable, where others could read it. A supervisor on a terminal or on /dev/null expects no such line.
+The first line on that pipe is a Hub token, or empty. The Hub token is in no file, argument or environment variable,
+where others could read it. A supervisor whose standard input is a terminal or /dev/null expects no such line.
 """
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -30,12 +32,14 @@ OUTPUT = "output.txt"
 PID = "supervisor.pid"
 MODEL = "model.safetensors"
 """The model as this peer last saved it."""
-_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-"""What huggingface_hub reads; a peer that is given a token inherits none."""
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
 LEAVE_TIMEOUT_S = 60.0
-"""A peer that takes longer than this to leave is ended by its supervisor."""
+"""Seconds after which a supervisor kills a peer that was asked to leave."""
+STOP_TIMEOUT_S = 1.5 * LEAVE_TIMEOUT_S
+"""Seconds after which a peer that was asked to leave must have ended."""
 
-# A leash must outlive the variable that a notebook cell overwrites, or running the cell again would end the peer.
+# A leash must outlive the variable that a cell of a notebook overwrites, or running the cell again would end the peer.
 _LEASHES: dict[Path, subprocess.Popen] = {}
 
 
@@ -61,11 +65,11 @@ class Peer:
             return True
 
     def events(self) -> list[dict]:
-        """Return what it has told since it last started."""
+        """Return the events that it has written since it last started, oldest first."""
         return read_events(self.folder)
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the end of its log, or of its raw output if that is all there is."""
+        """Return the last lines of its log, or of its standard output if it has no log."""
         for name in LOG, OUTPUT:
             file = self.folder / name
             if file.exists() and (text := file.read_text(encoding="utf-8", errors="replace").strip()):
@@ -73,7 +77,10 @@ class Peer:
         return "(no log)"
 
     def wait_for(self, event: str, timeout_s: float = 120.0) -> dict:
-        """Return the first event of that kind. Raises PeerFailed if the peer ends, or stays silent, without it."""
+        """Return the first event of that kind, as soon as it is there.
+
+        Raises PeerFailed if the peer ends without it, or has not told it after `timeout_s` seconds.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             running = self.is_running
@@ -85,7 +92,7 @@ class Peer:
             time.sleep(0.1)
         raise PeerFailed(
             f"expected the peer in {self.folder} to report {event!r}, but it "
-            f"{'is still silent' if self.is_running else 'ended'}. Its log ends:\n{self.log_tail()}"
+            f"{f'has not in {timeout_s:.0f} s' if self.is_running else 'ended'}. Its log ends:\n{self.log_tail()}"
         )
 
     def ask_to_stop(self) -> None:
@@ -95,17 +102,20 @@ class Peer:
         elif self.is_running:
             os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
 
-    def stop(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
-        """Ask it to leave, and return when it has. Raises PeerFailed if it has not after `timeout_s`."""
+    def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
+        """Ask it to leave, and return when it has. Raises PeerFailed as `wait` does."""
         self.ask_to_stop()
         self.wait(timeout_s)
 
-    def wait(self, timeout_s: float = 1.5 * LEAVE_TIMEOUT_S) -> None:
-        """Return when it has ended. Raises PeerFailed if it has not after `timeout_s`, or if it ended by an error."""
-        deadline = time.monotonic() + timeout_s
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when it has ended: when the run is complete, when it is stopped, or when its time limit is over.
+
+        Raises PeerFailed if it ended by an error, or still runs after `timeout_s` seconds; None waits without a limit.
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() > deadline:
-                raise PeerFailed(f"the peer in {self.folder} runs on after {timeout_s:.0f} s:\n{self.log_tail()}")
+                raise PeerFailed(f"the peer in {self.folder} still runs after {timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(0.05)
         _release(self.folder.resolve())
         failures = [e for e in self.events() if e["event"] == "failed"]
@@ -114,27 +124,39 @@ class Peer:
 
 
 def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:
-    """Start a peer in `folder`, or return the one that already runs there, which keeps the token it started with.
+    """Start a peer in `folder`, or return the one that already runs there, which keeps the Hub token it started with.
 
-    `token` is a Hugging Face token that can read the run and its data, if they are private. Raises ValueError if it
-    cannot be one, or if the peer that runs there takes part in another run.
+    This returns when the peer's process has started; `Peer.wait_for` waits for what it does next. `token` is a
+    Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be one, or if the
+    peer that already runs there takes part in another run.
     """
     token = (token or "").strip()
     if not re.fullmatch("[!-~]*", token):
-        raise ValueError("expected a token of one word, but it holds spaces or unusual characters: copy it again.")
+        raise ValueError(
+            "expected a Hub token of one word, but this one holds spaces or unusual characters: copy it again."
+        )
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     peer = Peer(folder)
     if peer.is_running:
         if (other := PeerSettings.load(folder / SETTINGS).run) != settings.run:
-            raise ValueError(f"the peer in {folder} still takes part in {other}: stop it, or take another folder.")
+            raise ValueError(f"the peer in {folder} still takes part in {other}: stop it, or use another folder.")
         return peer
     _release(folder)
     settings.save(folder / SETTINGS)
-    hidden = {*_TOKENS, token} if token else set()
-    events_before = (folder / EVENTS).stat().st_size if (folder / EVENTS).exists() else 0
+    events = folder / EVENTS
+    size_before = events.stat().st_size if events.exists() else 0
+    process = _LEASHES[folder] = _start_supervisor(folder, token)
+    hand_on(token, process)
+    while process.poll() is None and not (events.exists() and events.stat().st_size > size_before):
+        time.sleep(0.02)
+    return peer
+
+
+def _start_supervisor(folder: Path, token: str) -> subprocess.Popen:
+    hidden = {*_HUB_TOKENS, token} if token else set()
     with open(folder / OUTPUT, "wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(folder)],
             stdin=subprocess.PIPE,
             bufsize=0,
@@ -143,18 +165,11 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if not {name, value.strip()} & hidden},
         )
-    _LEASHES[folder] = process
-    hand_on(token, process)
-    while process.poll() is None and not (
-        (folder / EVENTS).exists() and (folder / EVENTS).stat().st_size > events_before
-    ):
-        time.sleep(0.02)
-    return peer
 
 
 def hand_on(token: str, process: subprocess.Popen) -> None:
-    """Give a new process its first line; one that has already ended needs none."""
-    with contextlib.suppress(BrokenPipeError):
+    """Write a Hub token, which may be empty, as the first line that a new process reads."""
+    with contextlib.suppress(BrokenPipeError):  # it has already ended
         process.stdin.write(f"{token}\n".encode())
 
 

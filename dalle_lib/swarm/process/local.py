@@ -8,39 +8,43 @@ from pathlib import Path
 
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.process.crew import Crew, join_run
-from dalle_lib.swarm.process.join import Peer, PeerFailed, join
+from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
 LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
-"""When the last neighbour of a private swarm joins."""
+"""Seconds after which the second neighbour joins a private swarm."""
 RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
 
 
 @dataclass
 class LocalSwarm(Crew):
-    """A running private swarm, named by the folder of its run card; nothing of it leaves this machine."""
+    """Trainers and a bootstrap peer on this machine, where anyone can join them by `run`, the folder of the run card.
+
+    They listen on 127.0.0.1, so nothing leaves the machine. `wait` waits for the trainers alone.
+    """
 
     bootstrap: Peer = field(kw_only=True)
+    """The peer through which the trainers find each other. It runs until `close`."""
 
     def add(self, settings: PeerSettings) -> Peer:
-        """Start a trainer of this swarm, and return it at once."""
+        """Start a trainer in this swarm, and return it at once."""
         settings = replace(settings, run=self.run, host=LOCALHOST)
         self.peers[settings.name] = join(settings, self.folder / PEERS / settings.name)
         return self.peers[settings.name]
 
-    def close(self) -> None:
-        """Make all peers leave, the bootstrap peer last. Raises PeerFailed if one ended by an error."""
+    def close(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
+        """Make all peers leave, the bootstrap peer last. Raises PeerFailed as `wait` does."""
         try:
-            super().close()
+            super().close(timeout_s)
         finally:
             self.bootstrap.stop()
 
     @classmethod
     def start(cls, card: RunCard, folder: str | Path) -> "LocalSwarm":
-        """Return a new swarm in `folder` that has a bootstrap peer only.
+        """Start the bootstrap peer of a new swarm in `folder`, and return the swarm when newcomers can join it.
 
-        The run is saved as `folder`/run, so that anyone on this machine can join it by that name.
+        The run card is saved in `folder`/run, with the bootstrap peer's address.
         """
         folder = Path(folder).resolve()
         run = card.with_changes(initial_peers=()).save(folder / RUN)
@@ -56,7 +60,7 @@ class LocalSwarm(Crew):
 
     @classmethod
     def found(cls, folder: str | Path) -> "LocalSwarm":
-        """Return the swarm that was started in `folder`, perhaps by another program, whatever of it still runs."""
+        """Return the swarm that was started in `folder`, perhaps by another program and perhaps over by now."""
         folder = Path(folder).resolve()
         peers = {peer.name: Peer(peer) for peer in (folder / PEERS).glob("*") if peer.is_dir()}
         return cls(folder, str(folder / RUN), peers, bootstrap=Peer(folder / BOOTSTRAP))
@@ -64,7 +68,7 @@ class LocalSwarm(Crew):
 
 @contextlib.contextmanager
 def local_swarm(card: RunCard, folder: str | Path, trainers: Iterable[PeerSettings] = ()) -> Iterator[LocalSwarm]:
-    """Start a private swarm of `card` with `trainers` in `folder`, and end it when the block ends."""
+    """Start a swarm of `card` with `trainers` in `folder` on this machine, and end it when the block ends."""
     with contextlib.closing(LocalSwarm.start(card, folder)) as swarm:
         for trainer in trainers:
             swarm.add(trainer)
@@ -72,10 +76,11 @@ def local_swarm(card: RunCard, folder: str | Path, trainers: Iterable[PeerSettin
 
 
 def take_part(run: str, name: str, minutes: float, folder: str | Path, token: str | None = None) -> Crew:
-    """Join `run` as `name` for some minutes: an embedded run with company on this machine, any other as it is.
+    """Join `run` as `name` for some minutes, and return your peers and those that were started with them.
 
-    An embedded run begins anew in `folder`; any other goes on in a folder of its own beside it. `token` is a Hugging
-    Face token, for private runs.
+    An embedded run has no other peers, so two neighbours are started on this machine (`private_swarm`), and the run
+    begins anew in `folder`. Any other run is joined as by `join_run`, in a folder of its own beside `folder`, from
+    where it goes on next time. `token` is a Hub token, for private runs.
     """
     card = RunCard.load(run, token)
     if run not in EMBEDDED_RUNS:
@@ -87,13 +92,14 @@ def take_part(run: str, name: str, minutes: float, folder: str | Path, token: st
 
 
 def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> LocalSwarm:
-    """Return a fresh swarm on this machine with two other volunteers; what an earlier one left in `folder` is removed.
+    """Return a new swarm on this machine with two neighbours for you; what an earlier one left in `folder` is removed.
 
-    ada is as fast as you, eve works at half the pace and comes late. Nothing leaves this machine.
+    ada computes all the time; eve half of it, in smaller batches, and she joins after `late_s` seconds. Nothing leaves
+    this machine.
     """
     folder = Path(folder)
     if folder.exists():
-        with contextlib.suppress(PeerFailed):  # how an earlier demo ended does not matter to this one
+        with contextlib.suppress(PeerFailed):  # how an earlier swarm ended does not matter
             LocalSwarm.found(folder).close()
         shutil.rmtree(folder)
     swarm = LocalSwarm.start(card, folder)

@@ -12,33 +12,33 @@ class PeerSettings:
     """Settings of one peer. What all peers must share is in the run card."""
 
     run: str
-    """The run: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
+    """The run to take part in: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
     role: Literal["trainer", "bootstrap"] = "trainer"
     """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
     name: str = "volunteer"
-    """What the other peers see you as."""
+    """The name that the other peers see."""
     initial_peers: tuple[str, ...] = ()
-    """Addresses to try besides the run card's."""
+    """Addresses of first peers to try besides those of the run card."""
     host: str = "0.0.0.0"
-    """Address to listen on; 127.0.0.1 keeps everything on this machine."""
+    """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
-    """Port to listen on, of the first GPU's peer; the others take those after it. 0 takes free ones."""
+    """Port of the first GPU's peer; the peers of other GPUs take the ports after it. 0 takes free ports."""
     client_mode: bool = False
-    """Connect out only, for peers behind a firewall."""
+    """Only connect to others, and accept no connections: for a peer behind a firewall."""
     batch_size: int = 16
-    """Samples computed at once. Raise while memory allows, as long as an epoch takes several such steps."""
+    """Samples computed at once. Raise it while memory allows and an epoch still takes several such steps."""
     threads: int = 1
     """Processor threads for computing."""
     device: str = "auto"
-    """"cuda:1", "cpu", or "auto" for the first GPU where there is one. A peer computes on one."""
+    """Where the peer computes: "cuda:1", "cpu", or "auto" for the first GPU that works, or else the processor."""
     duty: float = 1.0
-    """Share of the time to compute, the rest is rest: 0.5 leaves half of a core to you."""
+    """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
     start_after_s: float = 0.0
     """Seconds to wait before joining."""
     max_minutes: float | None = None
-    """Leave after this long; without it, when the run is complete."""
+    """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     seed: int | None = None
-    """Seed of this peer's order of data; without it, derived from its name."""
+    """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's name."""
 
     def __post_init__(self) -> None:
         if not 0 < self.duty <= 1:
@@ -48,7 +48,7 @@ class PeerSettings:
 
     @property
     def data_seed(self) -> int:
-        """The seed of this peer's order of data: its own, or one derived from its name."""
+        """The seed of the order in which this peer sees the data."""
         if self.seed is not None:
             return self.seed
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "little")

@@ -1,23 +1,29 @@
 """What a peer sees of the swarm right now, in a file that is replaced whole."""
 
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from dalle_lib.files import replace_file
 
 STATUS = "status.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStatus:
-    """One peer, by its own account."""
+    """One peer, by its own account. It posts this in the hash table (`peer.metrics`), which refuses other values.
 
-    peer_id: str
-    name: str
-    epoch: int
-    samples: int
-    samples_per_s: float
+    Only the peer itself can sign its account, but nothing checks that it is true.
+    """
+
+    peer_id: str = field(metadata={"max_length": 128})
+    name: str = field(metadata={"max_length": 64})
+    epoch: int = field(metadata={"ge": 0})
+    samples: int = field(metadata={"ge": 0})
+    """Samples computed since it joined."""
+    samples_per_s: float = field(metadata={"ge": 0})
     loss: float | None
+    """Mean loss of its last epoch; None before the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +31,19 @@ class SwarmStatus:
     """The swarm as one peer sees it."""
 
     time: float
+    """Seconds since 1970."""
     epoch: int
     total_epochs: int
     samples_in_epoch: int
+    """Samples that all peers together have computed for this epoch."""
     target_batch_size: int
+    """Samples that make an epoch."""
     peers: list[PeerStatus]
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a peer's folder."""
-        unfinished = folder / f"{STATUS}.unfinished"
-        unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(unfinished, folder / STATUS)
+        with replace_file(folder / STATUS) as unfinished:
+            unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "SwarmStatus | None":

@@ -1,7 +1,7 @@
-"""The parent of a peer's process: holds its lock, passes on token and wish to leave, and leaves nothing behind.
+"""The parent of a peer's process: holds the folder's lock, passes on the Hub token, and ends all that the peer forked.
 
-hivemind forks several processes; if the peer is killed they would live on and look like a peer. The supervisor ends
-the whole process group when the peer's main process has ended, however it ended. It imports nothing heavy.
+hivemind forks several processes, which would outlive a killed peer and look like one to the others. The supervisor
+kills the whole process group as soon as the peer's main process has ended for any reason. It imports nothing heavy.
 """
 
 import contextlib
@@ -19,10 +19,11 @@ from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, h
 from dalle_lib.swarm.process.settings import PeerSettings
 
 ALREADY_RUNNING = 75
+"""Exit code where another supervisor has the folder: EX_TEMPFAIL of sysexits.h."""
 
 
 def main(folder: Path) -> int:
-    """Run the peer of `folder` to its end; return its exit code."""
+    """Run the peer of `folder` to its end, and return its exit code, or ALREADY_RUNNING if it has one already."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             return _supervise(folder)
@@ -66,7 +67,7 @@ def _supervise(folder: Path) -> int:
 
 
 def follows_stdin() -> bool:
-    """Whether standard input can tell us to leave: a pipe or a terminal can, /dev/null (a service's) cannot."""
+    """Whether standard input can ask to leave: a pipe or a terminal can, the /dev/null of a service cannot."""
     return sys.stdin is not None and (sys.stdin.isatty() or not os.path.samefile("/dev/null", "/dev/stdin"))
 
 
