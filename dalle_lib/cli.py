@@ -41,7 +41,7 @@ class Demo:
 
     def run(self) -> None:
         """Run the demo or its notebook, and print its summary."""
-        from dalle_lib.dashboard.summary import describe
+        from dalle_lib.dashboard.summary import summary_text
         from dalle_lib.demo import run_demo, run_notebook
 
         if self.notebook is not None:
@@ -49,7 +49,7 @@ class Demo:
         else:
             summary = run_demo(self.out, self.minutes, self.from_scratch, self.late_s)
         next_step = "Next: open the notebook yourself with `make lab`, or read in README.md what a peer can do."
-        print(json.dumps(summary) if self.json else f"\n{describe(summary, self.out)}\n{next_step}")
+        print(json.dumps(summary) if self.json else f"\n{summary_text(summary, self.out)}\n{next_step}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,6 @@ from pathlib import Path
 import psutil
 import torch
 
-from dalle_lib.one_line import in_one_line
-
 logger = logging.getLogger(__name__)
 
 TOKEN = "HF_TOKEN"
@@ -113,11 +111,11 @@ def check_gpu(device: str) -> DeviceCheck:
         properties = torch.cuda.get_device_properties(device)
         name, size = properties.name, properties.total_memory
     except (RuntimeError, AssertionError) as error:
-        return DeviceCheck(device, "unknown", 0, in_one_line(error))
+        return DeviceCheck(device, "unknown", 0, _first_line(error))
     try:
         return DeviceCheck(device, name, size, compute_problem(torch.device(device)))
     except RuntimeError as error:
-        return DeviceCheck(device, name, size, in_one_line(error))
+        return DeviceCheck(device, name, size, _first_line(error))
 
 
 def compute_problem(device: torch.device) -> str | None:
@@ -196,3 +194,8 @@ def require_room_in_cache(what: str, sizes: Callable[[], tuple[int, int]]) -> No
         logger.info("the size of %s is not known: %s", what, error)
         return
     require_room(what, download=download, load=load, folder=HF_HUB_CACHE)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what a GPU's error says; the lines after the first advise those who debug CUDA's own code."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -21,7 +21,7 @@ from dalle_lib.dashboard.grids import grid, ranked_grid
 from dalle_lib.dashboard.lessons import ladder, loss_curves, packing, quantisation
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
-from dalle_lib.dashboard.summary import NOT_EXAMINED, describe, scores, summarize
+from dalle_lib.dashboard.summary import NOT_EXAMINED, scores, summarize, summary_text
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing, Settings
 from dalle_lib.measurement import Measurement
@@ -223,11 +223,11 @@ def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
 
 
 def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew):
-    told = describe(summarize(crew, peer, examination(1), examination(2)), "out")
+    told = summary_text(summarize(crew, peer, examination(1), examination(2)), "out")
     assert "5 epochs" in told
     assert "20% before, 40% after" in told
     assert "out/before_after.png" in told
-    told = describe(summarize(crew, peer, None, None), "out")
+    told = summary_text(summarize(crew, peer, None, None), "out")
     assert "5 epochs" in told
     assert "out/run.png" in told
     assert "before" not in told

@@ -149,17 +149,20 @@ def test_waiting_has_no_limit_unless_one_is_given(running_crew, monkeypatch):
         assert not given_up
 
 
-def test_a_crew_is_waited_for_though_one_of_its_peers_failed(running_crew):
+def test_a_crew_is_waited_for_though_one_of_its_peers_failed_which_is_logged_at_once(running_crew, caplog):
     crew, locks = running_crew
+    crew.peers = dict(reversed(crew.peers.items()))  # the one that still runs comes first
     EventLog(crew.peers["ada"].folder).write("failed", error="its GPU broke")
     locks[0].release()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(crew.wait)
         given_up = wait([waiting], timeout=1.0).done
+        logged = caplog.text
         locks[1].release()
         with pytest.raises(PeerFailed, match="its GPU broke"):
             waiting.result(60)
         assert not given_up, "the other one still ran"
+    assert "its GPU broke" in logged
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

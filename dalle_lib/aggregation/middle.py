@@ -27,8 +27,8 @@ def middle(
 ) -> Float[Tensor, " values"]:
     """Return the weighted mean of each value's peers, in order, without `cut` of the weight at each end.
 
-    No less is cut off than the heaviest peer has. At least one unit of weight is left, half of it on either side of
-    the middle: that is the weighted median. All weights must be positive. The same, written plainly::
+    Each end loses at least the heaviest peer's weight. At least one unit of weight is left, half of it on either side
+    of the middle: that is the weighted median. All weights must be positive. The same, written plainly::
 
         def middle(parts, weights, cut):
             shares = weights.double() / weights.sum()

@@ -62,7 +62,8 @@ def trimmed_mean(
     ``m[j] = sum_k x[k, j] kept[k] / sum_k kept[k]``, over the peers in the order of their values. With c the larger of
     `cut` and ``max_i w[i] / W``, ``kept[k]`` is the length of what peer k's stretch of the weight, from
     ``sum of w[l] / W over l < k`` on, shares with the interval from c to 1 - c. A peer on the edge thus counts with the
-    rest of its weight. No less is cut than the heaviest peer has, or a quarter would not outvote one liar of three;
+    rest of its weight. Each end loses at least the heaviest peer's weight, or a
+    quarter would not outvote one liar of three;
     where that is half of the weight, the median is left. With positive weights the same, written plainly::
 
         def trimmed_mean(parts, weights, cut=CUT):

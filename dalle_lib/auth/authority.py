@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dalle_lib.auth.tokens import AccessToken, Role, check_key
+from dalle_lib.files import replace_file
 
 _KEY_BYTES = 32
 
@@ -98,10 +99,10 @@ def others_can_read(file: Path) -> bool:
 
 def write_private(file: Path, data: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
-    unfinished = file.with_name(f"{file.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
+    with (
+        replace_file(file) as unfinished,
+        open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle,
+    ):
         handle.write(data)
         handle.flush()
         os.fsync(handle.fileno())
-    os.replace(unfinished, file)

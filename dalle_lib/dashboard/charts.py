@@ -16,7 +16,7 @@ def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
     loss = (
         alt.Chart(data, width=WIDTH, height=180, title="Training objective")
         .mark_line(color=SERIES[0], point=True)
-        .encode(x=x, y=alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(zero=False)))
+        .encode(x=x, y=alt.Y("loss:Q", title="loss, nats per token or code", scale=alt.Scale(zero=False)))
     )
     peers = (
         alt.Chart(data, width=WIDTH, height=90, title="Active participants")

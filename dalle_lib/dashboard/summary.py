@@ -48,7 +48,7 @@ def _gain(before: Examination | None, after: Examination | None) -> dict:
     }
 
 
-def describe(summary: dict, out: str | Path) -> str:
+def summary_text(summary: dict, out: str | Path) -> str:
     """Return what `summarize` returned as lines of text, and which files of the folder `out` to look at."""
     lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s."]
     for name, share in summary["share_of_samples"].items():

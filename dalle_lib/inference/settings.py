@@ -15,9 +15,10 @@ class Settings:
     temperature: float = 1.0
     """Below 1 for safer pictures, above 1 for bolder ones. Raise it if all candidates look alike."""
     guidance: float | None = None
-    """How strongly the prompt pulls; 1 is the model as it is and takes half the time. None takes what suits the run."""
+    """How strongly the prompt pulls; 1 is the model as it is and takes half the time. None takes the run's default."""
     seed: int | None = None
-    """The same seed and settings give the same pictures on one kind of device. None makes one up and tells it."""
+    """The same seed and settings give the same pictures on one kind of device. None takes a random one, which the
+    Drawing names."""
 
     def completed(self, guidance: float) -> "Settings":
         """Return settings that leave nothing open: this `guidance` and a made-up seed where None stood."""

@@ -113,21 +113,26 @@ class TextToImage:
         *,
         candidates: int = 32,
         best: int = 4,
+        top_k: int = Settings.top_k,
+        top_p: float = Settings.top_p,
+        temperature: float = Settings.temperature,
+        guidance: float | None = None,
+        seed: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-        **settings: float | None,
     ) -> Drawing | list[Drawing]:
         """Return the Drawing of a prompt, or one for each of a list: `candidates` pictures, of which CLIP keeps `best`.
 
-        `settings` are the fields of `Settings`: top_k, top_p, temperature, guidance and seed. `progress` is called
-        after each row of codes. Raises ValueError for an empty prompt or a setting out of its range, and
-        FloatingPointError if the model's weights are broken, so that its logits are not finite.
+        `Settings` says what `top_k` to `seed` mean. `progress` is called after each row of codes. Raises ValueError for
+        an empty prompt or a setting out of its range, and FloatingPointError if the model's weights are broken, so that
+        its logits are not finite.
         """
         if not 1 <= best <= candidates:
             raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
         each = [prompts] if isinstance(prompts, str) else prompts
         if empty := [prompt for prompt in each if not prompt.strip()]:
             raise ValueError(f"expected prompts of at least one word, but got {empty[0]!r}.")
-        chosen = Settings(**settings).completed(self.guidance)
+        asked = Settings(top_k=top_k, top_p=top_p, temperature=temperature, guidance=guidance, seed=seed)
+        chosen = asked.completed(self.guidance)
         drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
         return drawings[0] if isinstance(prompts, str) else drawings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 EMBEDDED = Path(__file__).parents[1] / "assets"
 """Folder of the embedded runs."""
 EMBEDDED_RUNS = ("emoji", "emoji-mini")
-"""A finished model that draws hundreds of emoji, and a young one of a few that trains in minutes."""
+"""`emoji` is a finished model of hundreds of emoji, `emoji-mini` an early one of a few, which trains in minutes."""
 CARD = "run.json"
 """Name of a card in its folder or repository."""
 

@@ -81,8 +81,8 @@ class AveragingCard(Part):
     gradients too, or nothing. With "averaging", updates come late by the part of an epoch that averaging takes. Choose
     it, with a smaller `lr`, where that part is large."""
     strategy: Literal["gradients", "local"] = "gradients"
-    """What peers average in each epoch: their gradients, or how far each has come by steps of its own (DiLoCo,
-    arXiv:2311.08105). "local" sends as much in an epoch, and allows epochs of many more samples."""
+    """What peers average in each epoch: their gradients, or the change that each peer's own steps made to the
+    parameters (DiLoCo, arXiv:2311.08105). "local" sends as much in an epoch, and allows epochs of many more samples."""
     outer_lr: float = Field(default=0.7, gt=0)
     """Learning rate of the outer step of "local": 1 moves to the peers' average; momentum may go past it."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -93,8 +93,8 @@ class AveragingCard(Part):
     """Bytes of the messages that tensors are cut into. 2**19 is what plain hivemind's peers use; 2**17 is quicker where
     round trips take 50 ms or more (`python benchmarks/averaging.py`)."""
     rule: Literal["mean", "centered_clip", "coordinate_median", "trimmed_mean"] = "mean"
-    """How gradients and parameters of several peers become one. All but the mean withstand some liars, and give slow
-    peers, whose gradients are noisier, less weight than their samples would; see docs/threats.md."""
+    """Rule by which reducers combine the peers' gradients and parameters. All but the mean withstand some liars, and
+    give slow peers, whose gradients are noisier, less weight than their samples would; see docs/threats.md."""
     reducers: Literal["all", "members", "vouched"] = "all"
     """Who averages parts for the others and gives newcomers the state: such a peer could lie about them. `vouched`
     needs a few peers of the organiser's with much bandwidth."""
@@ -111,7 +111,7 @@ class MembersCard(Part):
     max_peers: Positive = 4
     """How many peers of one user may take part at a time."""
     max_share: float = Field(default=0.5, gt=0, le=1)
-    """Largest share of an average that one user's gradients make, where there are other users."""
+    """Cap on one user's share of an average, in rounds with other users."""
 
 
 class RecipeCard(Part):

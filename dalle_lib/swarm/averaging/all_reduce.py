@@ -176,7 +176,7 @@ class Runner(AllReduceRunner):
             self._weights_heard.append(unpack_weights(packed, len(self.sender_peer_ids)))
         except ValueError as error:
             self._not_understood.add(reducer)
-            self.tell(reducer, f"the weights that it tells cannot be used: {error}")
+            self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
         try:

@@ -41,7 +41,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Check:
+class Recheck:
     """One part of another reducer, which this peer reduces again after the round."""
 
     runner: Runner
@@ -60,7 +60,7 @@ class Auditor:
         self.trust = trust
         self.evidence: Evidence | None = None
 
-    def begin(self, runner: Runner) -> Check | None:
+    def begin(self, runner: Runner) -> Recheck | None:
         """Start to keep what this round sends, and return what to check after it, if anything. Call it in the loop."""
         self.evidence = None
         if not self.trust.audits:
@@ -74,7 +74,7 @@ class Auditor:
         if others and is_reducer and len(runner.sender_peer_ids) > 2 and random.random() < self.trust.audits / auditors:
             reducer = random.choice(others)
             part = random.randrange(counts[reducer])
-            return Check(runner, reducer, part, runner.tensor_part_container.watch(reducer, part))
+            return Recheck(runner, reducer, part, runner.tensor_part_container.watch(reducer, part))
         return None
 
     def answer(self, request: averaging_pb2.AveragingData, asker: PeerID) -> averaging_pb2.AveragingData:
@@ -99,7 +99,7 @@ class Auditor:
             return parts.compress_own(evidence.own_parts[part], reducer, part)
         return parts.sent[reducer][part]
 
-    async def finish(self, check: Check, tell: Tell) -> None:
+    async def finish(self, check: Recheck, tell: Tell) -> None:
         """Reduce the chosen part again after the round, and report its reducer if the averages differ."""
         if not check.average.done() or check.average.cancelled():
             return
@@ -107,10 +107,10 @@ class Auditor:
         reducer = runner.ordered_peer_ids[check.reducer]
         try:
             received = await asyncio.wait_for(self._collect(check, tell), PATIENCE_S)
+            expected = await self._reduce_again(received, claimed_average.shape)
         except Exception as error:
             logger.info("part %d of %s could not be checked: %r", check.part, reducer, error)
             return
-        expected = await self._reduce_again(received, claimed_average.shape)
         # The longest part is no measure: a second liar would only have to send a huge one.
         allowed = TOLERANCE * float(received[runner.peer_id][0].norm() + expected.norm())
         if (difference := float((claimed_average - expected).norm())) > allowed:
@@ -128,6 +128,8 @@ class Auditor:
             for sender, (tensor, weight) in received.items()
             if not (part_problem(tensor, shape) or weight_problem(weight))
         }
+        if not usable:
+            raise LookupError("no part of it could be averaged")
         users = [self.trust.user_of(str(sender)) for sender in usable]
         tensors, claimed = zip(*usable.values(), strict=True)
         average, _weights = await asyncio.get_running_loop().run_in_executor(
@@ -135,7 +137,7 @@ class Auditor:
         )
         return average
 
-    async def _collect(self, check: Check, tell: Tell) -> dict[PeerID, tuple[Tensor, float]]:
+    async def _collect(self, check: Recheck, tell: Tell) -> dict[PeerID, tuple[Tensor, float]]:
         """Return the part that each sender says it sent, with its weight; our own is as the reducer got it.
 
         A peer that does not answer is reported, or a liar could keep its averages from being checked. Raises the error

@@ -104,7 +104,7 @@ class Uncompressed(NoCompression):
         return tensor
 
 
-class Refused(CompressionBase):
+class RefusedCompression(CompressionBase):
     """Stands for a compression that no run uses, and refuses to encode and decode it.
 
     hivemind's decoders for these check nothing: bitsandbytes reads a malformed message beyond its end.
@@ -134,7 +134,7 @@ def install() -> None:
     nothing.
     """
     registry = serialization._BASE_COMPRESSION_TYPES
-    registry.update({name: Refused(name) for name in registry})
+    registry.update({name: RefusedCompression(name) for name in registry})
     registry.update(UNIFORM_8BIT=Uniform8Bit(), FLOAT16=Float16(), NONE=Uncompressed())
     values = torch.linspace(-1, 1, 4097)
     for name, limit in _MAX_LOSS.items():

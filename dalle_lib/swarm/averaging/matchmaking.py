@@ -130,7 +130,10 @@ def with_role(message: bytes, may_reduce: bool) -> bytes:
 
 
 def _unpacked(message: bytes) -> tuple[Any, AveragingMode, Any]:
-    """Return the bandwidth, mode and introduction in a message. Raises ValueError if no peer of hivemind sends such."""
+    """Return the bandwidth, mode and introduction in a message.
+
+    Raises ValueError for a message that hivemind's peers do not send.
+    """
     try:
         bandwidth, mode, told = MSGPackSerializer.loads(message)
         return bandwidth, AveragingMode(mode), MSGPackSerializer.loads(told)

@@ -46,7 +46,7 @@ class PlausibleProgress(ProgressTracker):
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was refused or capped, by peer id."""
         self._known: set[bytes] = set()
-        """The other peers of the last look that found any."""
+        """The other peers in the last reading of the records that found any."""
         self._call = None
         self._doubts: dict[str, str] = {}
         """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""

@@ -26,7 +26,7 @@ UPLOAD_S = 5.0
 HANG_UP_S = 3.0
 """Seconds that a caller has to read the last answer and to hang up."""
 MAX_REFUSED = 16
-"""Refused uploaders that may be reading their refusal at the same time; any more are hung up on."""
+"""Refused uploaders that may be reading their refusal at once; further ones are disconnected without an answer."""
 ANSWER_TIMEOUT_S = 20.0
 MAX_PORTS = 4
 DIAL_TIMEOUT_S = 5.0
@@ -105,7 +105,7 @@ async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
 async def upload_mbps(p2p: P2P, peer: PeerID) -> float:
     """Return how many megabits a second reach `peer` from here. At most MAX_BYTES are sent, for about UPLOAD_S.
 
-    Raises NotMeasured if `peer` refuses or hangs up, and TimeoutError if it stays silent.
+    Raises NotMeasured if `peer` refuses, hangs up or answers something else, and TimeoutError if it stays silent.
     """
     _, reader, writer = await p2p.call_binary_stream_handler(peer, _UPLOAD)
     with contextlib.closing(writer):
@@ -118,6 +118,8 @@ async def upload_mbps(p2p: P2P, peer: PeerID) -> float:
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
+    if not {"bytes", "seconds"} <= counted.keys():
+        raise NotMeasured("it did not answer how many bytes it counted in how many seconds")
     return 8e-6 * counted["bytes"] / max(counted["seconds"], 1e-6)
 
 

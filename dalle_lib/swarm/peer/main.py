@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 def main(folder: Path) -> None:
     """Play the role that the folder's settings name, then end the process: this never returns."""
-    # hivemind's averagers cannot be pickled for a new process, only forked. Python forks by default on Linux before
-    # 3.14 alone.
+    # hivemind's averagers cannot be pickled for a new process, only forked. Fork is Python's default only
+    # on Linux, and only before 3.14.
     multiprocessing.set_start_method("fork", force=True)
     events = EventLog(folder)
     log_to(folder / LOG)
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
         logger.exception("this peer failed")
         events.write("failed", error=f"{type(error).__name__}: {error}")
     finally:
-        # hivemind leaves threads behind that would keep the process alive, and with it what it has told the others.
+        # hivemind leaves threads behind that would keep the process alive, and its records in the hash table too.
         logging.shutdown()
         os._exit(code)
 

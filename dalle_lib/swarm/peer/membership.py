@@ -57,7 +57,7 @@ class Membership:
         return [TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
 
     def publish(self, dht: hivemind.DHT) -> None:
-        """Put the access token into the hash table, where other peers look it up.
+        """Publish the access token in the hash table, where other peers look it up.
 
         Call this again from time to time: the peers that store it come and go.
         """

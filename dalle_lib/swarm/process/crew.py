@@ -1,5 +1,6 @@
 """The peers that one volunteer has in a run: one on each GPU."""
 
+import logging
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,11 @@ from dalle_lib.machine import working_gpus
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.1
+"""Seconds between looks at whether a peer still runs."""
+
 
 @dataclass
 class Crew:
@@ -16,7 +22,7 @@ class Crew:
 
     folder: Path
     run: str
-    """What a peer that wants to join the run gives as its `run`."""
+    """Value of `PeerSettings.run` for peers that join this run."""
     peers: dict[str, Peer] = field(default_factory=dict)
 
     def ask_to_stop(self) -> None:
@@ -27,16 +33,22 @@ class Crew:
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when all peers have ended: when the run is complete, when they are stopped, or when they fail.
 
-        Raises PeerFailed if one ended by an error, though not before the others have ended, or if one still runs after
-        `timeout_s` seconds; None waits without a limit.
+        A failure is logged at once. Raises PeerFailed for it when the others have ended too, or if a peer still runs
+        after `timeout_s` seconds; None waits without a limit.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        failures = []
-        for peer in self.peers.values():
-            try:
-                peer.wait(max(0.0, deadline - time.monotonic()))
-            except PeerFailed as failure:
-                failures.append(failure)
+        running, failures = dict(self.peers), []
+        while running:
+            for name in [name for name, peer in running.items() if not peer.is_running]:
+                try:
+                    running.pop(name).wait()
+                except PeerFailed as failure:
+                    failures.append(failure)
+                    logger.error("the peer %s failed: %s", name, failure)
+            if running and time.monotonic() > deadline:
+                (name, peer), *_ = running.items()
+                raise PeerFailed(f"the peer {name} still runs after {timeout_s:g} s. Its log ends:\n{peer.log_tail()}")
+            time.sleep(LOOK_EVERY_S if running else 0.0)
         if failures:
             raise failures[0]
 
