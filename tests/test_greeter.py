@@ -38,11 +38,13 @@ async def slow_link(to: int, bits_per_second: float) -> Link:
     passed = []
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float, log: list) -> None:
-        start, size = time.perf_counter(), 0
+        free_at, size = 0.0, 0
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while data := await reader.read(2**14):
                 size += len(data)
-                await asyncio.sleep(start + 8 * size / rate - time.perf_counter())
+                # Counted from now on if the link was idle: what it did not carry then must not pass in a burst.
+                free_at = max(free_at, time.perf_counter()) + 8 * len(data) / rate
+                await asyncio.sleep(free_at - time.perf_counter())
                 writer.write(data)
                 await writer.drain()
                 log.append((time.perf_counter(), size))
