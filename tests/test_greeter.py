@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass
 
 import pytest
 from hivemind.p2p import P2P, PeerID
@@ -18,23 +19,41 @@ from dalle_lib.swarm.peer.greeter import (
 )
 
 
-async def slow_link(to: int, bits_per_second: float) -> asyncio.Server:
-    """Return a TCP server that passes on to the port `to` what it is sent, at that speed."""
+@dataclass
+class Link:
+    """A TCP port that leads to another one, at a limited speed."""
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float) -> None:
-        start, passed = time.perf_counter(), 0
+    server: asyncio.Server
+    passed: list[tuple[float, int]]
+    """When how many bytes had been passed on in all, in seconds."""
+
+    def mbps(self) -> float:
+        """Return the speed that the link had, which on a busy machine is below its limit."""
+        (first, before), *_, (last, after) = ((when, size) for when, size in self.passed if size >= 10**6)
+        return 8e-6 * (after - before) / (last - first)
+
+
+async def slow_link(to: int, bits_per_second: float) -> Link:
+    """Return a link to the port `to` that passes on what is sent there at that speed, and answers at once."""
+    passed = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float, log: list) -> None:
+        free_at, size = 0.0, 0
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while data := await reader.read(2**14):
-                passed += len(data)
-                await asyncio.sleep(start + 8 * passed / rate - time.perf_counter())
+                size += len(data)
+                # Counted from now on if the link was idle: what it did not carry then must not pass in a burst.
+                free_at = max(free_at, time.perf_counter()) + 8 * len(data) / rate
+                await asyncio.sleep(free_at - time.perf_counter())
                 writer.write(data)
                 await writer.drain()
+                log.append((time.perf_counter(), size))
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", to)
-        await asyncio.gather(pass_on(reader, forth, bits_per_second), pass_on(back, writer, float("inf")))
+        await asyncio.gather(pass_on(reader, forth, bits_per_second, passed), pass_on(back, writer, float("inf"), []))
 
-    return await asyncio.start_server(accept, "127.0.0.1", 0)
+    return Link(await asyncio.start_server(accept, "127.0.0.1", 0), passed)
 
 
 def port_of(server: asyncio.Server) -> int:
@@ -43,14 +62,15 @@ def port_of(server: asyncio.Server) -> int:
 
 @contextlib.asynccontextmanager
 async def two_peers(bits_per_second: float):
-    """A first peer, and a newcomer that is connected to it by such a link."""
+    """A first peer, a newcomer that is connected to it by such a link, and the link."""
     first, newcomer = await P2P.create(), await P2P.create()
     link = await slow_link(await port_of_peer(first), bits_per_second)
     try:
-        await newcomer._client.connect(first.peer_id, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link)}")])
-        yield first, newcomer
+        address = Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link.server)}")
+        await newcomer._client.connect(first.peer_id, [address])
+        yield first, newcomer, link
     finally:
-        link.close()
+        link.server.close()
         for p2p in newcomer, first:
             await p2p.shutdown()
 
@@ -58,7 +78,7 @@ async def two_peers(bits_per_second: float):
 @contextlib.asynccontextmanager
 async def greeter_and_newcomer(bits_per_second: float):
     """The id of a first peer with a greeter, and a newcomer that is connected to it by such a link."""
-    async with two_peers(bits_per_second) as (first, newcomer):
+    async with two_peers(bits_per_second) as (first, newcomer, _):
         await Greeter(first).serve()
         yield first.peer_id, newcomer
 
@@ -70,12 +90,15 @@ async def port_of_peer(p2p: P2P) -> int:
 
 def test_the_greeter_measures_one_upload_at_a_time_as_fast_as_the_link_is():
     async def meet() -> None:
-        async with greeter_and_newcomer(bits_per_second=24e6) as (greeter, newcomer):
-            measured = asyncio.create_task(upload_mbps(newcomer, greeter))
-            await asyncio.sleep(0.5)
+        async with two_peers(bits_per_second=12e6) as (first, newcomer, link):
+            await Greeter(first).serve()
+            measured = asyncio.create_task(upload_mbps(newcomer, first.peer_id))
+            while not link.passed or link.passed[-1][1] < 10**5:
+                await asyncio.sleep(0.01)
             with pytest.raises(NotMeasured, match="measures the upload of another peer"):
-                await upload_mbps(newcomer, greeter)
-            assert await measured == pytest.approx(24, rel=0.2)
+                await upload_mbps(newcomer, first.peer_id)
+            assert await measured == pytest.approx(link.mbps(), rel=0.2)
+            assert link.mbps() < 13
 
     asyncio.run(meet())
 
@@ -125,7 +148,7 @@ def test_an_uploader_sends_nothing_before_it_may_and_hangs_up_after_a_refusal():
             seen.put_nowait(await sent)
 
     async def meet() -> None:
-        async with two_peers(float("inf")) as (first, newcomer):
+        async with two_peers(float("inf")) as (first, newcomer, _):
             await first.add_binary_stream_handler("Greeter.upload", refuse)
             with pytest.raises(NotMeasured, match="not today"):
                 await upload_mbps(newcomer, first.peer_id)
@@ -134,7 +157,10 @@ def test_an_uploader_sends_nothing_before_it_may_and_hangs_up_after_a_refusal():
     asyncio.run(meet())
 
 
-def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on():
+def test_refused_newcomers_that_send_or_stay_or_are_too_many_are_hung_up_on(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.UPLOAD_S", 600.0)
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.HANG_UP_S", 10.0)  # on a busy machine, all have called by then
+
     async def meet() -> None:
         async with busy_greeter_and_newcomer() as (greeter, newcomer):
             _, sender = await call(newcomer, greeter)
