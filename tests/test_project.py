@@ -115,5 +115,11 @@ def test_every_file_and_target_that_the_readme_names_exists():
     assert set(re.findall(r"`?make ([\w-]+)", readme)) <= targets
 
 
+def test_no_python_file_has_more_than_300_lines():
+    listing = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in listing.stdout.split()}
+    assert not {name: length for name, length in lengths.items() if length > 300}
+
+
 def test_the_version_is_a_release_number():
     assert re.fullmatch(r"\d+\.\d+\.\d+", dalle_lib.__version__)

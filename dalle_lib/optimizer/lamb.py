@@ -33,8 +33,9 @@ class LAMB8bit(Optimizer):
         r = m / (sqrt(v) + eps) + lambda w            update; lambda: `weight_decay`
         w = w - eta phi(|w|) / |r| r                  eta: `lr`; phi(z) = min(z, max_weight_norm)
 
-    Where |w| or |r| is 0, the factor phi(|w|) / |r| is 1. There is no bias correction: m and v are not divided by
-    1 - beta ** t. In the first steps this changes the balance of the two terms of r, while the length of r cancels.
+    Where ``|w|`` or ``|r|`` is 0, the factor ``phi(|w|) / |r|`` is 1. There is no bias correction: m and v are not
+    divided by 1 - beta ** t. In the first steps this changes the balance of the two terms of r, while the length of r
+    cancels.
 
     With `bits=8`, m and v of a parameter with at least `QUANTISED_FROM` entries are stored as `optimizer.blockwise`
     describes, `first` and `second` with a code for each entry, `first_scales` and `second_scales` with a float32 for

@@ -31,7 +31,7 @@ class DataCard(Part):
     """The captions and codes to train on."""
 
     train: str
-    """Training data: a folder beside the card, or `hf://datasets/owner/name/folder`."""
+    """Training data: a folder beside the card, or ``hf://datasets/owner/name/folder``."""
     held_out: str
     """The same for pictures that are never trained on."""
     revision: str | None = None
