@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -63,9 +64,11 @@ def test_it_runs_from_an_empty_folder_with_the_built_package_and_shows_nothing_r
         check=True, capture_output=True, text=True, cwd=swarm_folder,
     ).stdout  # fmt: skip
     assert str(python_with_wheel.parent.parent) in location
+    # nbconvert's templates lie beside this environment's packages.
+    environment = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter")}
     done = subprocess.run(
         [python_with_wheel, "-c", EXECUTE, copy.name, page.name],
-        cwd=swarm_folder, capture_output=True, text=True, timeout=1100,
+        cwd=swarm_folder, capture_output=True, text=True, timeout=1100, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]
     red = page.read_text(encoding="utf-8").split(STDERR)[1:]
