@@ -7,7 +7,7 @@ from IPython.display import HTML
 from dalle_lib.dashboard.charts import SERIES, WIDTH, to_html
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.swarm import Crew, Peer
-from dalle_lib.swarm.process.history import counted_by, names_of
+from dalle_lib.swarm.process.history import counted_rounds
 
 OTHERS = "(all others)"
 """The name under which the peers that have no colour of their own are added up."""
@@ -20,8 +20,7 @@ def contributions(you: Peer, crew: Crew) -> HTML:
 
     A peer's weight in a round is the number of samples that its gradient was computed from.
     """
-    counted = counted_by(you, names_of(list(crew.peers.values()))).fillna(0.0)
-    counted = counted[counted.sum(axis=1) > 0]
+    counted = counted_rounds(you, crew.peers.values())
     if counted.empty:
         return sentence("There is nothing to show yet: your peer has not finished a round of averaging with others.")
     own = next(event["name"] for event in you.events() if event["event"] == "joined")

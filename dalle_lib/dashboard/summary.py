@@ -7,7 +7,7 @@ from IPython.display import HTML
 from dalle_lib.dashboard.tables import sentence, table_html
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.swarm import Crew, Peer
-from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, samples_of
+from dalle_lib.swarm.process.history import counted_rounds, epochs_of, samples_of
 
 NOT_EXAMINED = (
     "The model was not examined: that is done only where the run's pictures are small and on this machine. "
@@ -23,8 +23,7 @@ def summarize(crew: Crew, you: Peer, before: Examination | None, after: Examinat
     """
     peers, events, epochs = crew.peers, you.events(), epochs_of(you)
     samples = {name: samples_of(peer) for name, peer in peers.items()}
-    counted = counted_by(you, names_of(list(peers.values()))).fillna(0.0)
-    counted = counted[counted.sum(axis=1) > 0]
+    counted = counted_rounds(you, peers.values())
     shares = counted.div(counted.sum(axis=1), axis=0)
     return {
         "seconds": events[-1]["time"] - events[0]["time"],

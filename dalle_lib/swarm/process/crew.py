@@ -38,17 +38,19 @@ class Crew:
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         running, failures = dict(self.peers), []
-        while running:
+        while True:
             for name in [name for name, peer in running.items() if not peer.is_running]:
                 try:
                     running.pop(name).wait()
                 except PeerFailed as failure:
                     failures.append(failure)
                     logger.error("the peer %s failed: %s", name, failure)
-            if running and time.monotonic() > deadline:
+            if not running:
+                break
+            if time.monotonic() > deadline:
                 (name, peer), *_ = running.items()
                 raise PeerFailed(f"the peer {name} still runs after {timeout_s:g} s. Its log ends:\n{peer.log_tail()}")
-            time.sleep(LOOK_EVERY_S if running else 0.0)
+            time.sleep(LOOK_EVERY_S)
         if failures:
             raise failures[0]
 

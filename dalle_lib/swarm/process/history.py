@@ -1,5 +1,7 @@
 """A peer's events as tables."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from dalle_lib.swarm.process.join import Peer
@@ -31,6 +33,15 @@ def counted_by(peer: Peer, names: dict[str, str]) -> pd.DataFrame:
         if event["event"] == "averaged"
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch").sort_index()
+
+
+def counted_rounds(you: Peer, peers: Iterable[Peer]) -> pd.DataFrame:
+    """Return what `counted_by` does for the rounds in which any gradient counted; 0 for a peer that was not in one.
+
+    Names are those that `peers` know.
+    """
+    counted = counted_by(you, names_of(list(peers))).fillna(0.0)
+    return counted[counted.sum(axis=1) > 0]
 
 
 def names_of(peers: list[Peer]) -> dict[str, str]:
