@@ -80,7 +80,7 @@ def advice_html(model: str | Mapping, training: Training, gpu: GPU) -> str:
     steps = advise(model, training, gpu.size, gpu.has_bf16)
     end = "" if steps[-1].fits else "<p>These are all techniques: it needs a larger GPU, or a smaller model.</p>"
     alone = "<p>It fits as it is.</p>" if len(steps) == 1 and steps[0].fits else ""
-    return alone + bars_html(memory_bars(_rows_of_advice(steps), [(gpu.name, gpu.size)])) + end
+    return alone + advice_bars(steps, gpu).data + end
 
 
 def advice_table(steps: Sequence[Step], model: str | Mapping, gpu: GPU) -> pd.DataFrame:
