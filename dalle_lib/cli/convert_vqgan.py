@@ -1,0 +1,33 @@
+"""`dalle-lib convert-vqgan`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertVqgan:
+    """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
+
+    Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. You
+    still trust the numbers: compare the hash that is printed with the one that the publisher names.
+    """
+
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """The .ckpt file."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The .safetensors file to write."""
+    sha256: str | None = None
+    """Refuse a checkpoint with another hash."""
+
+    def run(self) -> None:
+        """Convert, and print both files' hashes."""
+        from dalle_lib.files import sha256_of
+        from dalle_lib.vqgan import convert_vqgan
+
+        converted = convert_vqgan(self.checkpoint, self.out, self.sha256)
+        print(
+            f"read    {self.checkpoint}  SHA-256 {sha256_of(self.checkpoint)}\nwritten {self.out}  SHA-256 {converted}"
+        )
