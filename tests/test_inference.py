@@ -11,6 +11,7 @@ from PIL import Image
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
 from dalle_lib.inference import Progress, Settings, TextToImage, choose_best, downloads
+from dalle_lib.inference.fetching import downloads_of
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
@@ -174,6 +175,17 @@ def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tm
     assert sizes["vqgan"] == card.path(card.vqgan).stat().st_size
     fetched = TextToImage.from_run("owner/run", device="cpu")
     assert torch.equal(fetched(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
+
+
+def test_the_sizes_of_a_private_run_are_asked_with_its_hub_token(card, hub, tmp_path):
+    folder = card.save(tmp_path / "run")
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    hub.files = {f"owner/secret/{file.relative_to(folder)}": file.read_bytes() for file in files}
+    hub.private = {"owner/secret": "hf_ofItsOrganiser"}
+    private = RunCard.load("owner/secret", "hf_ofItsOrganiser")
+    sizes = {found.part: found.bytes for found in downloads_of(private)}
+    assert sizes["model"] == card.path(card.checkpoint).stat().st_size
+    assert sizes.keys() == {"model", "tokenizer", "vqgan", "clip"}
 
 
 def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from IPython.display import HTML
 from PIL import Image, ImageDraw
 
-from dalle_lib.dashboard.summary import NOT_EXAMINED
+from dalle_lib.dashboard.summary import KINDS, NOT_EXAMINED
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing
@@ -17,7 +17,6 @@ GAP = 8
 INDENT = 24
 """Pixels by which CLIP's choice stands apart from the first sample."""
 _HEADER, _LABEL = 40, 64
-_KINDS = {"seen": "captions of the training data", "unseen": "combinations never seen in training"}
 
 
 def grid(
@@ -31,9 +30,9 @@ def grid(
         return sentence(NOT_EXAMINED)
     cell = side + GAP
     height = _HEADER + 2 * cell
-    sheet = Image.new("RGB", (_LABEL + shown * cell, len(_KINDS) * height), "white")
+    sheet = Image.new("RGB", (_LABEL + shown * cell, len(KINDS) * height), "white")
     draw = ImageDraw.Draw(sheet)
-    for block, (kind, title) in enumerate(_KINDS.items()):
+    for block, (kind, title) in enumerate(KINDS.items()):
         top = block * height
         draw.text((4, top + 2), title, fill="#555555")
         for i, caption in enumerate(getattr(before, kind).captions[:shown]):

@@ -9,6 +9,8 @@ from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.history import counted_rounds, epochs_of, samples_of
 
+KINDS = {"seen": "captions of the training data", "unseen": "combinations never seen in training"}
+"""The two kinds of captions for which a model is examined, as people read them."""
 NOT_EXAMINED = (
     "The model was not examined: that is done only where the run's pictures are small and on this machine. "
     "To draw with the model, open 02_generate_images."
@@ -57,11 +59,8 @@ def summary_text(summary: dict, out: str | Path) -> str:
     if "after" in summary:
         before, after = summary["before"], summary["after"]
         lines += [
-            f"Right pictures, {kind}: {before[name]:.0%} before, {after[name]:.0%} after."
-            for kind, name in (
-                ("captions of the training data", "exact_seen"),
-                ("combinations never seen", "exact_unseen"),
-            )
+            f"Right pictures, {title}: {before[f'exact_{kind}']:.0%} before, {after[f'exact_{kind}']:.0%} after."
+            for kind, title in KINDS.items()
         ]
         pictures = ["before_after.png", "best_of_32.png"]
     files = ", ".join(f"{out}/{name}" for name in [*pictures, "run.png"])
@@ -75,10 +74,9 @@ def scores(before: Examination | None, after: Examination | None = None) -> HTML
     if not columns:
         return sentence(NOT_EXAMINED)
     rows = [
-        ["right pictures, captions of the training data", *(_right(one.seen) for one in columns)],
-        ["right pictures, combinations never seen", *(_right(one.unseen) for one in columns)],
-        ["loss on pictures never seen, nats per code", *(f"{one.held_out_loss:.2f}" for one in columns)],
+        [f"right pictures, {title}", *(_right(getattr(one, kind)) for one in columns)] for kind, title in KINDS.items()
     ]
+    rows.append(["loss on pictures never seen, nats per code", *(f"{one.held_out_loss:.2f}" for one in columns)])
     return HTML(table_html(["", "before", "after"][: 1 + len(columns)], rows))
 
 

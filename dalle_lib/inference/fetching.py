@@ -9,6 +9,7 @@ from tqdm.auto import tqdm
 from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.run import RunCard
+from dalle_lib.run.files import hub_files
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +43,11 @@ def downloads_of(card: RunCard) -> list[Download]:
     found = [] if card.clip_is_beside else [hub_file("clip", card.clip)]
     if card.repository is not None:
         files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
-        found += [hub_file(part, card.repository, file.name) for part, file in files.items() if file is not None]
+        found += [
+            hub_file(part, card.repository, file.name, card.token) for part, file in files.items() if file is not None
+        ]
         if card.clip_is_beside:
-            found.append(hub_file("clip", card.repository, f"{card.clip}/model.safetensors"))
+            found.append(hub_file("clip", card.repository, f"{card.clip}/model.safetensors", card.token))
     return found
 
 
@@ -53,21 +56,15 @@ def sizes_of(files: list[Download]) -> tuple[int, int]:
     return sum(file.bytes or 0 for file in files if not file.is_here), sum(file.bytes or 0 for file in files)
 
 
-def hub_file(part: str, repository: str, name: str | None = None) -> Download:
+def hub_file(part: str, repository: str, name: str | None = None, token: str | None = None) -> Download:
     """Return what the Hub knows of a repository's file; without `name`, of the one that holds the part.
 
-    Raises ConnectionError if the Hub cannot be asked, and ValueError if the repository has no such file.
+    `token` is a Hub token for a private repository. Raises ConnectionError if the Hub cannot be asked, and
+    ValueError if the repository has no such file.
     """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    try:
-        siblings = HfApi().model_info(repository, files_metadata=True).siblings
-    except (httpx.HTTPError, OSError) as error:
-        raise ConnectionError(f"{repository} on the Hub cannot be reached: {type(error).__name__}: {error}") from error
-    files = {file.rfilename: file for file in siblings}
-    file = files[name if name in files else _choose(list(files), part, repository)]
-    is_here = isinstance(try_to_load_from_cache(repository, file.rfilename), str)
-    return Download(part, f"{repository}/{file.rfilename}", file.size, file.lfs and file.lfs.sha256, is_here)
+    files = hub_files(repository, token)
+    name = name if name in files else _choose(list(files), part, repository)
+    return Download(part, f"{repository}/{name}", files[name].bytes, files[name].sha256, files[name].is_here)
 
 
 def local_file(source: str, part: str) -> Path:

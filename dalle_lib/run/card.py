@@ -136,9 +136,11 @@ class RunCard(Part):
         the Hub cannot be asked.
         """
         weights = self.checkpoint and self.checkpoint.name
-        missing = self._home.missing_bytes(
-            lambda name: name in (weights, self.tokenizer.name) or name.startswith(f"{self.data.train}/")
-        )
+        missing = {
+            name: file.bytes or 0
+            for name, file in self._home.hub_files().items()
+            if not file.is_here and (name in (weights, self.tokenizer.name) or name.startswith(f"{self.data.train}/"))
+        }
         return sum(missing.values()), missing.get(weights, 0)
 
     @property

@@ -1,6 +1,5 @@
 """Where a run's card and files are: an embedded run's in the package, any other's in a folder or on the Hub."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,27 +48,12 @@ class Home:
 
         return Path(snapshot_download(self.repository, allow_patterns=f"{name}/*", token=self.token)) / name
 
-    def missing_bytes(self, is_needed: Callable[[str], bool]) -> dict[str, int]:
-        """Return the size of each file on the Hub whose name `is_needed` accepts and that is not in the cache here.
+    def hub_files(self) -> dict[str, "HubFile"]:
+        """Return the files beside a card that is on the Hub, by name; none for a card from this machine.
 
         Raises ConnectionError if the Hub cannot be asked.
         """
-        if self.repository is None:
-            return {}
-        from huggingface_hub import HfApi, try_to_load_from_cache
-
-        from dalle_lib.hub_http import httpx
-
-        try:
-            info = HfApi(token=self.token).model_info(self.repository, files_metadata=True)
-        except (httpx.HTTPError, OSError) as error:
-            raise ConnectionError(f"{self.repository} on the Hub cannot be reached: {error}") from error
-        return {
-            file.rfilename: file.size or 0
-            for file in info.siblings
-            if is_needed(file.rfilename)
-            and not isinstance(try_to_load_from_cache(self.repository, file.rfilename), str)
-        }
+        return {} if self.repository is None else hub_files(self.repository, self.token)
 
     def _local(self, name: str) -> Path:
         if self.folder is None:
@@ -78,6 +62,41 @@ class Home:
                 f"name the folder with RunCard.in_folder."
             )
         return self.folder / name
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """What is known of one file of a repository on the Hub."""
+
+    bytes: int | None
+    """Its size; None if the Hub does not say."""
+    sha256: str | None
+    """Its hash as the Hub names it; None for small files, of which it names none."""
+    is_here: bool
+    """Whether the Hub's cache on this machine holds it already."""
+
+
+def hub_files(repository: str, token: str | None = None) -> dict[str, HubFile]:
+    """Return the files of a model repository on the Hub by name, without fetching them.
+
+    `token` is a Hub token for a private repository. Raises ConnectionError if the Hub cannot be asked.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    from dalle_lib.hub_http import httpx
+
+    try:
+        siblings = HfApi(token=token).model_info(repository, files_metadata=True).siblings
+    except (httpx.HTTPError, OSError) as error:
+        raise ConnectionError(f"{repository} on the Hub cannot be reached: {type(error).__name__}: {error}") from error
+    return {
+        file.rfilename: HubFile(
+            bytes=file.size,
+            sha256=file.lfs.sha256 if file.lfs else None,
+            is_here=isinstance(try_to_load_from_cache(repository, file.rfilename), str),
+        )
+        for file in siblings
+    }
 
 
 def download(repository: str, name: str, token: str | None) -> Path:
