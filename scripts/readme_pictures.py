@@ -1,13 +1,14 @@
-"""Draw twelve captions with the embedded model, and write them to docs/pictures_small.png as README shows them.
+"""Draw with the embedded model what README shows: docs/pictures_small.png and docs/rows.gif.
 
-Each picture is the one of 64 candidates that CLIP chose. It takes half a minute on one processor core.
+The first has twelve captions, of each the one of 64 candidates that CLIP chose. The second shows how the first samples
+of six captions appear row by row. It takes half a minute on one processor core.
 """
 
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from dalle_lib.inference import Drawing, TextToImage
+from dalle_lib.inference import Drawing, Progress, TextToImage
 
 CAPTIONS = (
     "penguin on a yellow background", "red apple", "pizza on a black background", "robot on a pink background",
@@ -17,7 +18,9 @@ CAPTIONS = (
 )  # fmt: skip
 """The polar bear on black and the pineapple on pink were in no training data."""
 CANDIDATES, COLUMNS, SIDE, GAP, LINES = 64, 6, 120, 8, 30
-OUT = Path(__file__).parent.parent / "docs" / "pictures_small.png"
+ROW_MS, LAST_MS = 250, 2500
+"""How long the animation shows each row, and the finished pictures."""
+DOCS = Path(__file__).parent.parent / "docs"
 
 
 def sheet(drawings: list[Drawing]) -> Image.Image:
@@ -33,10 +36,37 @@ def sheet(drawings: list[Drawing]) -> Image.Image:
     return image
 
 
+def rows_appearing(draw: TextToImage, captions: tuple[str, ...], file: Path) -> None:
+    """Write an animation of the first samples of `captions`, side by side, as their rows of codes are drawn."""
+    columns = []
+    for caption in captions:
+        shown: list[Image.Image] = []
+        draw(caption, candidates=1, best=1, seed=0, progress=lambda p, to=shown: to.append(_first(draw, p)))
+        columns.append(shown)
+    frames = []
+    for pictures in zip(*columns, strict=True):
+        frame = Image.new("RGB", (len(captions) * (SIDE + GAP) - GAP, SIDE), "white")
+        for number, picture in enumerate(pictures):
+            frame.paste(picture, (number * (SIDE + GAP), 0))
+        frames.append(frame)
+    palette = frames[-1].quantize(128)
+    first, *others = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    times = [ROW_MS] * len(others) + [LAST_MS]
+    first.save(file, save_all=True, append_images=others, duration=times, loop=0, optimize=True)
+
+
+def _first(draw: TextToImage, progress: Progress) -> Image.Image:
+    """Return the first candidate as far as it is drawn."""
+    picture = Image.fromarray(draw.preview(progress.codes[:1])[0].numpy())
+    return picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
 def main() -> None:
-    """Draw the captions and write the picture."""
-    drawings = TextToImage.from_run("emoji")(list(CAPTIONS), candidates=CANDIDATES, best=1, seed=0)
-    sheet(drawings).quantize(256).save(OUT, optimize=True)
+    """Draw the captions and write both files."""
+    draw = TextToImage.from_run("emoji")
+    drawings = draw(list(CAPTIONS), candidates=CANDIDATES, best=1, seed=0)
+    sheet(drawings).quantize(256).save(DOCS / "pictures_small.png", optimize=True)
+    rows_appearing(draw, CAPTIONS[:COLUMNS], DOCS / "rows.gif")
 
 
 if __name__ == "__main__":
