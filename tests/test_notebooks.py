@@ -58,7 +58,7 @@ def test_it_runs_from_an_empty_folder_with_the_built_package_and_shows_nothing_r
 ):
     copy, page = swarm_folder / notebook.name, swarm_folder / "page.html"
     # Training is shorter than by default: `make test-images` runs the notebooks as they are.
-    copy.write_text(re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 2.0 ", notebook.read_text()))
+    copy.write_text(re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 1.0 ", notebook.read_text()))
     location = subprocess.run(
         [python_with_wheel, "-c", "import dalle_lib; print(dalle_lib.__file__)"],
         check=True, capture_output=True, text=True, cwd=swarm_folder,
