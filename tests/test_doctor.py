@@ -217,7 +217,9 @@ def test_the_upload_is_compared_with_the_runs_time_limit(mini):
     sent = doctors.estimate("dalle-emoji").sent
     enough = 8e-6 * sent / mini.averaging.timeout_s
     assert check(1.01 * enough) == check(1.01 * enough)
-    for mbps, ok, has_remedy in ((1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True)):
+    for mbps, ok, has_remedy in (
+        (1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True), (0.0, False, True)
+    ):  # fmt: skip
         found = check(mbps * enough)
         assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
     assert not check(0.51 * enough, client_mode=True).remedy

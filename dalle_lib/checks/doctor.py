@@ -1,6 +1,7 @@
 """Checks of whether this machine can take part in a run that need something to be started, asked or sent."""
 
 import ipaddress
+import math
 import re
 import time
 from dataclasses import asdict, replace
@@ -135,7 +136,8 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({found.upload})", True)
     limit = card.averaging.timeout_s
-    both_ways = estimate({"model_type": "dalle", **asdict(card.model)}).seconds_to_send(1e6 * found.mbps)
+    model = estimate({"model_type": "dalle", **asdict(card.model)})
+    both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
     as_client = both_ways / 2  # a client sends gradients, but no averages
     seconds = as_client if settings.client_mode else both_ways
     here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round"
