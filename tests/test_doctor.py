@@ -228,7 +228,7 @@ def test_the_upload_is_compared_with_the_runs_time_limit(mini):
 def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     def check(reached: int | None, *addresses: str, **settings):
         answering = Findings(
-            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting="?", reached=reached
+            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting=None, reached=reached
         )
         return doctors._reachable(answering, here(**settings))
 
@@ -240,6 +240,7 @@ def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     )
     assert not check(None, "/ip4/192.168.7.5/tcp/1", "/ip6/2a00:1450:4001::1/tcp/1").remedy
     assert all(check(reached).ok for reached in (0, 1, None))
+    assert check(None).here.endswith("(it is connected through a relay, which hides where it is)")
 
 
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):

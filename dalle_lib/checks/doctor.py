@@ -122,10 +122,11 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
         return Check(what, needed, f"a first peer can connect to port {found.reached}", True)
     if found.reached == 0:
         return Check(what, needed, "no: a first peer cannot connect to this machine", True, _LET_IN)
+    why = found.greeting or "it is connected through a relay, which hides where it is"
     hosts = [address.split("/")[2] for address in found.addresses if re.match("/ip[46]/", address)]
     if any(ipaddress.ip_address(host).is_global for host in hosts):
-        return Check(what, needed, f"not tried, but it has a public address ({found.greeting})", True)
-    here = f"probably not: it has only private addresses, as behind a router or in a notebook ({found.greeting})"
+        return Check(what, needed, f"not tried, but it has a public address ({why})", True)
+    here = f"probably not: it has only private addresses, as behind a router or in a notebook ({why})"
     return Check(what, needed, here, True, _LET_IN)
 
 
