@@ -217,7 +217,9 @@ def test_the_upload_is_compared_with_the_runs_time_limit(mini):
     sent = doctors.estimate("dalle-emoji").sent
     enough = 8e-6 * sent / mini.averaging.timeout_s
     assert check(1.01 * enough) == check(1.01 * enough)
-    for mbps, ok, has_remedy in ((1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True)):
+    for mbps, ok, has_remedy in (
+        (1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True), (0.0, False, True)
+    ):  # fmt: skip
         found = check(mbps * enough)
         assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
     assert not check(0.51 * enough, client_mode=True).remedy
@@ -226,7 +228,7 @@ def test_the_upload_is_compared_with_the_runs_time_limit(mini):
 def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     def check(reached: int | None, *addresses: str, **settings):
         answering = Findings(
-            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting="?", reached=reached
+            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting=None, reached=reached
         )
         return doctors._reachable(answering, here(**settings))
 
@@ -238,6 +240,7 @@ def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     )
     assert not check(None, "/ip4/192.168.7.5/tcp/1", "/ip6/2a00:1450:4001::1/tcp/1").remedy
     assert all(check(reached).ok for reached in (0, 1, None))
+    assert check(None).here.endswith("(it is connected through a relay, which hides where it is)")
 
 
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):

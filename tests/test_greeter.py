@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import time
-from dataclasses import dataclass
 
 import pytest
-from hivemind.p2p import P2P, PeerID
-from hivemind.utils.multiaddr import Multiaddr
+from hivemind.p2p import P2P, P2PHandlerError, PeerID
+from two_peers import port_of, port_of_peer, two_peers
 
 from dalle_lib.swarm.peer.greeter import (
     MAX_BYTES,
@@ -19,73 +17,12 @@ from dalle_lib.swarm.peer.greeter import (
 )
 
 
-@dataclass
-class Link:
-    """A TCP port that leads to another one, at a limited speed."""
-
-    server: asyncio.Server
-    passed: list[tuple[float, int]]
-    """When how many bytes had been passed on in all, in seconds."""
-
-    def mbps(self) -> float:
-        """Return the speed that the link had, which on a busy machine is below its limit."""
-        (first, before), *_, (last, after) = ((when, size) for when, size in self.passed if size >= 10**6)
-        return 8e-6 * (after - before) / (last - first)
-
-
-async def slow_link(to: int, bits_per_second: float) -> Link:
-    """Return a link to the port `to` that passes on what is sent there at that speed, and answers at once."""
-    passed = []
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rate: float, log: list) -> None:
-        free_at, size = 0.0, 0
-        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
-            while data := await reader.read(2**14):
-                size += len(data)
-                # Counted from now on if the link was idle: what it did not carry then must not pass in a burst.
-                free_at = max(free_at, time.perf_counter()) + 8 * len(data) / rate
-                await asyncio.sleep(free_at - time.perf_counter())
-                writer.write(data)
-                await writer.drain()
-                log.append((time.perf_counter(), size))
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, forth = await asyncio.open_connection("127.0.0.1", to)
-        await asyncio.gather(pass_on(reader, forth, bits_per_second, passed), pass_on(back, writer, float("inf"), []))
-
-    return Link(await asyncio.start_server(accept, "127.0.0.1", 0), passed)
-
-
-def port_of(server: asyncio.Server) -> int:
-    return server.sockets[0].getsockname()[1]
-
-
-@contextlib.asynccontextmanager
-async def two_peers(bits_per_second: float):
-    """A first peer, a newcomer that is connected to it by such a link, and the link."""
-    first, newcomer = await P2P.create(), await P2P.create()
-    link = await slow_link(await port_of_peer(first), bits_per_second)
-    try:
-        address = Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link.server)}")
-        await newcomer._client.connect(first.peer_id, [address])
-        yield first, newcomer, link
-    finally:
-        link.server.close()
-        for p2p in newcomer, first:
-            await p2p.shutdown()
-
-
 @contextlib.asynccontextmanager
 async def greeter_and_newcomer(bits_per_second: float):
     """The id of a first peer with a greeter, and a newcomer that is connected to it by such a link."""
     async with two_peers(bits_per_second) as (first, newcomer, _):
         await Greeter(first).serve()
         yield first.peer_id, newcomer
-
-
-async def port_of_peer(p2p: P2P) -> int:
-    (address,) = await p2p.get_visible_maddrs()
-    return int(str(address).split("/")[4])
 
 
 def test_the_greeter_measures_one_upload_at_a_time_as_fast_as_the_link_is():
@@ -199,5 +136,71 @@ def test_the_greeter_reaches_peers_and_nothing_else():
             assert told["reached"] == await port_of_peer(newcomer)
             assert abs(told["ahead"]) < 1
             assert (await dial_back(newcomer, greeter, [1, port_of(other)]))["reached"] == 0
+
+    asyncio.run(meet())
+
+
+@contextlib.asynccontextmanager
+async def silent_ports():
+    """Four ports that accept and say nothing, and the list of who connected to them."""
+    connected = []
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await asyncio.start_server(lambda *them: connected.append(them), "127.0.0.1", 0) for _ in range(4)]
+        for server in servers:
+            await stack.enter_async_context(server)
+        yield [port_of(server) for server in servers], connected
+        for _, writer in connected:
+            writer.close()
+
+
+async def refusals(calls: list[asyncio.Task], unanswered: int) -> list[str]:
+    """Return why each of some calls was refused, all but `unanswered` of them."""
+    while sum(not call.done() for call in calls) > unanswered:
+        await asyncio.sleep(0.01)
+    return [str(call.exception()) for call in calls if call.done()]
+
+
+def test_an_address_is_dialled_for_one_caller_at_a_time_and_then_for_the_next(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.DIAL_TIMEOUT_S", 100.0)
+
+    async def meet() -> None:
+        async with silent_ports() as (ports, connected), greeter_and_newcomer(float("inf")) as (greeter, attacker):
+            calls = [asyncio.create_task(dial_back(attacker, greeter, ports)) for _ in range(100)]
+            why = await asyncio.wait_for(refusals(calls, unanswered=1), 30)
+            assert all("Busy" in refusal for refusal in why)
+            assert len(connected) == len(ports), "the only ones that are dialled are the first caller's"
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            async with asyncio.timeout(30):
+                while "Busy" in str(why):  # until the greeter has heard that the first caller hung up
+                    why = await asyncio.gather(dial_back(attacker, greeter, []), return_exceptions=True)
+            assert why[0]["reached"] == 0
+
+    asyncio.run(meet())
+
+
+def test_few_callers_are_dialled_back_at_once(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.MAX_DIALLED", 1)
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.DIAL_TIMEOUT_S", 100.0)
+
+    async def meet() -> None:
+        async with silent_ports() as (ports, connected), greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            first_call = asyncio.create_task(dial_back(newcomer, greeter, ports))
+            while not connected:
+                await asyncio.sleep(0.01)
+            with pytest.raises(P2PHandlerError, match="it dials too many others back"):
+                await asyncio.wait_for(dial_back(newcomer, greeter, []), 30)
+            first_call.cancel()
+            await asyncio.gather(first_call, return_exceptions=True)
+
+    asyncio.run(meet())
+
+
+def test_a_long_request_is_refused_before_it_is_read():
+    async def meet() -> None:
+        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            with pytest.raises(P2PHandlerError, match="expected a request of at most 1000 bytes"):
+                await dial_back(newcomer, greeter, list(range(1, 1000)))
 
     asyncio.run(meet())

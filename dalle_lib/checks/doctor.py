@@ -1,6 +1,7 @@
 """Checks of whether this machine can take part in a run that need something to be started, asked or sent."""
 
 import ipaddress
+import math
 import re
 import time
 from dataclasses import asdict, replace
@@ -121,10 +122,11 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
         return Check(what, needed, f"a first peer can connect to port {found.reached}", True)
     if found.reached == 0:
         return Check(what, needed, "no: a first peer cannot connect to this machine", True, _LET_IN)
+    why = found.greeting or "it is connected through a relay, which hides where it is"
     hosts = [address.split("/")[2] for address in found.addresses if re.match("/ip[46]/", address)]
     if any(ipaddress.ip_address(host).is_global for host in hosts):
-        return Check(what, needed, f"not tried, but it has a public address ({found.greeting})", True)
-    here = f"probably not: it has only private addresses, as behind a router or in a notebook ({found.greeting})"
+        return Check(what, needed, f"not tried, but it has a public address ({why})", True)
+    here = f"probably not: it has only private addresses, as behind a router or in a notebook ({why})"
     return Check(what, needed, here, True, _LET_IN)
 
 
@@ -135,7 +137,8 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({found.upload})", True)
     limit = card.averaging.timeout_s
-    both_ways = estimate({"model_type": "dalle", **asdict(card.model)}).seconds_to_send(1e6 * found.mbps)
+    model = estimate({"model_type": "dalle", **asdict(card.model)})
+    both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
     as_client = both_ways / 2  # a client sends gradients, but no averages
     seconds = as_client if settings.client_mode else both_ways
     here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round"

@@ -25,6 +25,8 @@ TIMEOUT_S = 150.0
 """Seconds after which the whole trial is ended."""
 START_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 15.0
+MAX_WORDS = 300
+"""Letters of what a first peer says that are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,13 +161,19 @@ async def _is_greeted(p2p, peer: str) -> bool:
     try:
         _tell(greeting=None, **await dial_back(p2p, PeerID.from_base58(peer), ports))
     except Exception as error:  # a stranger may answer anything
-        _tell(greeting=f"{peer}: {in_one_line(error)}", upload=f"{peer}: {in_one_line(error)}")
+        _tell(greeting=f"{peer}: {_strangers_words(error)}", upload=f"{peer}: {_strangers_words(error)}")
         return False
     try:
         _tell(upload=None, mbps=await upload_mbps(p2p, PeerID.from_base58(peer)))
     except Exception as error:
-        _tell(upload=f"{peer}: {in_one_line(error)}")
+        _tell(upload=f"{peer}: {_strangers_words(error)}")
     return True
+
+
+def _strangers_words(error: Exception) -> str:
+    """Return the message of an error that a stranger may have written, so that it can do no harm in a terminal."""
+    words = in_one_line(error)[:MAX_WORDS]
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
 
 
 def _tell(**facts) -> None:

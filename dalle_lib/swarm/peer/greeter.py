@@ -1,12 +1,14 @@
 """What a bootstrap peer does for newcomers: it dials them back, and measures how fast their upload reaches it.
 
-Newcomers have not shown that they are members, so this module bounds what one call can cost: a few connections to the
-caller's own address, and one upload at a time of at most `MAX_BYTES`.
+Newcomers have not shown that they are members, so this module bounds what all calls together can cost: a few
+connections to a caller's own address, for few callers at once, and one upload at a time, counted up to `MAX_BYTES`. A
+newcomer refuses in turn what a first peer cannot have seen.
 """
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -27,12 +29,22 @@ HANG_UP_S = 3.0
 """Seconds that a caller has to read the last answer and to hang up."""
 MAX_REFUSED = 16
 """Refused uploaders that may be reading their refusal at once; further ones are disconnected without an answer."""
+MAX_TIME = 1e11
+"""No clock shows so many seconds since 1970."""
 ANSWER_TIMEOUT_S = 20.0
 MAX_PORTS = 4
 DIAL_TIMEOUT_S = 5.0
+MAX_DIALLED = 32
+"""Newcomers that are dialled back at once, each at an address of its own; further ones are refused."""
+MAX_REQUEST = 1000
+"""A longer request to be dialled back is refused unread: reading 3 MB of JSON would hold up all others for a second."""
 _UPLOAD = "Greeter.upload"
 _HELLO = b"\x13/multistream/1.0.0\n"
 """What every libp2p peer says first to whoever connects."""
+
+
+class Busy(RuntimeError):
+    """This peer dials as many others back as it can."""
 
 
 class NotMeasured(RuntimeError):
@@ -46,6 +58,8 @@ class Greeter(ServicerBase):
         self._p2p = p2p
         self._one_upload = asyncio.Lock()
         self._refused = asyncio.Semaphore(MAX_REFUSED)
+        self._callers = asyncio.Semaphore(MAX_DIALLED)
+        self._dialled: set[str] = set()
 
     async def serve(self) -> None:
         """Begin to answer."""
@@ -55,14 +69,31 @@ class Greeter(ServicerBase):
     async def rpc_dial_back(self, request: ExpertRequest, context: P2PContext) -> ExpertResponse:
         """Answer with `time`, this machine's clock, and `reached`: the first of the caller's ports that accepts us.
 
-        Only the address that the caller is connected from is dialled. `reached` is 0 if no port accepts, and None if
-        the caller comes through a relay, which hides its address.
+        Only the address that the caller is connected from is dialled, for one caller at a time. `reached` is 0 if no
+        port accepts, and None if the caller comes through a relay, which hides its address.
+
+        Raises Busy if too many ask at once, and ValueError if the request is too long; hivemind tells the caller.
         """
-        ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
-        address = await self._address_of(context.remote_id)
-        open_ports = [port for port in ports if address is not None and await _is_libp2p(address, port)]
-        reached = None if address is None else next(iter(open_ports), 0)
+        if len(request.metadata) > MAX_REQUEST:
+            raise ValueError(f"expected a request of at most {MAX_REQUEST} bytes, but it has {len(request.metadata)}")
+        if self._callers.locked():
+            raise Busy("it dials too many others back: try again in a minute")
+        async with self._callers:
+            ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
+            reached = await self._first_that_accepts(await self._address_of(context.remote_id), ports)
         return ExpertResponse(metadata=json.dumps({"time": time.time(), "reached": reached}).encode())
+
+    async def _first_that_accepts(self, address: str | None, ports: list[int]) -> int | None:
+        if address is None:
+            return None
+        if address in self._dialled:
+            raise Busy("it dials another peer at your address back: try again in a minute")
+        self._dialled.add(address)
+        try:
+            accepts = await asyncio.gather(*(_is_libp2p(address, port) for port in ports))
+        finally:
+            self._dialled.remove(address)
+        return next((port for port, accepted in zip(ports, accepts, strict=True) if accepted), 0)
 
     async def _measure_upload(self, _: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer an uploader with two lines of JSON: whether it may send, then what was counted.
@@ -94,12 +125,17 @@ class Greeter(ServicerBase):
 
 
 async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
-    """Return `reached` as `peer` answers when asked to dial us back, and `ahead`: by how many seconds our clock is."""
+    """Return `reached` as `peer` answers when asked to dial us back, and `ahead`: by how many seconds our clock is.
+
+    Raises ValueError for an answer that cannot be true, and P2PHandlerError with the reason if `peer` refuses.
+    """
     request = ExpertRequest(metadata=json.dumps({"ports": ports}).encode())
     asked = time.time()
     answer = await Greeter.get_stub(p2p, peer).rpc_dial_back(request, timeout=(MAX_PORTS + 1) * DIAL_TIMEOUT_S)
-    told = json.loads(answer.metadata)
-    return {"reached": told["reached"], "ahead": seconds_ahead(asked, told["time"], time.time())}
+    match json.loads(answer.metadata):
+        case {"time": float(told), "reached": reached} if 0 <= told < MAX_TIME and reached in (None, 0, *ports):
+            return {"reached": reached, "ahead": seconds_ahead(asked, told, time.time())}
+    raise ValueError(f"it did not answer with the time and which of {ports} it reached")
 
 
 async def upload_mbps(p2p: P2P, peer: PeerID) -> float:
@@ -118,9 +154,10 @@ async def upload_mbps(p2p: P2P, peer: PeerID) -> float:
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
-    if not {"bytes", "seconds"} <= counted.keys():
-        raise NotMeasured("it did not answer how many bytes it counted in how many seconds")
-    return 8e-6 * counted["bytes"] / max(counted["seconds"], 1e-6)
+    match counted:
+        case {"bytes": int(sent), "seconds": float(seconds)} if 0 <= sent <= MAX_BYTES and 0 <= seconds < math.inf:
+            return 8e-6 * sent / max(seconds, 1e-6)
+    raise NotMeasured("it did not answer how many bytes it counted in how many seconds")
 
 
 def greet(dht: hivemind.DHT, stop: threading.Event) -> None:
