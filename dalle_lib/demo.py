@@ -17,8 +17,8 @@ from dalle_lib.inference import Drawing, TextToImage
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard, initial_model
 from dalle_lib.swarm import Peer, PeerSettings, private_swarm
+from dalle_lib.swarm.process.folder import MODEL
 from dalle_lib.swarm.process.history import epochs_of
-from dalle_lib.swarm.process.join import MODEL
 from dalle_lib.swarm.process.local import LATE_S
 
 RANKED = 3

@@ -79,7 +79,7 @@ class Trainer:
         self.optimizer: CollaborativeOptimizer = build_optimizer(
             self.card, self.model, dht, membership.trust(dht), membership.identity.private_key
         )
-        if (saved := load_state(self.folder, self.card)) is not None:
+        if (saved := load_state(self.folder)) is not None:
             restore_snapshot(self.optimizer, saved)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
             self.optimizer.load_state_from_peers()
