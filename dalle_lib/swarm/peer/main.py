@@ -68,6 +68,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     card = RunCard.load(settings.run, token)
     bind(folder, card)
     workplace = Workplace.prepare(card, settings) if settings.role == "trainer" else None
+    if workplace is not None:
+        events.write("loaded", device=str(workplace.device))
     membership = Membership(card, folder)
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])

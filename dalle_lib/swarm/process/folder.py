@@ -88,6 +88,11 @@ def crew_folder(folder: Path, card: "RunCard", name: str) -> Path:
     return folder / (card.repository or card.name).replace("/", "--")
 
 
+def folders_of_peers(folder: Path) -> list[Path]:
+    """Return the folders of peers in `folder`, and in the folders of runs in it, sorted; none where it is not there."""
+    return sorted(settings.parent for pattern in ("", "*/", "*/*/") for settings in folder.glob(f"{pattern}{SETTINGS}"))
+
+
 def _saved(folder: Path) -> dict[str, str]:
     """Return the metadata of the saved progress; none where nothing is saved."""
     if not (folder / OPTIMIZER).exists():

@@ -62,6 +62,11 @@ class Peer:
         except Timeout:
             return True
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this program started it, and so decides when it leaves."""
+        return self.folder.resolve() in _LEASHES
+
     def events(self) -> list[dict]:
         """Return the events that it has written since it last started, oldest first."""
         return read_events(self.folder)
