@@ -40,8 +40,8 @@ class Join:
             print(f"This peer runs already, in {peer.folder}.")
             watch(peer)
             return
-        print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
         if not is_complete(peer, card):
+            print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
             crew = join_run(self.peer, folder, token)
             watch(crew.peers[self.peer.name])
             crew.close()
