@@ -17,6 +17,7 @@ import pytest
 from conftest import processes_of
 from filelock import FileLock
 from rich.console import Console
+from test_folder import save_progress
 
 from dalle_lib.cli.join import Join, is_complete, limits
 from dalle_lib.dashboard import watching
@@ -242,6 +243,22 @@ def test_limits_and_the_command_to_go_on_name_what_was_given():
     assert Join(peer=PeerSettings(run="emoji")).as_typed() == ["dalle-lib", "join", "--run", "emoji"]
 
 
+def test_who_comes_late_to_a_finished_run_is_told_so_and_nothing_is_started(mini, tmp_path, capsys):
+    folder = tmp_path / "emoji-mini" / "ada"
+    ended = [*BEGINNING, *epoch(59), *epoch(60), LEFT | {"epoch": 60}, {"event": "ended", "exit_code": 0}]
+    peer = peer_with(folder, ended, mini)
+    save_progress(folder, mini, epoch=60)
+    (folder / "model.safetensors").touch()
+    events = (folder / "events.jsonl").read_bytes()
+    Join(peer=PeerSettings(run="emoji-mini", name="ada"), folder=tmp_path).run()
+    told = capsys.readouterr().out
+    assert told.startswith("The run is complete at epoch 60; the model is saved.")
+    assert f"--run {folder}" in told
+    assert "Go on:" not in told
+    assert (folder / "events.jsonl").read_bytes() == events
+    assert not peer.is_running
+
+
 class Terminal:
     """A command in a terminal of its own."""
 
@@ -318,7 +335,6 @@ def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(
     assert "Go on:   dalle-lib join --run run --name ada --host 127.0.0.1" in shown
     assert not processes_of(swarm_folder)
 
-    # The run is now said to be shorter than what this folder holds; such a folder needs no peer to be started.
     folder = swarm_folder / "peers" / "small" / "ada"
     samples = Standing.of(Peer(folder)).totals.samples
     again = Terminal(swarm_folder, *join, "--max-minutes", "0.05")
