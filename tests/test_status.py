@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from test_terminal import BEGINNING, LEFT, epoch, peer_with, running
+from peer_files import BEGINNING, LEFT, epoch, peer_with, running
 
 from dalle_lib.cli.status import Status
 from dalle_lib.swarm.process.folder import folders_of_peers
