@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from filelock import FileLock
 
+from dalle_lib.checkpoint import save_tensors
+from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerSettings
-from dalle_lib.swarm.process.folder import bind
+from dalle_lib.swarm.process.folder import OPTIMIZER, bind
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 STARTED = {"event": "started", "pid": 1}
@@ -57,3 +60,11 @@ def seen(folder: Path, samples: int, at_epoch: int) -> None:
     SwarmStatus(
         time=time.time(), epoch=at_epoch, total_epochs=60, samples_in_epoch=samples, target_batch_size=192, peers=others
     ).write(folder)
+
+
+def save_progress(folder: Path, card: RunCard, epoch: int) -> None:
+    """Write to `folder` what a peer of `card` leaves behind, as far as it matters here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"fingerprint": card.fingerprint, "epoch": str(epoch), "param_groups": "[]"}
+    save_tensors(folder / OPTIMIZER, {"parameter.0": torch.full((3,), float(epoch))}, metadata)
+    PeerSettings(run=card.name).save(folder / "settings.json")

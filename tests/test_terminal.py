@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 from conftest import processes_of
-from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, seen
+from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, save_progress, seen
 from rich.console import Console
-from test_folder import save_progress
 
 from dalle_lib.cli.join import Join, is_complete, limits
 from dalle_lib.dashboard import watching
