@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.join import LOG, SETTINGS
+from dalle_lib.swarm.process.folder import SETTINGS, bind
+from dalle_lib.swarm.process.join import LOG
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,10 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     torch.set_num_threads(settings.threads)
     codec.install()
     card = RunCard.load(settings.run, token)
+    bind(folder, card)
     workplace = Workplace.prepare(card, settings) if settings.role == "trainer" else None
+    if workplace is not None:
+        events.write("loaded", device=str(workplace.device))
     membership = Membership(card, folder)
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])

@@ -1,0 +1,202 @@
+"""What a volunteer sees of their peer in a terminal: a line an epoch, one panel, how it begins and ends."""
+
+import io
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import processes_of
+from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, save_progress, seen
+from rich.console import Console
+
+from dalle_lib.cli.join import Join, is_complete, limits
+from dalle_lib.dashboard import watching
+from dalle_lib.dashboard.terminal import Lines, panel
+from dalle_lib.dashboard.words import news
+from dalle_lib.swarm import Peer, PeerSettings
+from dalle_lib.swarm.process.history import troubles
+from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S
+from dalle_lib.swarm.process.standing import Standing
+
+
+def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_lost_samples_are():
+    away = LEFT_OUT | {"reason": "the others are at epoch 30: took over their state"}
+    late = LEFT_OUT | {"samples": 32, "counts_in": 10}
+    assert troubles([*BEGINNING, away, late, *epoch(10)]) == []
+    (lost,) = troubles([*BEGINNING, away | {"samples": 32}, *epoch(10)])
+    assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
+
+
+def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
+    file = io.StringIO()
+    show = Lines(file)
+    for events in BEGINNING, [*BEGINNING, *epoch(10), *epoch(11)], [*BEGINNING, *epoch(10), *epoch(11), *epoch(12)]:
+        with running(peer_with(tmp_path, events, mini)) as peer:
+            show(peer, "Ctrl+C leaves and saves.")
+            show(peer, "Ctrl+C leaves and saves.")
+    assert file.getvalue().splitlines() == [
+        "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
+        "Joined at epoch 9, found 2 other peers. Computing on cpu.",
+        "Ctrl+C leaves and saves.",
+        "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
+        "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
+        "12/60 · loss 1.43 · 3 peers · yours 31% · 288 samples · 5 min left",
+    ]
+
+
+def test_news_tell_who_is_alone_and_who_accepts_no_connections():
+    listening, joined = news([CONNECTED | {"addresses": []}, JOINED | {"peers": 1, "idle_gpus": ["cuda:1"]}])
+    assert listening == "Connecting out only, accepting no connections."
+    assert "no other peer is there yet" in joined
+    assert "cuda:1 is idle" in joined
+
+
+@pytest.mark.parametrize("width", [50, 120])
+def test_the_panel_has_the_same_facts_two_bars_and_what_ctrl_c_does(mini, tmp_path, width):
+    seen(tmp_path, 48, at_epoch=12)
+    with running(peer_with(tmp_path, [*BEGINNING, *epoch(11), *epoch(12)], mini)) as peer:
+        console = Console(width=width, file=io.StringIO(), record=True)
+        console.print(panel(Standing.of(peer), "Ctrl+C leaves and saves."))
+    text = console.export_text()
+    assert all(len(line) <= min(width, 78) for line in text.splitlines())
+    facts = "emoji-mini · ada", "Training with the others", "12/60", "25%", "yours 31%", "192 samples", "bob", "Ctrl+C"
+    assert all(fact in text for fact in facts), text
+    done = Console(width=width, file=io.StringIO(), record=True)
+    done.print(panel(Standing.of(peer)))
+    assert "epoch ━" not in done.export_text()
+
+
+def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini, tmp_path, monkeypatch, capsys):
+    with subprocess.Popen(["sleep", "600"]) as other, running(peer_with(tmp_path, BEGINNING, mini)) as peer:
+        (tmp_path / "supervisor.pid").write_text(str(other.pid))
+
+        def interrupt(_seconds):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(watching.time, "sleep", interrupt)
+        watching.watch(peer)
+        monkeypatch.undo()
+        told = capsys.readouterr().err
+        assert other.poll() is None, "the peer was asked to stop"
+        other.kill()
+    assert "Ctrl+C only stops watching" in told
+    assert "Stopped watching. The peer goes on" in told
+
+
+def test_limits_and_the_command_to_go_on_name_what_was_given():
+    told = limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu"))
+    assert all(part in told for part in ("30 minutes", "50% of the time", "1 processor thread", "on cpu"))
+    settings = PeerSettings(run="owner/run", name="ada", initial_peers=("/ip4/a", "/ip4/b"), client_mode=True)
+    assert Join(peer=settings, folder=Path("here")).as_typed() == [
+        *("dalle-lib", "join", "--run", "owner/run", "--name", "ada", "--initial-peers", "/ip4/a", "/ip4/b"),
+        *("--client-mode", "--folder", "here"),
+    ]
+    assert Join(peer=PeerSettings(run="emoji")).as_typed() == ["dalle-lib", "join", "--run", "emoji"]
+
+
+def test_who_comes_late_to_a_finished_run_is_told_so_and_nothing_is_started(mini, tmp_path, capsys):
+    folder = tmp_path / "emoji-mini" / "ada"
+    ended = [*BEGINNING, *epoch(59), *epoch(60), LEFT | {"epoch": 60}, {"event": "ended", "exit_code": 0}]
+    peer = peer_with(folder, ended, mini)
+    save_progress(folder, mini, epoch=60)
+    (folder / "model.safetensors").touch()
+    events = (folder / "events.jsonl").read_bytes()
+    Join(peer=PeerSettings(run="emoji-mini", name="ada"), folder=tmp_path).run()
+    told = capsys.readouterr().out
+    assert told.startswith("The run is complete at epoch 60; the model is saved.")
+    assert f"--run {folder}" in told
+    assert "Go on:" not in told
+    assert (folder / "events.jsonl").read_bytes() == events
+    assert not peer.is_running
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self._text = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dalle_lib", *command], cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+            start_new_session=True, preexec_fn=_take_terminal, env={**os.environ, "COLUMNS": "90", "TERM": "xterm"},
+        )  # fmt: skip
+        os.close(theirs)
+
+    def text(self) -> str:
+        """Return all that it has shown, without colours."""
+        while select.select([self._ours], [], [], 0.1)[0]:
+            try:
+                self._text += os.read(self._ours, 65536).decode(errors="replace")
+            except OSError:  # it has ended
+                break
+        return re.sub(r"\x1b\[[\d;?]*\w", "", self._text)
+
+    def wait_for(self, text: str, timeout_s: float = 120.0) -> str:
+        deadline = time.monotonic() + timeout_s
+        while text not in (shown := self.text()):
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{shown}"
+        return shown
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def end(self) -> str:
+        """Return all that it has shown when it has ended by itself, which must be without an error."""
+        deadline = time.monotonic() + 2 * LEAVE_TIMEOUT_S
+        while self.process.poll() is None:
+            self.text()
+            assert time.monotonic() < deadline, "it does not end"
+        shown = self.text()
+        os.close(self._ours)
+        assert self.process.returncode == 0, shown
+        return shown
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.peers
+def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(mini, swarm_folder):
+    card = mini.with_changes(
+        name="small",
+        optimizer={**mini.optimizer.model_dump(), "warmup_epochs": 1, "total_epochs": 60},
+        averaging={**mini.averaging.model_dump(), "target_batch_size": 64},
+    )
+    card.save(swarm_folder / "run")
+    join = ("join", "--run", "run", "--name", "ada", "--host", "127.0.0.1", "--batch-size", "8", "--device", "cpu")
+    first = Terminal(swarm_folder, *join)
+    shown = first.wait_for("1/60")
+    for part in ("small, a text-to-image model of 3.6 million parameters; 60 epochs of 64 samples", "peers/small/ada",
+                 "Listening on 127.0.0.1:", "no other peer is there yet", "Ctrl+C leaves and saves."):  # fmt: skip
+        assert part in shown
+    second = Terminal(swarm_folder, *join)
+    second.wait_for("Ctrl+C only stops watching")
+    second.press_ctrl_c()
+    shown = second.end()
+    assert "This peer runs already" in shown
+    assert "Stopped watching" in shown
+    assert first.process.poll() is None
+    first.press_ctrl_c()
+    shown = first.end()
+    assert "Left the run; progress is saved at epoch" in shown
+    assert "Go on:   dalle-lib join --run run --name ada --host 127.0.0.1" in shown
+    assert not processes_of(swarm_folder)
+
+    folder = swarm_folder / "peers" / "small" / "ada"
+    samples = Standing.of(Peer(folder)).totals.samples
+    again = Terminal(swarm_folder, *join, "--max-minutes", "0.05")
+    assert "going on from epoch" in again.wait_for("Limits:")
+    shown = again.end()
+    assert "in 2 starts" in shown
+    assert Standing.of(Peer(folder)).totals.samples > samples
+    assert not is_complete(Peer(folder), card)
