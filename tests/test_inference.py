@@ -162,7 +162,7 @@ def test_a_run_in_a_folder_draws_the_same_and_its_card_is_read_once(card, drawin
     copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
     assert read == [tmp_path / "copy"]
     assert torch.equal(copy(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
-    assert copy.known_words
+    assert copy.captions.known_words
 
 
 def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tmp_path):

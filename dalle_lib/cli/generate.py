@@ -48,7 +48,16 @@ class Generate:
                     drawing.about(number) | {"file": str(file)}
                     for number, file in zip(drawing.best, files, strict=True)
                 ]
-                print(json.dumps({"pictures": about, "seconds": drawing.seconds, "unknown": drawing.unknown_words}))
+                print(
+                    json.dumps(
+                        {
+                            "pictures": about,
+                            "seconds": drawing.seconds,
+                            "unknown": drawing.unknown_words,
+                            "novelty": str(drawing.novelty),
+                        }
+                    )
+                )
             else:
                 print(describe_drawing(drawing, files))
 
@@ -58,6 +67,4 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {sum(drawing.seconds.values()):.1f} s:"]
     scores = [f"{float(drawing.scores[number]):.3f}" for number in drawing.best]
     lines += [f"  {file}  CLIP score {score}" for file, score in zip(files, scores, strict=True)]
-    if drawing.unknown_words:
-        lines.append(f"  the model never saw: {', '.join(drawing.unknown_words)}")
     return "\n".join(lines)

@@ -39,13 +39,12 @@ def best_of(drawing: Drawing) -> HTML:
         f"<figcaption>{float(drawing.scores[number]):.3f}</figcaption></figure>"
         for number, picture in zip(drawing.best, drawing.pictures, strict=True)
     )
-    unknown = (
-        f"<p>The model never saw: {escape(', '.join(drawing.unknown_words))}.</p>" if drawing.unknown_words else ""
-    )
+    told = str(drawing.novelty)
+    new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
     order = drawing.scores.argsort(descending=True)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
-        f"{sum(drawing.seconds.values()):.1f} s</p>{unknown}"
+        f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
         f"<div style='display:flex;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"
         f"{_img(contact_sheet(drawing.candidates[order], side=SIDE // 2))}</details>"

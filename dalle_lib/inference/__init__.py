@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dalle_lib.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from dalle_lib.inference.captions import Novelty, TrainingCaptions
     from dalle_lib.inference.drawing import Drawing, Progress, contact_sheet
     from dalle_lib.inference.fetching import Download
     from dalle_lib.inference.published import PAPER, PaperFiles
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "captions": ("Novelty", "TrainingCaptions"),
         "drawing": ("Drawing", "Progress", "contact_sheet"),
         "fetching": ("Download",),
         "published": ("PAPER", "PaperFiles"),

@@ -9,6 +9,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from dalle_lib.inference.captions import Novelty
 from dalle_lib.inference.settings import Settings
 
 GAP = 4
@@ -41,6 +42,8 @@ class Drawing:
     """All candidates for one prompt, and how well each fits it according to CLIP."""
 
     prompt: str
+    caption: str
+    """The prompt as the model and CLIP read it: as the run's training captions would say it, if these are known."""
     model: str
     """Name of the run that the model is from."""
     settings: Settings
@@ -55,8 +58,13 @@ class Drawing:
     """Numbers of the best candidates, best first; the same picture twice only where there are not enough others."""
     seconds: dict[str, float]
     """Seconds that drawing, decoding and ranking took."""
-    unknown_words: list[str] = field(default_factory=list)
-    """Words of the prompt that no training caption holds; empty where those captions are not at hand."""
+    novelty: Novelty = field(default_factory=Novelty)
+    """What of the prompt is not in the training data; empty where those captions are not at hand."""
+
+    @property
+    def unknown_words(self) -> list[str]:
+        """Words of the prompt that no training caption holds."""
+        return self.novelty.words
 
     @property
     def pictures(self) -> list[Image.Image]:

@@ -1,9 +1,8 @@
 """From a prompt to pictures: draw many candidates, and keep the few that CLIP finds best."""
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
+from dalle_lib.inference.captions import Novelty, TrainingCaptions
 from dalle_lib.inference.drawing import Drawing, Progress
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.published import PAPER, PaperFiles
@@ -20,7 +20,7 @@ from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
-from dalle_lib.streaming import CaptionTokenizer, read_codes
+from dalle_lib.streaming import CaptionTokenizer
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class TextToImage:
         vqgan: VQGAN,
         ranker: CLIPRanker,
         guidance: float = 1.0,
-        known_words: Iterable[str] | None = None,
+        captions: TrainingCaptions | None = None,
     ) -> None:
         """Take the parts of a model: `from_run` finds those of a run, `from_paper` those of the paper.
 
-        `guidance` is used where a call names none. `known_words` are those of the training captions, if at hand.
+        `guidance` is used where a call names none. `captions` are those of the training data, if at hand.
         """
         self.name = name
         self.model = model.eval()
@@ -57,7 +57,7 @@ class TextToImage:
         self.vqgan = vqgan
         self.ranker = ranker
         self.guidance = guidance
-        self.known_words = None if known_words is None else frozenset(known_words)
+        self.captions = captions
 
     @classmethod
     def from_run(cls, run: str | Path = "emoji", device: str | torch.device | None = None) -> "TextToImage":
@@ -104,7 +104,7 @@ class TextToImage:
             CLIPRanker(card.clip_source(), device),
             # Guidance pushes away from what the model draws without a caption: it must have seen pictures without one.
             guidance=GUIDANCE if card.recipe.caption_dropout else 1.0,
-            known_words=_words_of(card),
+            captions=TrainingCaptions.of(card),
         )
 
     def __call__(
@@ -155,9 +155,13 @@ class TextToImage:
             return 128
         return 32 if self.model.config.image_length <= 256 else 4  # larger pictures take minutes each
 
+    def novelty_of(self, prompt: str) -> Novelty:
+        """Return what of `prompt` is not in the training data; nothing if its captions are not at hand."""
+        return Novelty() if self.captions is None else self.captions.novelty_of(prompt)
+
     def unknown_words(self, prompt: str) -> list[str]:
         """Return the words of `prompt` that no training caption holds; none if those captions are not at hand."""
-        return [] if self.known_words is None else [w for w in words_in(prompt) if w not in self.known_words]
+        return self.novelty_of(prompt).words
 
     def preview(self, codes: Int[Tensor, "pictures codes"]) -> UInt8[Tensor, "pictures height width 3"]:
         """Return pictures of which only the first rows of codes are drawn, white where nothing is drawn yet."""
@@ -170,14 +174,15 @@ class TextToImage:
 
     def _draw(self, prompt: str, settings: Settings, candidates: int, best: int, progress) -> Drawing:
         """Return the Drawing of one prompt, with settings that leave nothing open."""
-        if unknown := self.unknown_words(prompt):
-            logger.warning("%s never saw %s: expect nonsense for it.", self.name, ", ".join(map(repr, unknown)))
+        if told := str(novelty := self.novelty_of(prompt)):
+            logger.warning("%s: %s.", prompt, told)
+        caption = prompt if self.captions is None else self.captions.as_written(prompt)
         started = time.perf_counter()
-        codes = self._codes_of(prompt, settings, candidates, progress)
+        codes = self._codes_of(prompt, caption, settings, candidates, progress)
         drawn = time.perf_counter()
         pictures = self.vqgan.decode(codes)
         decoded = time.perf_counter()
-        scores = self.ranker.score(prompt, pictures)
+        scores = self.ranker.score(caption, pictures)
         ranked = time.perf_counter()
         return Drawing(
             prompt=prompt,
@@ -188,16 +193,22 @@ class TextToImage:
             scores=scores,
             best=choose_best(scores, codes, best),
             seconds={"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
-            unknown_words=unknown,
+            caption=caption,
+            novelty=novelty,
         )
 
     def _codes_of(
-        self, prompt: str, settings: Settings, candidates: int, progress: Callable[[Progress], None] | None
+        self,
+        prompt: str,
+        caption: str,
+        settings: Settings,
+        candidates: int,
+        progress: Callable[[Progress], None] | None,
     ) -> Int[Tensor, "candidates codes"]:
         """Return the codes of all candidates, as many drawn side by side as fit into memory."""
         count, finished = self.side_by_side(candidates, settings.guidance), []
         for first in range(0, candidates, count):
-            for codes in self._rows(prompt, settings, first, min(count, candidates - first)):
+            for codes in self._rows(caption, settings, first, min(count, candidates - first)):
                 if progress is not None:
                     progress(Progress(prompt, first, candidates, codes, self.model.config.image_length))
             finished.append(codes)
@@ -208,12 +219,12 @@ class TextToImage:
         """The 16-bit type in which a GPU draws; None on a processor, which draws in float32."""
         return autocast_dtype(self.vqgan.device) if self.vqgan.device.type == "cuda" else None
 
-    def _rows(self, prompt: str, settings: Settings, first: int, count: int) -> Iterator[Int[Tensor, "count codes"]]:
+    def _rows(self, caption: str, settings: Settings, first: int, count: int) -> Iterator[Int[Tensor, "count codes"]]:
         """Yield the codes so far of the `count` candidates from number `first` on, after each row."""
         device = self.vqgan.device
         rows = generate_rows(
             self.model,
-            self.tokenizer([prompt]).to(device),
+            self.tokenizer([caption]).to(device),
             samples=count,
             first_sample=first,
             dtype=self._dtype,
@@ -252,17 +263,3 @@ def downloads(run: str | Path) -> list[Download]:
 def choose_device(device: str | torch.device | None = None) -> torch.device:
     """Return `device` if it is given, else the first GPU that computes, else the processor."""
     return torch.device(device or next(iter(working_gpus()), "cpu"))
-
-
-def words_in(text: str) -> list[str]:
-    """Return the words of a caption in lower case."""
-    return re.findall(r"\w[\w'’-]*", text.lower())
-
-
-def _words_of(card: RunCard) -> set[str] | None:
-    """Return the words of the run's training captions, or None if those are on the Hub: fetching them takes long."""
-    source = Path(card.data_source(card.data.train))
-    if not source.is_dir():
-        return None
-    files = source.glob("*.parquet")
-    return {word for file in files for row in read_codes(file, card.data.format) for word in words_in(row.caption)}
