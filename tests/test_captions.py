@@ -114,6 +114,9 @@ def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(d
     new = draw("penguin on a green background", candidates=1, best=1, seed=3)
     assert new.novelty.phrases == ["green background"]
     assert "no green background in its training data; the nearest captions that it knows: penguin" in caplog.text
+    caplog.clear()
+    assert draw("polar bear on a black background", candidates=1, best=1, seed=3).novelty.is_combination
+    assert caplog.text == "", "unseen combinations are what models are tested on: they are told, without a warning"
 
 
 def test_a_run_without_a_list_of_words_names_unknown_words_alone_and_reads_prompts_as_they_are(card, tmp_path):

@@ -23,7 +23,7 @@ from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
 from dalle_lib.dashboard.summary import NOT_EXAMINED, scores, summarize, summary_text
 from dalle_lib.evaluation import Drawn, Examination
-from dalle_lib.inference import Drawing, Novelty, Settings
+from dalle_lib.inference import Choice, Drawing, Novelty, Settings
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
 from dalle_lib.swarm import Crew, Peer
@@ -100,7 +100,7 @@ def shown(peer, crew) -> dict[str, str]:
         prompt="<b>red</b> apple", caption="red apple", model="emoji", settings=Settings(),
         codes=torch.zeros(3, 4, dtype=torch.long),
         candidates=torch.full((3, 8, 8, 3), 77, dtype=torch.uint8), scores=torch.tensor([0.1, 0.3, 0.2]),
-        best=[1, 2], seconds={"draw": 1.0}, novelty=Novelty(words=["<i>"]),
+        choices=[Choice(1, 2), Choice(2, 1)], noise=0.0, seconds={"draw": 1.0}, novelty=Novelty(words=["<i>"]),
     )  # fmt: skip
     return {
         "panel": panel_html(peer),

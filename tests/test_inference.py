@@ -1,16 +1,22 @@
 """Drawing with the finished embedded model: through CLIP to files, from Python, the terminal and a notebook."""
 
+import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from dalle_lib.cli import main
+from dalle_lib.cli.generate import one_or_many
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import Progress, Settings, TextToImage, choose_best, downloads
+from dalle_lib.inference import Progress, Settings, TextToImage, downloads
+from dalle_lib.inference.choosing import different
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
@@ -54,20 +60,34 @@ def test_it_draws_what_its_training_captions_say(draw, card, rows):
     assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 9, list(zip(captions, found, strict=True))
 
 
-def test_the_best_are_those_that_clip_scores_highest(drawing):
+def test_the_best_are_those_that_clip_scores_highest_beyond_its_noise(drawing):
     assert drawing.candidates.shape == (20, 64, 64, 3)
     assert len(drawing.candidates.flatten(1).unique(dim=0)) > 4
-    chosen = drawing.scores[drawing.best]
-    assert chosen.tolist() == sorted(chosen.tolist(), reverse=True)
-    assert chosen[0] == drawing.scores.max()
+    assert 0 < drawing.noise < 0.1
+    assert drawing.scores[drawing.best[0]] > drawing.scores.max() - drawing.noise
+    kept = different(drawing.scores, drawing.candidates)
+    assert {choice.number for choice in drawing.choices} <= {choice.number for choice in kept}
+    left_out = [choice.number for choice in kept if choice not in drawing.choices]
+    assert (drawing.scores[drawing.best] > drawing.scores[left_out].max() - drawing.noise).all()
     assert [picture.size for picture in drawing.pictures] == [(64, 64)] * 3
     assert all(seconds > 0 for seconds in drawing.seconds.values())
 
 
-def test_no_picture_is_chosen_twice_while_there_are_others():
-    scores, codes = torch.tensor([0.5, 0.9, 0.9, 0.7]), torch.tensor([[1], [2], [2], [3]])
-    assert choose_best(scores, codes, 3) == [1, 3, 0]
-    assert choose_best(scores, codes, 4) == [1, 3, 0, 2]
+def test_a_picture_that_nearly_all_candidates_are_is_kept_once_and_comes_before_a_stray_one(draw):
+    drawing = draw(PROMPT, candidates=32, best=4, top_k=0, seed=0)
+    assert [choice.count for choice in drawing.choices] == [31, 1]
+    common, stray = drawing.best
+    assert 0 < drawing.scores[stray] - drawing.scores[common] < drawing.noise
+    assert repr(drawing).startswith(f"<Drawing of {PROMPT!r} by emoji, seed 0; 32 candidates, best x31 · 0.8")
+
+
+def test_a_drawing_shows_itself(drawing, draw):
+    assert "\n" not in repr(drawing)
+    shown = Image.open(io.BytesIO(drawing._repr_png_()))
+    assert shown.size == drawing.grid().size == (3 * 128 + 2 * 4, 128 + 18)
+    corner = drawing.grid(side=64).crop((2 * 68, 0, 2 * 68 + 64, 64))
+    assert corner.tobytes() == drawing.pictures[2].tobytes()
+    assert "no zeppelin in its training data" in repr(draw("zeppelin", candidates=1, best=1, seed=0))
 
 
 def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, monkeypatch):
@@ -113,7 +133,12 @@ def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
     assert about["seed"] == "1"
     assert about["candidate"] == f"{drawing.best[0] + 1} of 20"
     assert float(about["guidance"]) == drawing.settings.guidance
-    assert len({*files}) == 3
+    assert [file.name for file in files] == [f"penguin-on-a-yellow-background-1-{end}.png" for end in (1, 2, 3, "all")]
+    with Image.open(files[-1]) as sheet:
+        assert sheet.size == (8 * 132, 3 * 132)
+        fourth_of_second_row = sheet.crop((3 * 132, 132, 3 * 132 + 128, 132 + 128)).resize((64, 64))
+        drawn = torch.from_numpy(np.array(fourth_of_second_row)).float() - drawing.candidates[11]
+    assert drawn.abs().mean() < 8
 
 
 def test_words_that_the_model_never_saw_are_named(draw, caplog):
@@ -187,11 +212,51 @@ def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
     command += ["--seed", "5", "--top-k", "8", "--guidance", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    pictures = json.loads(done.stdout)["pictures"]
+    assert done.stderr == "", "no progress bar, no warning"
+    (told,) = json.loads(done.stdout)
     expected = draw("green frog", candidates=4, best=2, seed=5, top_k=8, guidance=1.0)
-    assert [p["candidate"] for p in pictures] == [f"{number + 1} of 4" for number in expected.best]
-    with Image.open(pictures[0]["file"]) as picture:
+    assert [p["candidate"] for p in told["pictures"]] == [f"{number + 1} of 4" for number in expected.best]
+    assert [p["count"] for p in told["pictures"]] == [choice.count for choice in expected.choices]
+    with Image.open(told["pictures"][0]["file"]) as picture:
         assert picture.tobytes() == expected.pictures[0].tobytes()
+    assert Path(told["sheet"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["frog", "--best", "5", "--candidates", "4"], "expected 1 <= best <= candidates"),
+        (["frog", "--temperature", "0"], "finite temperature > 0"),
+        (["frog", "--seed", "-1"], "expected seed >= 0"),
+        ([" "], "expected prompts of at least one word"),
+        ([], "expected prompts of at least one word"),
+    ],
+)
+def test_settings_are_checked_before_the_model_loads(options, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", *options])
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert message in str(ended.value)
+    assert "\n" not in str(ended.value)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys):
+    words = ["penguin", "on", "yellow"]
+    assert one_or_many(["red apple", "frog"]) == ["red apple", "frog"]
+    assert one_or_many(["frog"]) == ["frog"]
+    for answer, meant in ("", ["penguin on yellow"]), ("y", ["penguin on yellow"]), ("No", words):
+        monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+        assert one_or_many(words) == meant
+        assert capsys.readouterr() == ("", 'Is "penguin on yellow" one prompt? [Y/n] ')
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert one_or_many(words) == words
+    assert capsys.readouterr().err == '3 prompts of one word each; if one was meant, quote it: "penguin on yellow"\n'
 
 
 def test_the_terminal_explains_a_mistake(tmp_path):

@@ -33,11 +33,11 @@ def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
 
 
 def best_of(drawing: Drawing) -> HTML:
-    """Return the best pictures with their CLIP scores; a click unfolds all candidates."""
+    """Return the best pictures, each with the number of candidates like it and its CLIP score; a click unfolds all."""
     best = "".join(
         f"<figure style='margin:0'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
-        f"<figcaption>{float(drawing.scores[number]):.3f}</figcaption></figure>"
-        for number, picture in zip(drawing.best, drawing.pictures, strict=True)
+        f"<figcaption>{label}</figcaption></figure>"
+        for picture, label in zip(drawing.pictures, drawing.labels, strict=True)
     )
     told = str(drawing.novelty)
     new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
@@ -45,7 +45,7 @@ def best_of(drawing: Drawing) -> HTML:
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
         f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
-        f"<div style='display:flex;gap:12px'>{best}</div>"
+        f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"
         f"{_img(contact_sheet(drawing.candidates[order], side=SIDE // 2))}</details>"
     )

@@ -7,15 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.inference.captions import Novelty, TrainingCaptions
+from dalle_lib.inference.choosing import choose_best, different
 from dalle_lib.inference.drawing import Drawing, Progress
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.published import PAPER, PaperFiles
-from dalle_lib.inference.settings import Settings
+from dalle_lib.inference.settings import Settings, check_counts, check_prompts
 from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.rerank import CLIPRanker
@@ -29,6 +30,8 @@ CACHE_SHARE = 0.75
 """Part of the free memory that unfinished pictures may fill with keys and values: on 16 GB, 128 of the paper's."""
 GUIDANCE = 1.5
 """Guidance that suits models which trained without some of their captions."""
+MAX_COMPARED = 8
+"""Different pictures by which CLIP's noise is measured; each takes four more scores."""
 
 
 class TextToImage:
@@ -120,18 +123,19 @@ class TextToImage:
         seed: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Drawing | list[Drawing]:
-        """Return the Drawing of a prompt, or one for each of a list: `candidates` pictures, of which CLIP keeps `best`.
+        """Return the Drawing of a prompt, or one for each of a list: `candidates` pictures, the `best` of them by CLIP.
+
+        Only different pictures are kept, so they may be fewer than `best`; see `choose_best`.
 
         `Settings` says what `top_k` to `seed` mean. `progress` is called after each row of codes. Raises ValueError for
         an empty prompt or a setting out of its range, and FloatingPointError if the model's weights are broken, so that
         its logits are not finite.
         """
-        if not 1 <= best <= candidates:
-            raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
         each = [prompts] if isinstance(prompts, str) else prompts
-        if empty := [prompt for prompt in each if not prompt.strip()]:
-            raise ValueError(f"expected prompts of at least one word, but got {empty[0]!r}.")
+        check_counts(candidates, best)
+        check_prompts(each)
         asked = Settings(top_k=top_k, top_p=top_p, temperature=temperature, guidance=guidance, seed=seed)
+        asked.check()
         chosen = asked.completed(self.guidance)
         drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
         return drawings[0] if isinstance(prompts, str) else drawings
@@ -174,8 +178,9 @@ class TextToImage:
 
     def _draw(self, prompt: str, settings: Settings, candidates: int, best: int, progress) -> Drawing:
         """Return the Drawing of one prompt, with settings that leave nothing open."""
-        if told := str(novelty := self.novelty_of(prompt)):
-            logger.warning("%s: %s.", prompt, told)
+        novelty = self.novelty_of(prompt)
+        if novelty.words or novelty.phrases:
+            logger.warning("%s: %s.", prompt, novelty)
         caption = prompt if self.captions is None else self.captions.as_written(prompt)
         started = time.perf_counter()
         codes = self._codes_of(prompt, caption, settings, candidates, progress)
@@ -183,6 +188,8 @@ class TextToImage:
         pictures = self.vqgan.decode(codes)
         decoded = time.perf_counter()
         scores = self.ranker.score(caption, pictures)
+        compared = [choice.number for choice in different(scores, pictures)[:MAX_COMPARED]]
+        noise = self.ranker.noise(caption, pictures[compared]) if len(compared) > 1 else 0.0
         ranked = time.perf_counter()
         return Drawing(
             prompt=prompt,
@@ -191,7 +198,8 @@ class TextToImage:
             candidates=pictures,
             codes=codes,
             scores=scores,
-            best=choose_best(scores, codes, best),
+            choices=choose_best(scores, pictures, best, noise),
+            noise=noise,
             seconds={"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
             caption=caption,
             novelty=novelty,
@@ -236,19 +244,6 @@ class TextToImage:
             if codes is None:
                 return
             yield codes[0].cpu()
-
-
-def choose_best(scores: Float[Tensor, "candidates"], codes: Int[Tensor, "candidates codes"], count: int) -> list[int]:
-    """Return the numbers of the `count` candidates with the best scores, best first.
-
-    A picture whose codes equal those of a better one comes after all others.
-    """
-    first, repeated, known = [], [], set()
-    for number in scores.argsort(descending=True, stable=True).tolist():
-        picture = tuple(codes[number].tolist())
-        (repeated if picture in known else first).append(number)
-        known.add(picture)
-    return (first + repeated)[:count]
 
 
 def downloads(run: str | Path) -> list[Download]:
