@@ -15,8 +15,9 @@ from dalle_lib.cli import main
 from dalle_lib.cli.generate import one_or_many
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import Progress, Settings, TextToImage, downloads
+from dalle_lib.inference import PRESETS, Progress, Settings, TextToImage, downloads
 from dalle_lib.inference.choosing import different
+from dalle_lib.inference.settings import how_many
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
@@ -124,6 +125,20 @@ def test_settings_left_open_are_those_of_the_run_and_others_stay():
     assert Settings(guidance=0.0, seed=0).completed(1.5) == Settings(guidance=0.0, seed=0)
 
 
+def test_presets_draw_as_the_paper_did(draw):
+    by_k, by_p = (draw("frog", candidates=2, best=1, seed=7, preset=name) for name in ("paper-top-k", "paper-top-p"))
+    assert (by_k.settings.top_k, by_k.settings.top_p) == (256, 1.0)
+    assert (by_p.settings.top_k, by_p.settings.top_p) == (0, 0.75)
+    assert torch.equal(by_p.codes, draw("frog", candidates=2, best=1, seed=7, top_k=0, top_p=0.75).codes)
+    assert [how_many(None, name) for name in (None, *PRESETS)] == [32, 128, 128]
+    assert how_many(5, "paper-top-p") == 5
+    assert Settings(top_k=256).with_preset("paper-top-p") == Settings(top_k=0, top_p=0.75)
+    with pytest.raises(ValueError, match=r"paper-top-p means top_k=0, but got top_k=8 too"):
+        draw("frog", preset="paper-top-p", top_k=8)
+    with pytest.raises(ValueError, match=r"expected a preset among paper-top-k, paper-top-p, but got 'paper'"):
+        draw("frog", preset="paper")
+
+
 def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
     files = drawing.save(tmp_path)
     with Image.open(files[0]) as picture:
@@ -228,6 +243,8 @@ def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
         (["frog", "--best", "5", "--candidates", "4"], "expected 1 <= best <= candidates"),
         (["frog", "--temperature", "0"], "finite temperature > 0"),
         (["frog", "--seed", "-1"], "expected seed >= 0"),
+        (["frog", "--preset", "paper-top-p", "--top-p", "0.5"], "preset paper-top-p means top_p=0.75"),
+        (["frog", "--preset", "paper-top-k", "--best", "129"], "candidates=128"),
         ([" "], "expected prompts of at least one word"),
         ([], "expected prompts of at least one word"),
     ],

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from dalle_lib.inference.settings import Settings, check_counts, check_prompts
+from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 
 if TYPE_CHECKING:
     from dalle_lib.inference import Drawing
@@ -23,8 +23,10 @@ class Generate:
     """What to draw, each prompt in quotes."""
     model: Annotated[str, tyro.conf.arg(name="run")] = "emoji"
     """An embedded run, a folder, owner/name on the Hub, or paper-2021."""
-    candidates: int = 32
-    """How many pictures to draw of each prompt."""
+    preset: Literal["paper-top-k", "paper-top-p"] | None = None
+    """Draw as the paper did: each code among the 256 likeliest, or among those that together reach 0.75."""
+    candidates: int | None = None
+    """How many pictures to draw of each prompt; None takes 32, or the preset's 128."""
     best: int = 4
     """How many different ones of them to keep, by CLIP; fewer if most candidates are the same picture."""
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
@@ -39,12 +41,13 @@ class Generate:
         """Draw all prompts, and print where their best pictures are."""
         prompts = one_or_many(self.prompts)
         check_prompts(prompts)
-        check_counts(self.candidates, self.best)
-        self.settings.check()
+        settings, candidates = self.settings.with_preset(self.preset), how_many(self.candidates, self.preset)
+        check_counts(candidates, self.best)
+        settings.check()
         from dalle_lib.inference import TextToImage
 
         draw = TextToImage.from_run(self.model, self.device)
-        drawings = draw(prompts, candidates=self.candidates, best=self.best, **asdict(self.settings))
+        drawings = draw(prompts, candidates=candidates, best=self.best, **asdict(settings))
         files = [drawing.save(self.out) for drawing in drawings]
         if self.json:
             print(json.dumps([as_dict(*drawn) for drawn in zip(drawings, files, strict=True)], indent=1))

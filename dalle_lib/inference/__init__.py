@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dalle_lib.inference.drawing import Drawing, Progress, contact_sheet
     from dalle_lib.inference.fetching import Download
     from dalle_lib.inference.published import PAPER, PaperFiles
-    from dalle_lib.inference.settings import Settings
+    from dalle_lib.inference.settings import PRESETS, Settings
     from dalle_lib.inference.text_to_image import TextToImage, choose_device, downloads
 
 __getattr__, __dir__, __all__ = lazy_names(
@@ -24,7 +24,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "drawing": ("Drawing", "Progress", "contact_sheet"),
         "fetching": ("Download",),
         "published": ("PAPER", "PaperFiles"),
-        "settings": ("Settings",),
+        "settings": ("PRESETS", "Settings"),
         "text_to_image": ("TextToImage", "choose_device", "downloads"),
     },
 )

@@ -16,7 +16,7 @@ from dalle_lib.inference.choosing import choose_best, different
 from dalle_lib.inference.drawing import Drawing, Progress
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.published import PAPER, PaperFiles
-from dalle_lib.inference.settings import Settings, check_counts, check_prompts
+from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.rerank import CLIPRanker
@@ -114,8 +114,9 @@ class TextToImage:
         self,
         prompts: str | list[str],
         *,
-        candidates: int = 32,
+        candidates: int | None = None,
         best: int = 4,
+        preset: str | None = None,
         top_k: int = Settings.top_k,
         top_p: float = Settings.top_p,
         temperature: float = Settings.temperature,
@@ -127,15 +128,18 @@ class TextToImage:
 
         Only different pictures are kept, so they may be fewer than `best`; see `choose_best`.
 
-        `Settings` says what `top_k` to `seed` mean. `progress` is called after each row of codes. Raises ValueError for
-        an empty prompt or a setting out of its range, and FloatingPointError if the model's weights are broken, so that
-        its logits are not finite.
+        `Settings` says what `top_k` to `seed` mean; `preset` is a name of PRESETS, such as "paper-top-p", which sets
+        top_k, top_p and, where none are given, `candidates`. `progress` is called after each row of codes. Raises
+        ValueError for an empty prompt or a setting out of its range, and FloatingPointError if the model's weights are
+        broken, so that its logits are not finite.
         """
         each = [prompts] if isinstance(prompts, str) else prompts
+        asked = Settings(top_k=top_k, top_p=top_p, temperature=temperature, guidance=guidance, seed=seed)
+        asked = asked.with_preset(preset)
+        asked.check()
+        candidates = how_many(candidates, preset)
         check_counts(candidates, best)
         check_prompts(each)
-        asked = Settings(top_k=top_k, top_p=top_p, temperature=temperature, guidance=guidance, seed=seed)
-        asked.check()
         chosen = asked.completed(self.guidance)
         drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
         return drawings[0] if isinstance(prompts, str) else drawings
