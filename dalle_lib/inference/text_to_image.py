@@ -17,7 +17,7 @@ from dalle_lib.inference.drawing import Drawing, Progress
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.published import PAPER, PaperFiles
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
-from dalle_lib.machine import autocast_dtype, free_memory, require_room_in_cache, working_gpus
+from dalle_lib.machine import autocast_dtype, few_threads, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
@@ -141,13 +141,15 @@ class TextToImage:
         check_counts(candidates, best)
         check_prompts(each)
         chosen = asked.completed(self.guidance)
-        drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
+        with few_threads(self.model):
+            drawings = [self._draw(prompt, chosen, candidates, best, progress) for prompt in each]
         return drawings[0] if isinstance(prompts, str) else drawings
 
     def estimate(self, candidates: int) -> float:
         """Return about how many seconds a prompt with this many candidates takes, by drawing one row of their codes."""
         count, started = self.side_by_side(candidates, self.guidance), time.perf_counter()
-        next(self._rows("a", Settings().completed(self.guidance), 0, count))
+        with few_threads(self.model):
+            next(self._rows("a", Settings().completed(self.guidance), 0, count))
         return (time.perf_counter() - started) * self.model.config.grid * -(-candidates // count)
 
     def side_by_side(self, candidates: int, guidance: float = 1.0) -> int:
