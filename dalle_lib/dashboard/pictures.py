@@ -51,6 +51,27 @@ def best_of(drawing: Drawing) -> HTML:
     )
 
 
+def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML:
+    """Return the best picture of a drawing beside the `count` training pictures nearest to its prompt by CLIP.
+
+    Where the training data are not at hand, the page says so.
+    """
+    if draw.rows is None:
+        return HTML(f"<p>The training data of {escape(draw.name)} are not on this machine.</p>")
+    found = draw.nearest_training(drawing.prompt, count)
+    shown = [("drawn", drawing.pictures[0])]
+    shown += [(caption, Image.fromarray(p.numpy())) for caption, p in zip(found.captions, found.pictures, strict=True)]
+    figures = "".join(
+        f"<figure style='margin:0;width:{SIDE}px'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, picture in shown
+    )
+    return HTML(
+        f"<p><b>{escape(drawing.prompt)}</b>, and the training pictures nearest to this prompt:</p>"
+        f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>"
+    )
+
+
 def gallery(drawings: list[Drawing]) -> HTML:
     """Return the best picture of each drawing, with its prompt below."""
     figures = "".join(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dalle_lib.inference.choosing import Choice, choose_best
     from dalle_lib.inference.drawing import Drawing, Progress, contact_sheet
     from dalle_lib.inference.fetching import Download
+    from dalle_lib.inference.nearest import Nearest
     from dalle_lib.inference.published import PAPER, PaperFiles
     from dalle_lib.inference.settings import PRESETS, Settings
     from dalle_lib.inference.text_to_image import TextToImage, choose_device, downloads
@@ -23,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "choosing": ("Choice", "choose_best"),
         "drawing": ("Drawing", "Progress", "contact_sheet"),
         "fetching": ("Download",),
+        "nearest": ("Nearest",),
         "published": ("PAPER", "PaperFiles"),
         "settings": ("PRESETS", "Settings"),
         "text_to_image": ("TextToImage", "choose_device", "downloads"),

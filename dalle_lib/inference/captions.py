@@ -11,7 +11,7 @@ from math import log
 from pathlib import Path
 
 from dalle_lib.run import RunCard
-from dalle_lib.streaming import read_codes
+from dalle_lib.streaming import CodeRow, read_codes
 
 WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
@@ -68,10 +68,9 @@ class TrainingCaptions:
         source = Path(card.data_source(card.data.train))
         if not source.is_dir():
             return None
-        rows = [row for file in sorted(source.glob("*.parquet")) for row in read_codes(file, card.data.format)]
         words = source / WORDS
         listed = json.loads(words.read_text(encoding="utf-8")) if words.is_file() else None
-        return cls([row.caption for row in rows], listed)
+        return cls([row.caption for row in training_rows(card)], listed)
 
     def as_written(self, prompt: str) -> str:
         """Return the prompt as the training captions would say it: their articles, "on a ... background".
@@ -153,6 +152,12 @@ class TrainingCaptions:
     @cached_property
     def _counts(self) -> Counter:
         return Counter(feature for features in self._features for feature in features)
+
+
+def training_rows(card: RunCard) -> list[CodeRow]:
+    """Return the captions and codes of a run's training data, which lie beside its card."""
+    files = sorted(Path(card.data_source(card.data.train)).glob("*.parquet"))
+    return [row for file in files for row in read_codes(file, card.data.format)]
 
 
 def words_in(text: str) -> list[str]:

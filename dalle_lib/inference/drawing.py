@@ -105,12 +105,7 @@ class Drawing:
 
     def grid(self, side: int = 128) -> Image.Image:
         """Return the best pictures beside each other, `side` pixels wide, each above its label."""
-        sheet = Image.new("RGB", (len(self.best) * (side + GAP) - GAP, side + LABEL), "white")
-        draw = ImageDraw.Draw(sheet)
-        for place, (picture, label) in enumerate(zip(self.pictures, self.labels, strict=True)):
-            sheet.paste(picture.resize((side, side), Image.Resampling.LANCZOS), (place * (side + GAP), 0))
-            draw.text((place * (side + GAP) + side // 2, side + 3), label, "black", anchor="ma", font_size=12)
-        return sheet
+        return labelled(self.pictures, self.labels, side)
 
     def sheet(self) -> Image.Image:
         """Return all candidates as one picture, in the order drawn."""
@@ -145,6 +140,16 @@ class Drawing:
             "score": round(float(self.scores[number]), 4),
             **asdict(self.settings),
         }
+
+
+def labelled(pictures: list[Image.Image], labels: list[str], side: int) -> Image.Image:
+    """Return `pictures` beside each other as one, each `side` pixels a side and above its label."""
+    sheet = Image.new("RGB", (len(pictures) * (side + GAP) - GAP, side + LABEL), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        sheet.paste(picture.resize((side, side), Image.Resampling.LANCZOS), (place * (side + GAP), 0))
+        draw.text((place * (side + GAP) + side // 2, side + 3), label, "black", anchor="ma", font_size=12)
+    return sheet
 
 
 def contact_sheet(pictures: UInt8[Tensor, "pictures height width 3"], columns: int = 8, side: int = 128) -> Image.Image:
