@@ -5,6 +5,7 @@ import io
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -221,6 +222,23 @@ def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
         assert html.unescape(nothing.data) == f"<p>{NOT_EXAMINED}</p>"
     newcomer = Peer(tmp_path)
     assert "has not finished a round" in contributions(newcomer, Crew(tmp_path, "emoji-mini", {"you": newcomer})).data
+
+
+def test_the_sheet_of_clips_choice_has_room_for_the_caption_with_most_pictures(shown):
+    pictures = torch.full((6, 8, 8, 3), 77, dtype=torch.uint8)
+    drawings = [
+        Drawing(
+            prompt=f"{count}", caption="x", model="emoji", settings=Settings(),
+            codes=torch.zeros(6, 4, dtype=torch.long),
+            candidates=pictures, scores=torch.zeros(6), choices=[Choice(i, 1) for i in range(count)], noise=0.0,
+            seconds={"draw": 1.0},
+        )
+        for count in (1, 5)
+    ]  # fmt: skip
+    sheet = ranked_grid(drawings, side=50)
+    grey = (np.asarray(sheet) == 77).all(2).any(0)
+    assert grey[-50 - 8 : -8].all(), "the fifth of the best is in the last column"
+    assert ranked_grid(drawings[:1], side=50).width == sheet.width - 58, "four columns give the heading room"
 
 
 def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew):
