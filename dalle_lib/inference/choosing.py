@@ -19,7 +19,7 @@ class Choice:
     """One of the different pictures among the candidates."""
 
     number: int
-    """The candidate that stands for it: the one with the best score."""
+    """The candidate that stands for it: the one that differs least from the others of its kind, so no stray one."""
     count: int
     """Candidates that are this picture."""
 
@@ -49,12 +49,19 @@ def different(
 ) -> list[Choice]:
     """Return the different pictures, those with higher scores first; see SAME_LEVELS."""
     small = F.adaptive_avg_pool2d(pictures.permute(0, 3, 1, 2).float(), SAME_SIDE).flatten(1)
-    groups: dict[int, int] = {}
+    groups: dict[int, list[int]] = {}
     for number in scores.argsort(descending=True, stable=True).tolist():
         known = list(groups)
         distances = (small[known] - small[number]).square().mean(1).sqrt() if known else torch.empty(0)
         if len(distances) and float(distances.min()) < SAME_LEVELS:
-            groups[known[int(distances.argmin())]] += 1
+            groups[known[int(distances.argmin())]].append(number)
         else:
-            groups[number] = 1
-    return [Choice(number, count) for number, count in groups.items()]
+            groups[number] = [number]
+    choices = [Choice(_middle(small, members), len(members)) for members in groups.values()]
+    return sorted(choices, key=lambda choice: float(scores[choice.number]), reverse=True)
+
+
+def _middle(small: Float[Tensor, "candidates pixels"], members: list[int]) -> int:
+    """Return the member that differs least from the others; the first one of several."""
+    distances = torch.cdist(small[members], small[members], compute_mode="donot_use_mm_for_euclid_dist").sum(1)
+    return members[int((distances == distances.min()).nonzero()[0])]
