@@ -31,12 +31,8 @@ CANDIDATES, BEST = 32, 4
 def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
     """Train a private swarm for `minutes`, write its report to the folder `out`, and return the report's figures.
 
-    The last of the three trainers joins after `late_s` seconds. Progress is shown on standard error, as `watch` does;
-    transformers' progress bars are switched off in this process.
+    The last of the three trainers joins after `late_s` seconds. Progress is shown on standard error, as `watch` does.
     """
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
     card = RunCard.load("emoji-mini")
     if from_scratch:
         card = card.with_changes(checkpoint=None)

@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE, generate
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, read_codes
@@ -77,7 +78,8 @@ def draw_and_compare(
 
     `gallery` must hold the captions' own pictures. `guidance` and `seed` are those of `model.generate`.
     """
-    pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
+    with few_threads(model):
+        pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
     return Drawn(captions, pictures, [a == b for a, b in zip(gallery.nearest(pictures), captions, strict=True)])
 
 

@@ -1,13 +1,15 @@
 """The stage `data` of build_emoji.py: tokenizer, codes and cards of both runs; and what all stages know of the runs."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from emoji_pictures import make_pictures, pixels_of
+from emoji_pictures import BACKGROUNDS, HUES, Picture, bare_name, make_pictures, pixels_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from dalle_lib.files import sha256_of
+from dalle_lib.inference.captions import WORDS
 from dalle_lib.model import ModelConfig
 from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card
 from dalle_lib.streaming import CodeRow, CodesFormat, write_codes
@@ -55,7 +57,26 @@ class Data:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_codes(folder / "codes.parquet", rows, codes_format)
                 print(f"{name}/{split}: {len(rows)} pictures")
+            write_words(self.out, name, pictures)
             make_card(self.out, name, codes_format).save(self.out, f"{name}.json")
+
+
+def write_words(out: Path, name: str, pictures: list[Picture]) -> None:
+    """Write beside a run's training data which things, colours and backgrounds their captions name."""
+    seen = [picture for picture in pictures if not picture.held_out and (picture.small or name == LARGE)]
+    captions = [picture.caption for picture in seen]
+    words = {
+        "things": sorted({thing for picture in seen for thing in (picture.name, bare_name(picture.name))}),
+        "colours": [colour for colour in HUES if any(caption.startswith(f"{colour} ") for caption in captions)],
+        "backgrounds": [
+            colour
+            for colour in BACKGROUNDS
+            if any(caption.endswith(f" on a {colour} background") for caption in captions)
+        ],
+        "plain_background": ["white"],
+    }
+    text = json.dumps(words, ensure_ascii=False, indent=1)
+    (out / name / "train" / WORDS).write_text(text + "\n", encoding="utf-8")
 
 
 def make_tokenizer(captions: list[str], vocab: int) -> Tokenizer:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -25,7 +26,7 @@ from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
 from dalle_lib.dashboard.summary import NOT_EXAMINED, scores, summarize, summary_text
 from dalle_lib.evaluation import Drawn, Examination
-from dalle_lib.inference import Drawing, Settings
+from dalle_lib.inference import Choice, Drawing, Novelty, Settings
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
 from dalle_lib.swarm import Crew, Peer, PeerSettings
@@ -101,9 +102,10 @@ def shown(peer, crew) -> dict[str, str]:
         training=Training(), device="cpu", predicted=9, available=99, peak=10, weights=4, losses=[1.0]
     )
     drawing = Drawing(
-        prompt="<b>red</b> apple", model="emoji", settings=Settings(), codes=torch.zeros(3, 4, dtype=torch.long),
+        prompt="<b>red</b> apple", caption="red apple", model="emoji", settings=Settings(),
+        codes=torch.zeros(3, 4, dtype=torch.long),
         candidates=torch.full((3, 8, 8, 3), 77, dtype=torch.uint8), scores=torch.tensor([0.1, 0.3, 0.2]),
-        best=[1, 2], seconds={"draw": 1.0}, unknown_words=["<i>"],
+        choices=[Choice(1, 2), Choice(2, 1)], noise=0.0, seconds={"draw": 1.0}, novelty=Novelty(words=["<i>"]),
     )  # fmt: skip
     return {
         "panel": panel_html(peer),
@@ -224,6 +226,23 @@ def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
         assert html.unescape(nothing.data) == f"<p>{NOT_EXAMINED}</p>"
     newcomer = Peer(tmp_path)
     assert "has not finished a round" in contributions(newcomer, Crew(tmp_path, "emoji-mini", {"you": newcomer})).data
+
+
+def test_the_sheet_of_clips_choice_has_room_for_the_caption_with_most_pictures(shown):
+    pictures = torch.full((6, 8, 8, 3), 77, dtype=torch.uint8)
+    drawings = [
+        Drawing(
+            prompt=f"{count}", caption="x", model="emoji", settings=Settings(),
+            codes=torch.zeros(6, 4, dtype=torch.long),
+            candidates=pictures, scores=torch.zeros(6), choices=[Choice(i, 1) for i in range(count)], noise=0.0,
+            seconds={"draw": 1.0},
+        )
+        for count in (1, 5)
+    ]  # fmt: skip
+    sheet = ranked_grid(drawings, side=50)
+    grey = (np.asarray(sheet) == 77).all(2).any(0)
+    assert grey[-50 - 8 : -8].all(), "the fifth of the best is in the last column"
+    assert ranked_grid(drawings[:1], side=50).width == sheet.width - 58, "four columns give the heading room"
 
 
 def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew):

@@ -1,17 +1,18 @@
 """Drawing with the finished embedded model: through CLIP to files, from Python, the terminal and a notebook."""
 
-import json
-import subprocess
-import sys
+import io
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from dalle_lib.dashboard.pictures import Studio, best_of, gallery
 from dalle_lib.evaluation import Gallery, choose_captions
-from dalle_lib.inference import Progress, Settings, TextToImage, choose_best, downloads
+from dalle_lib.inference import PRESETS, Progress, Settings, TextToImage, downloads
+from dalle_lib.inference.choosing import different
 from dalle_lib.inference.fetching import downloads_of
+from dalle_lib.inference.settings import how_many
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import cache_bytes, generate
 from dalle_lib.run import RunCard
@@ -55,20 +56,34 @@ def test_it_draws_what_its_training_captions_say(draw, card, rows):
     assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 9, list(zip(captions, found, strict=True))
 
 
-def test_the_best_are_those_that_clip_scores_highest(drawing):
+def test_the_best_are_those_that_clip_scores_highest_beyond_its_noise(drawing):
     assert drawing.candidates.shape == (20, 64, 64, 3)
     assert len(drawing.candidates.flatten(1).unique(dim=0)) > 4
-    chosen = drawing.scores[drawing.best]
-    assert chosen.tolist() == sorted(chosen.tolist(), reverse=True)
-    assert chosen[0] == drawing.scores.max()
+    assert 0 < drawing.noise < 0.1
+    assert drawing.scores[drawing.best[0]] > drawing.scores.max() - drawing.noise
+    kept = different(drawing.scores, drawing.candidates)
+    assert {choice.number for choice in drawing.choices} <= {choice.number for choice in kept}
+    left_out = [choice.number for choice in kept if choice not in drawing.choices]
+    assert (drawing.scores[drawing.best] > drawing.scores[left_out].max() - drawing.noise).all()
     assert [picture.size for picture in drawing.pictures] == [(64, 64)] * 3
     assert all(seconds > 0 for seconds in drawing.seconds.values())
 
 
-def test_no_picture_is_chosen_twice_while_there_are_others():
-    scores, codes = torch.tensor([0.5, 0.9, 0.9, 0.7]), torch.tensor([[1], [2], [2], [3]])
-    assert choose_best(scores, codes, 3) == [1, 3, 0]
-    assert choose_best(scores, codes, 4) == [1, 3, 0, 2]
+def test_a_picture_that_nearly_all_candidates_are_is_kept_once_and_comes_before_a_stray_one(draw):
+    drawing = draw(PROMPT, candidates=32, best=4, top_k=0, seed=0)
+    assert [choice.count for choice in drawing.choices] == [31, 1]
+    common, stray = drawing.best
+    assert 0 < drawing.scores[stray] - drawing.scores[common] < drawing.noise
+    assert repr(drawing).startswith(f"<Drawing of {PROMPT!r} by emoji, seed 0; 32 candidates, best x31 · 0.8")
+
+
+def test_a_drawing_shows_itself(drawing, draw):
+    assert "\n" not in repr(drawing)
+    shown = Image.open(io.BytesIO(drawing._repr_png_()))
+    assert shown.size == drawing.grid().size == (3 * 128 + 2 * 4, 128 + 18)
+    corner = drawing.grid(side=64).crop((2 * 68, 0, 2 * 68 + 64, 64))
+    assert corner.tobytes() == drawing.pictures[2].tobytes()
+    assert "no zeppelin in its training data" in repr(draw("zeppelin", candidates=1, best=1, seed=0))
 
 
 def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, monkeypatch):
@@ -105,6 +120,36 @@ def test_settings_left_open_are_those_of_the_run_and_others_stay():
     assert Settings(guidance=0.0, seed=0).completed(1.5) == Settings(guidance=0.0, seed=0)
 
 
+def test_presets_draw_as_the_paper_did(draw):
+    by_k, by_p = (draw("frog", candidates=2, best=1, seed=7, preset=name) for name in ("paper-top-k", "paper-top-p"))
+    assert (by_k.settings.top_k, by_k.settings.top_p) == (256, 1.0)
+    assert (by_p.settings.top_k, by_p.settings.top_p) == (0, 0.75)
+    assert torch.equal(by_p.codes, draw("frog", candidates=2, best=1, seed=7, top_k=0, top_p=0.75).codes)
+    assert [how_many(None, name) for name in (None, *PRESETS)] == [32, 128, 128]
+    assert how_many(5, "paper-top-p") == 5
+    assert Settings(top_k=256).with_preset("paper-top-p") == Settings(top_k=0, top_p=0.75)
+    with pytest.raises(ValueError, match=r"paper-top-p means top_k=0, but got top_k=8 too"):
+        draw("frog", preset="paper-top-p", top_k=8)
+    with pytest.raises(ValueError, match=r"expected a preset among paper-top-k, paper-top-p, but got 'paper'"):
+        draw("frog", preset="paper")
+
+
+def test_a_small_model_draws_on_one_thread_and_gives_the_others_back(draw, monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        draw("frog", candidates=1, best=1, seed=0, progress=lambda _: seen.append(torch.get_num_threads()))
+        with pytest.raises(ZeroDivisionError):
+            draw("frog", candidates=1, best=1, seed=0, progress=lambda _: 1 / 0)
+        assert torch.get_num_threads() == 3
+        assert set(seen) == {1}
+        monkeypatch.setattr("dalle_lib.machine.SMALL_PARAMETERS", 1)  # as if this were a large model
+        draw("frog", candidates=1, best=1, seed=0, progress=lambda _: seen.append(torch.get_num_threads()))
+        assert set(seen) == {1, 3}
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
     files = drawing.save(tmp_path)
     with Image.open(files[0]) as picture:
@@ -114,7 +159,12 @@ def test_pngs_carry_what_is_needed_to_draw_them_again(drawing, tmp_path):
     assert about["seed"] == "1"
     assert about["candidate"] == f"{drawing.best[0] + 1} of 20"
     assert float(about["guidance"]) == drawing.settings.guidance
-    assert len({*files}) == 3
+    assert [file.name for file in files] == [f"penguin-on-a-yellow-background-1-{end}.png" for end in (1, 2, 3, "all")]
+    with Image.open(files[-1]) as sheet:
+        assert sheet.size == (8 * 132, 3 * 132)
+        fourth_of_second_row = sheet.crop((3 * 132, 132, 3 * 132 + 128, 132 + 128)).resize((64, 64))
+        drawn = torch.from_numpy(np.array(fourth_of_second_row)).float() - drawing.candidates[11]
+    assert drawn.abs().mean() < 8
 
 
 def test_words_that_the_model_never_saw_are_named(draw, caplog):
@@ -163,7 +213,7 @@ def test_a_run_in_a_folder_draws_the_same_and_its_card_is_read_once(card, drawin
     copy = TextToImage.from_run(card.save(tmp_path / "copy"), device="cpu")
     assert read == [tmp_path / "copy"]
     assert torch.equal(copy(PROMPT, candidates=6, best=1, seed=1, **BOLD).codes, drawing.codes[:6])
-    assert copy.known_words
+    assert copy.captions.known_words
 
 
 def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tmp_path):
@@ -192,26 +242,6 @@ def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):
     folder = card.with_changes(checkpoint=None).save(tmp_path / "new")
     with pytest.raises(ValueError, match="no checkpoint"):
         TextToImage.from_run(folder)
-
-
-def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
-    command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--candidates", "4", "--best", "2"]
-    command += ["--seed", "5", "--top-k", "8", "--guidance", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    pictures = json.loads(done.stdout)["pictures"]
-    expected = draw("green frog", candidates=4, best=2, seed=5, top_k=8, guidance=1.0)
-    assert [p["candidate"] for p in pictures] == [f"{number + 1} of 4" for number in expected.best]
-    with Image.open(pictures[0]["file"]) as picture:
-        assert picture.tobytes() == expected.pictures[0].tobytes()
-
-
-def test_the_terminal_explains_a_mistake(tmp_path):
-    command = [sys.executable, "-m", "dalle_lib", "generate", "frog", "--run", str(tmp_path / "nowhere")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
-    assert "expected an embedded run (emoji, emoji-mini)" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_the_knobs_draw_what_they_say(draw):

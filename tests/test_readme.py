@@ -36,9 +36,10 @@ def test_the_first_forty_lines_show_what_it_draws_how_to_train_draw_and_join_and
 def test_the_lines_that_draw(tmp_path):
     told = run_in(tmp_path, snippet("TextToImage"))
     files = sorted((tmp_path / "pictures").glob("*.png"))
-    assert len(files) == 4
+    assert files[-1].stem.endswith("-all")
+    assert 1 <= len(files[:-1]) <= 4
     assert all(file.name in told for file in files)
-    for file in files:
+    for file in files[:-1]:
         with Image.open(file) as picture:
             assert picture.size == (64, 64)
 

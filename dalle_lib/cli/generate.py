@@ -1,13 +1,15 @@
 """`dalle-lib generate`."""
 
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from dalle_lib.inference.settings import Settings
+from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 
 if TYPE_CHECKING:
     from dalle_lib.inference import Drawing, TextToImage
@@ -21,34 +23,68 @@ class Generate:
     """What to draw, each prompt in quotes."""
     model: Annotated[str, tyro.conf.arg(name="run")] = "emoji"
     """An embedded run, a folder, owner/name on the Hub, or paper-2021; or the folder of a peer that you have run."""
-    candidates: int = 32
-    """How many pictures to draw of each prompt."""
+    preset: Literal["paper-top-k", "paper-top-p"] | None = None
+    """Draw as the paper did: each code among the 256 likeliest, or among those that together reach 0.75."""
+    candidates: int | None = None
+    """How many pictures to draw of each prompt; None takes 32, or the preset's 128."""
     best: int = 4
-    """How many of them CLIP keeps."""
+    """How many different ones of them to keep, by CLIP; fewer if most candidates are the same picture."""
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
     device: str | None = None
     """cpu or cuda; None takes a GPU if there is one."""
     out: Path = Path("outputs/pictures")
     """Folder for the pictures."""
     json: bool = False
-    """Print what was drawn as JSON on standard output, one line a prompt."""
+    """Print what was drawn as one JSON list on standard output, an object a prompt."""
 
     def run(self) -> None:
         """Draw all prompts, and print where their best pictures are."""
-        if not self.prompts:
-            raise ValueError('expected a prompt, as in: dalle-lib generate "penguin on a yellow background"')
+        prompts = one_or_many(self.prompts)
+        check_prompts(prompts)
+        settings, candidates = self.settings.with_preset(self.preset), how_many(self.candidates, self.preset)
+        check_counts(candidates, self.best)
+        settings.check()
         draw = drawer(self.model, self.device)
-        drawings = draw(list(self.prompts), candidates=self.candidates, best=self.best, **asdict(self.settings))
-        for drawing in drawings:
-            files = drawing.save(self.out)
-            if self.json:
-                about = [
-                    drawing.about(number) | {"file": str(file)}
-                    for number, file in zip(drawing.best, files, strict=True)
-                ]
-                print(json.dumps({"pictures": about, "seconds": drawing.seconds, "unknown": drawing.unknown_words}))
-            else:
-                print(describe_drawing(drawing, files))
+        drawings = draw(prompts, candidates=candidates, best=self.best, **asdict(settings))
+        files = [drawing.save(self.out) for drawing in drawings]
+        if self.json:
+            print(json.dumps([as_dict(*drawn) for drawn in zip(drawings, files, strict=True)], indent=1))
+        else:
+            print("\n".join(describe_drawing(*drawn) for drawn in zip(drawings, files, strict=True)))
+
+
+def one_or_many(words: Sequence[str]) -> list[str]:
+    """Return the prompts, after asking whether several single words are one prompt that lacks its quotes.
+
+    Where nobody is at the terminal, they are taken as they are, and a line says so.
+    """
+    if len(words) < 2 or any(len(word.split()) > 1 for word in words):
+        return list(words)
+    together = " ".join(words)
+    if not sys.stdin.isatty():
+        print(f'{len(words)} prompts of one word each; if one was meant, quote it: "{together}"', file=sys.stderr)
+        return list(words)
+    print(f'Is "{together}" one prompt? [Y/n] ', end="", file=sys.stderr, flush=True)
+    return list(words) if input().strip().lower().startswith("n") else [together]
+
+
+def as_dict(drawing: "Drawing", files: list[Path]) -> dict:
+    """Return what was drawn of a prompt, for JSON."""
+    *pictures, sheet = files
+    best = [
+        drawing.about(choice.number) | {"count": choice.count, "file": str(file)}
+        for choice, file in zip(drawing.choices, pictures, strict=True)
+    ]
+    return {
+        "prompt": drawing.prompt,
+        "caption": drawing.caption,
+        "pictures": best,
+        "sheet": str(sheet),
+        "noise": drawing.noise,
+        "seconds": drawing.seconds,
+        "unknown": drawing.unknown_words,
+        "novelty": str(drawing.novelty),
+    }
 
 
 def drawer(run: str, device: str | None) -> "TextToImage":
@@ -67,10 +103,12 @@ def drawer(run: str, device: str | None) -> "TextToImage":
 
 
 def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
-    """Return where the best candidates of a prompt are, and how well CLIP thinks they fit it."""
-    lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {sum(drawing.seconds.values()):.1f} s:"]
-    scores = [f"{float(drawing.scores[number]):.3f}" for number in drawing.best]
-    lines += [f"  {file}  CLIP score {score}" for file, score in zip(files, scores, strict=True)]
-    if drawing.unknown_words:
-        lines.append(f"  the model never saw: {', '.join(drawing.unknown_words)}")
+    """Return where the best candidates of a prompt are, how many are alike, and how well CLIP thinks they fit it."""
+    *pictures, sheet = files
+    count, seconds = len(drawing.candidates), sum(drawing.seconds.values())
+    lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
+    lines += [f"  {file}  {label} CLIP score" for file, label in zip(pictures, drawing.labels, strict=True)]
+    lines.append(f"  {sheet}  all {count}")
+    if drawing.novelty.is_combination:  # what is missing altogether has been told before drawing
+        lines.append(f"  {drawing.novelty}")
     return "\n".join(lines)

@@ -47,23 +47,28 @@ def grid(
 
 
 def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HTML:
-    """Return a sheet with a row for each caption: the first sample, then the best of all candidates by CLIP.
+    """Return a sheet with a row for each caption: the first sample, then the best different candidates by CLIP.
 
     Pictures are `side` pixels wide. Where nothing was drawn, a sentence for a notebook says so instead.
     """
     if not drawings:
         return sentence(NOT_EXAMINED)
     cell, label, header = side + GAP, 200, 28
-    best, candidates = len(drawings[0].best), len(drawings[0].candidates)
+    best = max(4, *(len(drawing.best) for drawing in drawings))  # four give the heading room
+    candidates = len(drawings[0].candidates)
     sheet = Image.new("RGB", (label + (1 + best) * cell + INDENT, header + len(drawings) * cell), "white")
     draw = ImageDraw.Draw(sheet)
     draw.text((label, 8), "first sample", fill="#555555")
-    draw.text((label + cell + INDENT, 8), f"CLIP's best {best} of {candidates}", fill="#555555")
+    draw.text((label + cell + INDENT, 8), f"the best of {candidates} by CLIP, and how many are alike", fill="#555555")
     for i, drawing in enumerate(drawings):
         y = header + i * cell
         draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt, 30), fill="black", spacing=1)
-        for k, picture in enumerate([Image.fromarray(drawing.candidates[0].numpy()), *drawing.pictures]):
-            sheet.paste(_resized(picture, side), (label + k * cell + (INDENT if k else 0), y))
+        sheet.paste(_resized(Image.fromarray(drawing.candidates[0].numpy()), side), (label, y))
+        for k, (picture, choice) in enumerate(zip(drawing.pictures, drawing.choices, strict=True), start=1):
+            x = label + k * cell + INDENT
+            sheet.paste(_resized(picture, side), (x, y))
+            place, outline = (x + side - 2, y + side - 2), {"stroke_width": 2, "stroke_fill": "white"}
+            draw.text(place, f"x{choice.count}", fill="black", anchor="rs", **outline)
     return sheet
 
 

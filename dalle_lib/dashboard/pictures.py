@@ -33,22 +33,42 @@ def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
 
 
 def best_of(drawing: Drawing) -> HTML:
-    """Return the best pictures with their CLIP scores; a click unfolds all candidates."""
+    """Return the best pictures, each with the number of candidates like it and its CLIP score; a click unfolds all."""
     best = "".join(
         f"<figure style='margin:0'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
-        f"<figcaption>{float(drawing.scores[number]):.3f}</figcaption></figure>"
-        for number, picture in zip(drawing.best, drawing.pictures, strict=True)
+        f"<figcaption>{label}</figcaption></figure>"
+        for picture, label in zip(drawing.pictures, drawing.labels, strict=True)
     )
-    unknown = (
-        f"<p>The model never saw: {escape(', '.join(drawing.unknown_words))}.</p>" if drawing.unknown_words else ""
-    )
+    told = str(drawing.novelty)
+    new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
     order = drawing.scores.argsort(descending=True)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
-        f"{sum(drawing.seconds.values()):.1f} s</p>{unknown}"
-        f"<div style='display:flex;gap:12px'>{best}</div>"
+        f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
+        f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"
         f"{_img(contact_sheet(drawing.candidates[order], side=SIDE // 2))}</details>"
+    )
+
+
+def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML:
+    """Return the best picture of a drawing beside the `count` training pictures nearest to its prompt by CLIP.
+
+    Where the training data are not at hand, the page says so.
+    """
+    if draw.rows is None:
+        return HTML(f"<p>The training data of {escape(draw.name)} are not on this machine.</p>")
+    found = draw.nearest_training(drawing.prompt, count)
+    shown = [("drawn", drawing.pictures[0])]
+    shown += [(caption, Image.fromarray(p.numpy())) for caption, p in zip(found.captions, found.pictures, strict=True)]
+    figures = "".join(
+        f"<figure style='margin:0;width:{SIDE}px'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, picture in shown
+    )
+    return HTML(
+        f"<p><b>{escape(drawing.prompt)}</b>, and the training pictures nearest to this prompt:</p>"
+        f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>"
     )
 
 

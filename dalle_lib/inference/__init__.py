@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 from dalle_lib.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from dalle_lib.inference.captions import Novelty, TrainingCaptions
+    from dalle_lib.inference.choosing import Choice, choose_best
     from dalle_lib.inference.drawing import Drawing, Progress, contact_sheet
     from dalle_lib.inference.fetching import Download
+    from dalle_lib.inference.nearest import Nearest
     from dalle_lib.inference.published import PAPER, PaperFiles
-    from dalle_lib.inference.settings import Settings
-    from dalle_lib.inference.text_to_image import TextToImage, choose_best, choose_device, downloads
+    from dalle_lib.inference.settings import PRESETS, Settings
+    from dalle_lib.inference.text_to_image import TextToImage, choose_device, downloads
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
+        "captions": ("Novelty", "TrainingCaptions"),
+        "choosing": ("Choice", "choose_best"),
         "drawing": ("Drawing", "Progress", "contact_sheet"),
         "fetching": ("Download",),
+        "nearest": ("Nearest",),
         "published": ("PAPER", "PaperFiles"),
-        "settings": ("Settings",),
-        "text_to_image": ("TextToImage", "choose_best", "choose_device", "downloads"),
+        "settings": ("PRESETS", "Settings"),
+        "text_to_image": ("TextToImage", "choose_device", "downloads"),
     },
 )

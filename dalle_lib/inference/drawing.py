@@ -1,18 +1,23 @@
 """What drawing gives: how far it is while it goes on, and what came out."""
 
+import io
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jaxtyping import Float, Int, UInt8
-from PIL import Image
+from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from dalle_lib.inference.captions import Novelty
+from dalle_lib.inference.choosing import Choice
 from dalle_lib.inference.settings import Settings
 
 GAP = 4
 """Pixels of white to the right of each picture of a contact sheet, and below it."""
+LABEL = 18
+"""Pixels of height for the words below a picture of a grid."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,13 @@ class Progress:
         return finished / self.candidates
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Drawing:
     """All candidates for one prompt, and how well each fits it according to CLIP."""
 
     prompt: str
+    caption: str
+    """The prompt as the model and CLIP read it: as the run's training captions would say it, if these are known."""
     model: str
     """Name of the run that the model is from."""
     settings: Settings
@@ -51,33 +58,77 @@ class Drawing:
     """Their codes, row by row."""
     scores: Float[Tensor, "candidates"]
     """Cosine similarity of each picture and the prompt."""
-    best: list[int]
-    """Numbers of the best candidates, best first; the same picture twice only where there are not enough others."""
+    choices: list[Choice]
+    """The best of the different pictures, best first, and how many candidates are the same; see `choose_best`."""
+    noise: float
+    """Scores that differ by less mean the same; see `CLIPRanker.noise`."""
     seconds: dict[str, float]
     """Seconds that drawing, decoding and ranking took."""
-    unknown_words: list[str] = field(default_factory=list)
-    """Words of the prompt that no training caption holds; empty where those captions are not at hand."""
+    novelty: Novelty = field(default_factory=Novelty)
+    """What of the prompt is not in the training data; empty where those captions are not at hand."""
+
+    @property
+    def unknown_words(self) -> list[str]:
+        """Words of the prompt that no training caption holds."""
+        return self.novelty.words
+
+    @property
+    def best(self) -> list[int]:
+        """Numbers of the best candidates, best first; no two are the same picture, so there may be fewer than asked."""
+        return [choice.number for choice in self.choices]
 
     @property
     def pictures(self) -> list[Image.Image]:
         """The best candidates, best first."""
         return [Image.fromarray(self.candidates[number].numpy()) for number in self.best]
 
+    @property
+    def labels(self) -> list[str]:
+        """Of each of the best, how many candidates are the same picture, and its CLIP score: "x31 · 0.874"."""
+        return [f"x{choice.count} · {float(self.scores[choice.number]):.3f}" for choice in self.choices]
+
+    def __repr__(self) -> str:
+        """Return one line: prompt, run, seed, the best pictures' labels, time, and what of the prompt is new."""
+        parts = [
+            f"{self.prompt!r} by {self.model}, seed {self.settings.seed}",
+            f"{len(self.candidates)} candidates, best {', '.join(self.labels)}",
+            f"{sum(self.seconds.values()):.1f} s",
+            str(self.novelty),
+        ]
+        return f"<Drawing of {'; '.join(filter(None, parts))}>"
+
+    def _repr_png_(self) -> bytes:
+        """Return the grid as notebooks show it."""
+        buffer = io.BytesIO()
+        self.grid().save(buffer, "PNG")
+        return buffer.getvalue()
+
+    def grid(self, side: int = 128) -> Image.Image:
+        """Return the best pictures beside each other, `side` pixels wide, each above its label."""
+        return labelled(self.pictures, self.labels, side)
+
+    def sheet(self) -> Image.Image:
+        """Return all candidates as one picture, in the order drawn."""
+        return contact_sheet(self.candidates, columns=min(8, len(self.candidates)))
+
     def save(self, folder: str | Path) -> list[Path]:
         """Write the best candidates as PNG files that say how to draw them again, and return their paths, best first.
 
-        Files of the same prompt, seed and rank are replaced.
+        A contact sheet of all candidates, whose name ends in "all", is written beside them; its path comes last. Files
+        of the same prompt, seed and rank are replaced.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower()).strip("-")[:60] or "picture"
-        files = []
+        stem, files = f"{stem}-{self.settings.seed}", []
         for rank, (number, picture) in enumerate(zip(self.best, self.pictures, strict=True), start=1):
             about = PngInfo()
             for name, value in self.about(number).items():
                 about.add_itxt(name, str(value))
-            files.append(folder / f"{stem}-{self.settings.seed}-{rank}.png")
+            files.append(folder / f"{stem}-{rank}.png")
             picture.save(files[-1], pnginfo=about)
+        files.append(folder / f"{stem}-all.png")
+        self.sheet().save(files[-1])
         return files
 
     def about(self, number: int) -> dict[str, str | int | float]:
@@ -89,6 +140,16 @@ class Drawing:
             "score": round(float(self.scores[number]), 4),
             **asdict(self.settings),
         }
+
+
+def labelled(pictures: list[Image.Image], labels: list[str], side: int) -> Image.Image:
+    """Return `pictures` beside each other as one, each `side` pixels a side and above its label."""
+    sheet = Image.new("RGB", (len(pictures) * (side + GAP) - GAP, side + LABEL), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        sheet.paste(picture.resize((side, side), Image.Resampling.LANCZOS), (place * (side + GAP), 0))
+        draw.text((place * (side + GAP) + side // 2, side + 3), label, "black", anchor="ma", font_size=12)
+    return sheet
 
 
 def contact_sheet(pictures: UInt8[Tensor, "pictures height width 3"], columns: int = 8, side: int = 128) -> Image.Image:

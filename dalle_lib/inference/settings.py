@@ -1,7 +1,28 @@
 """How candidates are drawn. Imports nothing heavy, because the command line takes its options from here."""
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+CANDIDATES = 32
+"""Pictures that are drawn of a prompt unless a call or a preset says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Settings that belong together, under one name."""
+
+    top_k: int
+    top_p: float
+    candidates: int
+
+
+PRESETS = {
+    "paper-top-k": Preset(top_k=256, top_p=1.0, candidates=128),
+    "paper-top-p": Preset(top_k=0, top_p=0.75, candidates=128),
+}
+"""The two ways in which the paper drew, arXiv:2207.03481: among the 256 likeliest codes, or among the likeliest that
+together reach a probability of 0.75; CLIP chose from 128 candidates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,7 +32,8 @@ class Settings:
     top_k: int = 256
     """Draw each code among this many of the likeliest; 0 allows all. Lower it if pictures fall apart."""
     top_p: float = 1.0
-    """Draw each code among the likeliest that together reach this probability; 0 takes the likeliest alone."""
+    """Draw each code among the likeliest that together reach this probability; 0 takes the likeliest alone. It chooses
+    among those that top_k leaves: for top_p alone, set top_k to 0."""
     temperature: float = 1.0
     """Below 1 for safer pictures, above 1 for bolder ones. Raise it if all candidates look alike."""
     guidance: float | None = None
@@ -20,6 +42,29 @@ class Settings:
     """The same seed and settings give the same pictures on one kind of device. None takes a random one, which the
     Drawing names."""
 
+    def check(self) -> None:
+        """Raise ValueError if a setting is out of its range. Loads torch, but no model."""
+        from dalle_lib.model.sampling import check_filters
+
+        check_filters(self.top_k, self.top_p, self.temperature, 1.0 if self.guidance is None else self.guidance)
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"expected seed >= 0, but got {self.seed}.")
+
+    def with_preset(self, name: str | None) -> "Settings":
+        """Return these settings with those of a preset, or these where `name` is None.
+
+        Raises ValueError if there is no such preset, or one of its settings was set to another value beside it.
+        """
+        if name is None:
+            return self
+        if name not in PRESETS:
+            raise ValueError(f"expected a preset among {', '.join(PRESETS)}, but got {name!r}.")
+        chosen = {field: getattr(PRESETS[name], field) for field in ("top_k", "top_p")}
+        for field, value in chosen.items():
+            if (found := getattr(self, field)) not in (value, getattr(Settings, field)):
+                raise ValueError(f"preset {name} means {field}={value}, but got {field}={found} too: leave out one.")
+        return replace(self, **chosen)
+
     def completed(self, guidance: float) -> "Settings":
         """Return settings that leave nothing open: this `guidance` and a made-up seed where None stood."""
         return replace(
@@ -27,3 +72,23 @@ class Settings:
             guidance=guidance if self.guidance is None else self.guidance,
             seed=secrets.randbelow(2**31) if self.seed is None else self.seed,
         )
+
+
+def how_many(candidates: int | None, preset: str | None) -> int:
+    """Return `candidates`, or where they are None, those of the preset, or CANDIDATES without one."""
+    if candidates is not None:
+        return candidates
+    return CANDIDATES if preset is None else PRESETS[preset].candidates
+
+
+def check_counts(candidates: int, best: int) -> None:
+    """Raise ValueError if of so many candidates so many cannot be kept."""
+    if not 1 <= best <= candidates:
+        raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
+
+
+def check_prompts(prompts: Iterable[str]) -> None:
+    """Raise ValueError if there is no prompt, or one without a word."""
+    prompts = list(prompts)
+    if not prompts or any(not prompt.strip() for prompt in prompts):
+        raise ValueError(f'expected prompts of at least one word, such as "green frog", but got {prompts}.')

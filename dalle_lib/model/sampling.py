@@ -160,11 +160,7 @@ def generate_rows(
     """
     if first_codes is None:
         first_codes = text.new_zeros(len(text), 0)
-    if top_k < 0 or not 0 <= top_p <= 1 or not 0 < temperature < math.inf or not 0 <= guidance < math.inf:
-        raise ValueError(
-            f"expected top_k >= 0, 0 <= top_p <= 1, finite temperature > 0 and guidance >= 0, but got top_k={top_k}, "
-            f"top_p={top_p}, temperature={temperature}, guidance={guidance}. For greedy drawing set top_p=0."
-        )
+    check_filters(top_k, top_p, temperature, guidance)
     if samples < 1 or first_sample < 0 or (seed is not None and seed < 0):
         raise ValueError(
             f"expected samples >= 1, first_sample >= 0 and seed >= 0, but got {samples}, {first_sample} and {seed}."
@@ -180,6 +176,15 @@ def generate_rows(
     uniform = torch.from_numpy(np.stack(chances)).to(text.device).T.repeat(1, len(text))  # [codes, prompts x samples]
     filters = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
     return _rows(model, text, first_codes, samples, uniform, guidance, dtype, filters)
+
+
+def check_filters(top_k: int, top_p: float, temperature: float, guidance: float) -> None:
+    """Raise ValueError if a setting of `generate_rows` by which codes are chosen is out of its range."""
+    if top_k < 0 or not 0 <= top_p <= 1 or not 0 < temperature < math.inf or not 0 <= guidance < math.inf:
+        raise ValueError(
+            f"expected top_k >= 0, 0 <= top_p <= 1, finite temperature > 0 and guidance >= 0, but got top_k={top_k}, "
+            f"top_p={top_p}, temperature={temperature}, guidance={guidance}. For greedy drawing set top_p=0."
+        )
 
 
 def _rows(

@@ -1,0 +1,170 @@
+"""What the training captions of a run hold, what of a prompt they do not, and how they would say it."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import pairwise
+from math import log
+from pathlib import Path
+
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import CodeRow, read_codes
+
+WORDS = "words.json"
+"""File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
+ARTICLES = frozenset({"a", "an", "the"})
+NEAREST = 3
+"""Training captions that are named where a prompt is new."""
+_BACKGROUND = re.compile(r"(?P<subject>.+?) (?:on|with) (?P<colour>[\w-]+)(?P<named> background)?")
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """What of a prompt is not in the training data, as far as their captions tell."""
+
+    words: list[str] = field(default_factory=list)
+    """Words that no training caption holds."""
+    phrases: list[str] = field(default_factory=list)
+    """Things and backgrounds that no training caption names, though it holds each of their words."""
+    is_combination: bool = False
+    """Whether the captions hold all parts of the prompt, but not together."""
+    nearest: list[str] = field(default_factory=list)
+    """Training captions that say nearly the same, nearest first."""
+
+    def __str__(self) -> str:
+        """Return one sentence for whoever asked for the picture; nothing if all is known."""
+        told = []
+        if missing := [*self.words, *self.phrases]:
+            told.append(", ".join(f"no {name}" for name in missing) + " in its training data")
+        elif self.is_combination:
+            told.append("a new combination: its training data hold the parts, but not together")
+        if told and self.nearest:
+            told.append(f"the nearest captions that it knows: {', '.join(self.nearest)}")
+        return "; ".join(told)
+
+
+class TrainingCaptions:
+    """The captions that a run trained on, to hold prompts against them."""
+
+    def __init__(self, captions: list[str], words: dict[str, list[str]] | None = None) -> None:
+        """Take the captions, and the `things`, `colours` and `backgrounds` that they name, where these are known.
+
+        `plain_background` is the colour behind things whose caption names none.
+        """
+        self.captions = captions
+        self.known_words = frozenset(word for caption in captions for word in words_in(caption))
+        self.has_words = words is not None
+        self.things, self.colours, self.backgrounds = (
+            frozenset((words or {}).get(kind, ())) for kind in ("things", "colours", "backgrounds")
+        )
+        self.plain_background = frozenset((words or {}).get("plain_background", ()))
+
+    @classmethod
+    def of(cls, card: RunCard) -> "TrainingCaptions | None":
+        """Return the captions of a run, or None if those are on the Hub: fetching them takes long."""
+        source = Path(card.data_source(card.data.train))
+        if not source.is_dir():
+            return None
+        words = source / WORDS
+        listed = json.loads(words.read_text(encoding="utf-8")) if words.is_file() else None
+        return cls([row.caption for row in training_rows(card)], listed)
+
+    def as_written(self, prompt: str) -> str:
+        """Return the prompt as the training captions would say it: their articles, "on a ... background".
+
+        The embedded model draws 24 of 24 training captions right, but 14 with "a" before them. Without a list of
+        words, nothing is known of how captions are written, and the prompt is returned as it is.
+        """
+        if not self.has_words:
+            return prompt
+        subject, background = self._parts(prompt)
+        return subject if background is None else f"{subject} on a {background} background"
+
+    def novelty_of(self, prompt: str) -> Novelty:
+        """Return what of the prompt is new; without a list of words, only the words that no caption holds."""
+        if not self.has_words:
+            return Novelty([word for word in words_in(prompt) if word not in self.known_words | ARTICLES])
+        subject, background = self._parts(prompt)
+        words = [word for word in words_in(f"{subject} {background or ''}") if word not in self.known_words]
+        phrases = []
+        if not (set(words_in(subject)) - self.known_words or subject in self._subjects or self._is_made_of(subject)):
+            phrases.append(subject)
+        if background in self.known_words - self.backgrounds:
+            phrases.append(f"{background} background")
+        is_known = self.as_written(prompt) in self._known
+        nearest = [] if is_known else self._nearest(prompt)
+        return Novelty(words, phrases, is_combination=not (is_known or words or phrases), nearest=nearest)
+
+    def _parts(self, prompt: str) -> tuple[str, str | None]:
+        """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
+        words = " ".join(prompt.lower().split())
+        bare = " ".join(word for word in words.rstrip(".!").split() if word not in ARTICLES)
+        if bare in self._subjects:  # "face with monocle" has no background
+            return self._subjects[bare], None
+        found = _BACKGROUND.fullmatch(bare)
+        if found and (found["named"] or found["colour"] in self.colours | self.backgrounds | self.plain_background):
+            subject = self._subjects.get(found["subject"], found["subject"])
+            return subject, None if found["colour"] in self.plain_background else found["colour"]
+        return bare, None
+
+    def _is_made_of(self, subject: str) -> bool:
+        """Return whether `subject` is a thing, or one of the colours and a thing."""
+        colour, _, thing = subject.partition(" ")
+        return subject in self.things or (colour in self.colours and thing in self.things)
+
+    def _nearest(self, prompt: str) -> list[str]:
+        """Return the NEAREST captions that share most words and pairs of words with the prompt, rare ones first.
+
+        A word that no caption holds stands for the one that is spelt most like it.
+        """
+        words = [word for word in words_in(prompt) if word not in ARTICLES]
+        spelt = [
+            w if w in self.known_words else next(iter(get_close_matches(w, self.known_words, 1)), w) for w in words
+        ]
+        wanted = set(_features(spelt))
+        weights = {feature: log(len(self.captions) / count) for feature, count in self._counts.items()}
+
+        def likeness(place: int) -> float:
+            features = self._features[place]
+            shared, own = (sum(weights[x] for x in group) for group in (wanted & features, features))
+            return shared / (own + 1) ** 0.5
+
+        order = sorted(range(len(self.captions)), key=likeness, reverse=True)[:NEAREST]
+        return [self.captions[place] for place in order if likeness(place) > 0]
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.captions)
+
+    @cached_property
+    def _subjects(self) -> dict[str, str]:
+        """What each caption shows, without its background: as it is written, by itself without articles."""
+        subjects = {re.sub(r" on an? [\w-]+ background$", "", caption) for caption in self.captions}
+        return {" ".join(word for word in each.split() if word not in ARTICLES): each for each in subjects}
+
+    @cached_property
+    def _features(self) -> list[set]:
+        return [set(_features([w for w in words_in(caption) if w not in ARTICLES])) for caption in self.captions]
+
+    @cached_property
+    def _counts(self) -> Counter:
+        return Counter(feature for features in self._features for feature in features)
+
+
+def training_rows(card: RunCard) -> list[CodeRow]:
+    """Return the captions and codes of a run's training data, which lie beside its card."""
+    files = sorted(Path(card.data_source(card.data.train)).glob("*.parquet"))
+    return [row for file in files for row in read_codes(file, card.data.format)]
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a caption in lower case."""
+    return re.findall(r"\w[\w'’-]*", text.lower())
+
+
+def _features(words: list[str]) -> list[str]:
+    """Return the words, and each pair of neighbours."""
+    return words + [f"{a} {b}" for a, b in pairwise(words)]

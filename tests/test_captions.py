@@ -1,0 +1,141 @@
+"""What a run knows of its training captions: what of a prompt is new, what is nearest, how a caption is written."""
+
+import json
+
+import pytest
+import torch
+
+from dalle_lib.evaluation import Gallery, choose_captions, draw_and_compare
+from dalle_lib.inference import Novelty, TextToImage, TrainingCaptions
+from dalle_lib.inference.captions import WORDS
+from dalle_lib.model import generate
+from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.streaming import read_codes
+
+
+@pytest.fixture(scope="module")
+def card() -> RunCard:
+    return RunCard.load("emoji")
+
+
+@pytest.fixture(scope="module")
+def captions(card) -> TrainingCaptions:
+    return TrainingCaptions.of(card)
+
+
+@pytest.fixture(scope="module")
+def draw() -> TextToImage:
+    return TextToImage.from_run("emoji", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words", "phrases"),
+    [
+        ("red cat on a green background", [], ["green background"]),
+        ("an orange", [], ["orange"]),
+        ("a penguin on the magenta background", ["magenta"], []),
+        ("pink penguin", [], ["pink penguin"]),
+        ("cat and dog", [], ["cat and dog"]),
+        ("zeppelin beneath a frog", ["zeppelin", "beneath"], []),
+    ],
+)
+def test_what_the_training_data_lack_is_named_without_articles(captions, prompt, words, phrases):
+    novelty = captions.novelty_of(prompt)
+    assert (novelty.words, novelty.phrases, novelty.is_combination) == (words, phrases, False)
+    assert str(novelty).startswith(", ".join(f"no {name}" for name in words + phrases) + " in its training data; ")
+    assert 1 <= len(novelty.nearest) <= 3
+    assert set(novelty.nearest) <= set(captions.captions)
+
+
+def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):
+    assert captions.novelty_of("red cat on a green background").nearest[0] == "red cat"
+    assert captions.novelty_of("pengiun").nearest[0] == "penguin"
+    assert str(captions.novelty_of("pengiun")) == (
+        f"no pengiun in its training data; the nearest captions that it knows: "
+        f"{', '.join(captions.novelty_of('pengiun').nearest)}"
+    )
+
+
+@pytest.mark.parametrize("run", EMBEDDED_RUNS)
+def test_training_captions_are_known_and_held_out_ones_are_new_combinations(run):
+    card = RunCard.load(run)
+    captions = TrainingCaptions.of(card)
+    for caption in captions.captions[::7]:
+        assert captions.novelty_of(caption) == Novelty()
+        assert str(captions.novelty_of(caption)) == ""
+        assert captions.as_written(caption) == caption
+    for row in read_codes(f"{card.data_source(card.data.held_out)}/codes.parquet")[::7]:
+        novelty = captions.novelty_of(row.caption)
+        assert (novelty.words, novelty.phrases, novelty.is_combination) == ([], [], True), row.caption
+        assert captions.as_written(row.caption) == row.caption
+
+
+@pytest.mark.parametrize(
+    ("prompt", "caption"),
+    [
+        ("A penguin.", "penguin"),
+        ("the Penguin on the yellow background", "penguin on a yellow background"),
+        ("penguin on yellow", "penguin on a yellow background"),
+        ("a penguin with green background", "penguin on a green background"),
+        ("penguin on a white background", "penguin"),
+        ("face with monocle", "face with monocle"),
+        ("cat with tears of joy on a pink background", "cat with tears of joy on a pink background"),
+    ],
+)
+def test_a_prompt_is_read_as_the_training_captions_would_say_it(captions, prompt, caption):
+    assert captions.as_written(prompt) == caption
+
+
+def test_an_article_no_longer_spoils_pictures(card, captions, draw):
+    rows = read_codes(f"{card.data_source(card.data.train)}/codes.parquet", card.data.format)
+    asked = choose_captions(rows, 16, seed=5)
+    gallery = Gallery(rows, draw.vqgan)
+
+    def right(prompts: list[str]) -> int:
+        pictures = draw.vqgan.decode(
+            generate(draw.model, draw.tokenizer(prompts), guidance=draw.guidance, seed=0)[:, 0]
+        )
+        return sum(a == b for a, b in zip(gallery.nearest(pictures), asked, strict=True))
+
+    plain = draw_and_compare(draw.model, asked, gallery, draw.tokenizer, draw.vqgan)
+    with_articles = [f"the {caption}" for caption in asked]
+    assert right([captions.as_written(prompt) for prompt in with_articles]) == sum(plain.is_exact)
+    assert right(with_articles) < sum(plain.is_exact) - 4
+
+
+def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(draw, caplog):
+    asked, meant = (
+        draw(p, candidates=2, best=1, seed=3) for p in ("a Penguin on yellow", "penguin on a yellow background")
+    )
+    assert asked.caption == meant.caption == meant.prompt
+    assert torch.equal(asked.codes, meant.codes)
+    assert torch.equal(asked.scores, meant.scores)
+    assert caplog.text == ""
+    new = draw("penguin on a green background", candidates=1, best=1, seed=3)
+    assert new.novelty.phrases == ["green background"]
+    assert "no green background in its training data; the nearest captions that it knows: penguin" in caplog.text
+    caplog.clear()
+    assert draw("polar bear on a black background", candidates=1, best=1, seed=3).novelty.is_combination
+    assert caplog.text == "", "unseen combinations are what models are tested on: they are told, without a warning"
+
+
+def test_a_run_without_a_list_of_words_names_unknown_words_alone_and_reads_prompts_as_they_are(card, tmp_path):
+    folder = card.save(tmp_path / "run")
+    assert json.loads((folder / card.data.train / WORDS).read_text())["backgrounds"] == [
+        "yellow",
+        "pink",
+        "black",
+        "blue",
+    ]
+    (folder / card.data.train / WORDS).unlink()
+    stranger = RunCard.load(folder)
+    assert stranger.fingerprint == card.fingerprint
+    captions = TrainingCaptions.of(stranger)
+    assert captions.novelty_of("a zeppelin on a green background") == Novelty(["zeppelin"])
+    assert str(captions.novelty_of("a zeppelin")) == "no zeppelin in its training data"
+    assert captions.as_written("A penguin") == "A penguin"
+
+
+def test_captions_on_the_hub_are_not_fetched(card):
+    elsewhere = card.with_changes(data={**card.data.model_dump(), "train": "hf://datasets/owner/codes"})
+    assert TrainingCaptions.of(elsewhere) is None

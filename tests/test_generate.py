@@ -1,0 +1,81 @@
+"""`dalle-lib generate`: what it draws, what it refuses before the model loads, and what it asks."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dalle_lib.cli import main
+from dalle_lib.cli.generate import one_or_many
+from dalle_lib.inference import TextToImage
+
+
+@pytest.fixture(scope="module")
+def draw() -> TextToImage:
+    return TextToImage.from_run("emoji", device="cpu")
+
+
+def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
+    command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--candidates", "4", "--best", "2"]
+    command += ["--seed", "5", "--top-k", "8", "--guidance", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "no progress bar, no warning"
+    (told,) = json.loads(done.stdout)
+    expected = draw("green frog", candidates=4, best=2, seed=5, top_k=8, guidance=1.0)
+    assert [p["candidate"] for p in told["pictures"]] == [f"{number + 1} of 4" for number in expected.best]
+    assert [p["count"] for p in told["pictures"]] == [choice.count for choice in expected.choices]
+    with Image.open(told["pictures"][0]["file"]) as picture:
+        assert picture.tobytes() == expected.pictures[0].tobytes()
+    assert Path(told["sheet"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["frog", "--best", "5", "--candidates", "4"], "expected 1 <= best <= candidates"),
+        (["frog", "--temperature", "0"], "finite temperature > 0"),
+        (["frog", "--seed", "-1"], "expected seed >= 0"),
+        (["frog", "--preset", "paper-top-p", "--top-p", "0.5"], "preset paper-top-p means top_p=0.75"),
+        (["frog", "--preset", "paper-top-k", "--best", "129"], "candidates=128"),
+        ([" "], "expected prompts of at least one word"),
+        ([], "expected prompts of at least one word"),
+    ],
+)
+def test_settings_are_checked_before_the_model_loads(options, message, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", *options])
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_: pytest.fail("the model was loaded"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert message in str(ended.value)
+    assert "\n" not in str(ended.value)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys):
+    words = ["penguin", "on", "yellow"]
+    assert one_or_many(["red apple", "frog"]) == ["red apple", "frog"]
+    assert one_or_many(["frog"]) == ["frog"]
+    for answer, meant in ("", ["penguin on yellow"]), ("y", ["penguin on yellow"]), ("No", words):
+        monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+        assert one_or_many(words) == meant
+        assert capsys.readouterr() == ("", 'Is "penguin on yellow" one prompt? [Y/n] ')
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert one_or_many(words) == words
+    assert capsys.readouterr().err == '3 prompts of one word each; if one was meant, quote it: "penguin on yellow"\n'
+
+
+def test_the_terminal_explains_a_mistake(tmp_path):
+    command = [sys.executable, "-m", "dalle_lib", "generate", "frog", "--run", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "expected an embedded run (emoji, emoji-mini)" in done.stderr
+    assert "Traceback" not in done.stderr
