@@ -15,7 +15,7 @@ from conftest import processes_of
 from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, save_progress, seen
 from rich.console import Console
 
-from dalle_lib.cli.join import Join, is_complete, limits
+from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines, panel
 from dalle_lib.dashboard.words import news
@@ -87,6 +87,12 @@ def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini,
         other.kill()
     assert "Ctrl+C only stops watching" in told
     assert "Stopped watching. The peer goes on" in told
+
+
+def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(tmp_path):
+    peer = peer_with(tmp_path, [CONNECTED, {"event": "ended", "exit_code": 0}], role="bootstrap")
+    told = ending(peer, Join(peer=PeerSettings(run="emoji-mini", role="bootstrap")))
+    assert told == "This peer has left: newcomers no longer find the others through it."
 
 
 def test_limits_and_the_command_to_go_on_name_what_was_given():
