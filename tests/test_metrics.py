@@ -1,13 +1,15 @@
 """What the hash table accepts of the metrics that peers post."""
 
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 
+import hivemind
 import pytest
 from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
-from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.process.status import PeerStatus
 
 STATUS = PeerStatus(peer_id="12D3", name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
@@ -53,3 +55,25 @@ def test_what_no_peer_posts_is_refused(wrong):
 @pytest.mark.parametrize("missing", POSTED)
 def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
+
+
+def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_a_run_complete():
+    board = MetricsBoard("run")
+    dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    try:
+        board.post(dht, replace(STATUS, epoch=60))
+        wait_until(lambda: board.read(dht))
+        assert not board.said_complete(dht, 60), "it is still there, so newcomers take over its state"
+        board.post(dht, replace(STATUS, epoch=60), is_leaving=True, expires_s=COMPLETE_EXPIRES_S)
+        wait_until(lambda: not board.read(dht))
+        assert board.said_complete(dht, 60)
+        assert not board.said_complete(dht, 61)
+    finally:
+        dht.shutdown()
+
+
+def wait_until(condition, timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)

@@ -1,5 +1,6 @@
 """What a volunteer sees of their peer in a terminal: a line an epoch, one panel, how it begins and ends."""
 
+import contextlib
 import io
 import os
 import pty
@@ -15,11 +16,11 @@ from conftest import processes_of
 from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, save_progress, seen
 from rich.console import Console
 
-from dalle_lib.cli.join import Join, is_complete, limits
+from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines, panel
-from dalle_lib.dashboard.words import news
-from dalle_lib.swarm import Peer, PeerSettings
+from dalle_lib.dashboard.words import COMPLETE, news
+from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
 from dalle_lib.swarm.process.history import troubles
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S
 from dalle_lib.swarm.process.standing import Standing
@@ -55,6 +56,8 @@ def test_news_tell_who_is_alone_and_who_accepts_no_connections():
     assert listening == "Connecting out only, accepting no connections."
     assert "no other peer is there yet" in joined
     assert "cuda:1 is idle" in joined
+    assert "say that this run is complete" in news([JOINED | {"peers": 1, "said_complete": True}])[-1]
+    assert len(news([JOINED | {"peers": 1, "said_complete": False}])) == 1
 
 
 @pytest.mark.parametrize("width", [50, 120])
@@ -87,6 +90,12 @@ def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini,
         other.kill()
     assert "Ctrl+C only stops watching" in told
     assert "Stopped watching. The peer goes on" in told
+
+
+def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(tmp_path):
+    peer = peer_with(tmp_path, [CONNECTED, {"event": "ended", "exit_code": 0}], role="bootstrap")
+    told = ending(peer, Join(peer=PeerSettings(run="emoji-mini", role="bootstrap")))
+    assert told == "This peer has left: newcomers no longer find the others through it."
 
 
 def test_limits_and_the_command_to_go_on_name_what_was_given():
@@ -200,3 +209,22 @@ def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(
     assert "in 2 starts" in shown
     assert Standing.of(Peer(folder)).totals.samples > samples
     assert not is_complete(Peer(folder), card)
+
+
+@pytest.mark.peers
+def test_who_finds_nobody_in_a_finished_run_is_told_that_it_is_complete(mini, swarm_folder):
+    card = mini.with_changes(
+        optimizer={**mini.optimizer.model_dump(), "warmup_epochs": 1, "total_epochs": 2},
+        averaging={**mini.averaging.model_dump(), "target_batch_size": 16},
+    )
+    with contextlib.closing(LocalSwarm.start(card, swarm_folder / "swarm")) as swarm:
+        told = {}
+        for name in "ada", "eve":
+            join = ("join", "--run", swarm.run, "--name", name, "--host", "127.0.0.1", "--batch-size", "8")
+            command = [sys.executable, "-m", "dalle_lib", *join, "--device", "cpu"]
+            done = subprocess.run(command, cwd=swarm_folder, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.splitlines()[3] == "The run is complete at epoch 2; the model is saved."
+            told[name] = done.stderr.splitlines()
+    assert told["ada"][-1].startswith("2/2 · loss ")
+    assert [COMPLETE in lines for lines in told.values()] == [False, True]

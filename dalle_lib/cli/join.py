@@ -117,6 +117,8 @@ def ending(peer: "Peer", command: Join) -> str:
     from dalle_lib.swarm.process.folder import MODEL
     from dalle_lib.swarm.process.standing import Standing
 
+    if command.peer.role == "bootstrap":
+        return "This peer has left: newcomers no longer find the others through it."
     standing = Standing.of(peer)
     lines = [f"{state_in_words(standing)}.", f"Yours:   {totals_in_words(standing)}."]
     if (peer.folder / MODEL).exists():

@@ -2,6 +2,11 @@
 
 from dalle_lib.swarm.process.standing import Standing
 
+COMPLETE = (
+    "Peers that have left say that this run is complete. What you train now is of no use to them: ask the run's "
+    "organiser for the model."
+)
+
 
 def state_in_words(standing: Standing) -> str:
     """Return what a peer does now, or how it ended, as a sentence without its full stop."""
@@ -66,6 +71,8 @@ def news(events: list[dict]) -> list[str]:
             found = f"found {count(others, 'other peer')}" if others > 0 else "no other peer is there yet"
             idle = "".join(f" {gpu} is idle: a peer computes on one GPU." for gpu in event["idle_gpus"])
             lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
+            if event.get("said_complete"):
+                lines.append(COMPLETE)
     return lines
 
 

@@ -14,6 +14,8 @@ from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, cons
 from dalle_lib.swarm.process.status import PeerStatus
 
 EXPIRES_S = 60.0
+COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
+"""Seconds for which the peers that keep the hash table remember who left with the run's last epoch."""
 _KEY = "peers"
 _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 
@@ -47,17 +49,27 @@ class MetricsBoard:
         self.validators = [SchemaValidator(_Schema, prefix=key), signatures]
         """Give these to the hash table; it then refuses records that are unsigned or ill-formed."""
 
-    def post(self, dht: hivemind.DHT, status: PeerStatus, is_leaving: bool = False) -> None:
-        """Publish what this peer tells of itself, without waiting. It expires after EXPIRES_S."""
+    def post(
+        self, dht: hivemind.DHT, status: PeerStatus, is_leaving: bool = False, expires_s: float = EXPIRES_S
+    ) -> None:
+        """Publish what this peer tells of itself, without waiting. It expires after `expires_s` seconds."""
         record = {**asdict(status), "is_leaving": is_leaving, "reported_at": int(time.time())}
-        expiration = get_dht_time() + EXPIRES_S
+        expiration = get_dht_time() + expires_s
         dht.store(self._key, record, expiration_time=expiration, subkey=self._subkey, return_future=True)
 
     def read(self, dht: hivemind.DHT) -> list[PeerStatus]:
         """Return what each peer that is there last told, sorted by name."""
+        records = [record for record in self._records(dht) if not record["is_leaving"]]
+        peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in records]
+        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id))
+
+    def said_complete(self, dht: hivemind.DHT, total_epochs: int) -> bool:
+        """Return whether a peer that has left said that it had the last epoch of the run. Nothing checks that."""
+        return any(record["is_leaving"] and record["epoch"] >= total_epochs for record in self._records(dht))
+
+    def _records(self, dht: hivemind.DHT) -> list[dict]:
+        """Return what each peer last told that has not expired."""
         found = dht.get(self._key, latest=True)
         if found is None or not isinstance(found.value, dict):
             return []
-        records = [entry.value for entry in found.value.values() if not entry.value["is_leaving"]]
-        peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in records]
-        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id))
+        return [entry.value for entry in found.value.values()]

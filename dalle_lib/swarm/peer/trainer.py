@@ -17,7 +17,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import load_state, save_state
 from dalle_lib.swarm.process.events import EventLog
@@ -88,6 +88,7 @@ class Trainer:
         self.samples = 0
         self.last_loss: float | None = None
         self.so_far = EpochSoFar()
+        peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
             epoch=self.epoch,
@@ -95,7 +96,8 @@ class Trainer:
             name=settings.name,
             device=str(self.device),
             idle_gpus=workplace.idle_gpus,
-            peers=self.optimizer.tracker.global_progress.num_peers,
+            peers=peers,
+            said_complete=peers <= 1 and self.epoch < total and board.said_complete(dht, total),
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -199,7 +201,8 @@ class Trainer:
             samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
             loss=self.last_loss,
         )
-        self.board.post(self.dht, status, is_leaving)
+        is_last = is_leaving and self.epoch >= self.card.optimizer.total_epochs
+        self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
 
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves."""
