@@ -5,10 +5,12 @@ import re
 import altair as alt
 import pandas as pd
 
-WIDTH = 420
+WIDTH = 400
 """Pixels that the inside of a chart is wide."""
-SMALLEST = 0.75
-"""How far a chart shrinks on a narrow page: its text of 12 pixels then has 9. On a still narrower one it scrolls."""
+TEXT_SIZE = 14
+"""Pixels of all text in a chart."""
+SMALLEST = 9.1 / TEXT_SIZE
+"""How far a chart shrinks on a narrow page: its text then has 9 pixels. On a still narrower one it scrolls."""
 SERIES = ("#4582dc", "#de7908", "#419e49", "#9f6bd4", "#30a095", "#e64c4b")
 """Colours of a chart's series, in their order. Each has a contrast of 3:1 to white, to #383838 and to #111111."""
 
@@ -64,13 +66,14 @@ def _look(ink: str, background: str) -> dict:
         "background": background,
         "view": {"stroke": None},
         "axis": {
-            "domainColor": ink, "tickColor": ink, "gridColor": ink, "gridOpacity": 0.2, "labelFontSize": 12,
-            "labelLimit": 260, "titleFontSize": 12,
+            "domainColor": ink, "tickColor": ink, "gridColor": ink, "gridOpacity": 0.2, "labelFontSize": TEXT_SIZE,
+            "labelLimit": 260, "titleFontSize": TEXT_SIZE,
         },
-        "header": {"labelFontSize": 12},
-        "legend": {"labelFontSize": 12, "symbolSize": 120},
+        "header": {"labelFontSize": TEXT_SIZE},
+        "legend": {"labelFontSize": TEXT_SIZE, "symbolSize": 120},
         "style": {name: {"fill": ink} for name in ("guide-label", "guide-title", "group-title")},
-        "text": {"color": ink, "fontSize": 12},
+        "text": {"color": ink, "fontSize": TEXT_SIZE},
+        "title": {"fontSize": TEXT_SIZE},
         "mark": {"color": SERIES[0]},
         "range": {"category": list(SERIES)},
     }  # fmt: skip

@@ -143,7 +143,7 @@ def loss_curves(
         low, high = (math.log10(end(row["loss"] for row in rows)) for end in (min, max))
         powers = [10.0**n for n in range(math.floor(low), math.ceil(high) + 1)]
         scale, axis = alt.Scale(type="log", domain=[powers[0], powers[-1]]), alt.Axis(values=powers, format="~g")
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=0)
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=0, columns=2)
     dashes = alt.StrokeDash("training:N", sort=list(curves), legend=None)
     chart = (
         alt.Chart(pd.DataFrame(rows), width=WIDTH, height=220)
