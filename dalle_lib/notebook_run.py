@@ -57,7 +57,12 @@ _FOLDING = """\
 {% endblock %}
 """
 """nbconvert's page, with the code that Jupyter folds away folded below its title."""
-_SCROLLING = "<style>.jp-OutputArea-child .jp-OutputArea-output { display: block; overflow-x: auto; }</style>"
+_SCROLLING = """\
+<style>
+.jp-OutputArea-child { display: block; }
+.jp-OutputArea-child .jp-OutputArea-output { display: block; box-sizing: border-box; margin-left: 0; overflow-x: auto; }
+</style>
+"""
 """On a narrow page what is wider scrolls by itself, in place of being cut off."""
 
 

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -115,20 +116,30 @@ def _what_is_missing() -> str:
     return ""
 
 
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Keep transformers' progress bars away, which a saved page shows as if nothing had been done."""
+    from transformers.utils import logging
+
+    was_shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_shown:
+            logging.enable_progress_bar()
+
+
 def load_gpt2(folder: str | Path, preset: Preset) -> nn.Module:
     """Return the pretrained GPT-2 of `folder`, ready to train: float32, no dropout, on the preset's device.
 
     On a GPU it is checkpointed, as it was when its memory was measured.
     """
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
     no_dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    was_shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **no_dropout).to(preset.device)
-    if was_shown:
-        logging.enable_progress_bar()
+    with _without_progress_bars():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **no_dropout).to(preset.device)
     model.loss_type = "ForCausalLM"  # this is the default, but transformers warns if nobody sets it
     if preset.device == "cuda":
         checkpoint_layers(model)
@@ -212,7 +223,8 @@ def continuations(model: nn.Module, tokenizer, prompts: list[str], seed: int = 0
 
 def save_checkpoint(folder: str | Path, model, optimizer, scaler, stream: TextStream) -> None:
     """Save a training in `folder`: weights, the optimizer's statistics, the loss scale and the place in the text."""
-    model.save_pretrained(folder)
+    with _without_progress_bars():
+        model.save_pretrained(folder)
     torch.save(optimizer.state_dict(), Path(folder) / "optimizer.pt")
     place = {"stream": stream.state_dict(), "scaler": scaler.state_dict()}
     (Path(folder) / "place.json").write_text(json.dumps(place))

@@ -73,7 +73,7 @@ def test_gpt2_large_fits_a_t4_as_the_notebook_trains_it():
     assert not estimate("gpt2-large", Training()).fits(GPUS["T4"].size)
 
 
-def test_a_loaded_training_continues_bit_for_bit(tiny, tokenizer, tmp_path):
+def test_a_loaded_training_continues_bit_for_bit(tiny, tokenizer, tmp_path, capfd):
     def new(folder):
         model = load_gpt2(folder, tiny)
         return model, optimizer_of(EIGHT_BIT, model.parameters(), 1e-3, model)
@@ -96,6 +96,7 @@ def test_a_loaded_training_continues_bit_for_bit(tiny, tokenizer, tmp_path):
     assert fingerprint(*again) == saved != fingerprint(model, optimizer)
     step(*again, there)
     assert fingerprint(*again) == fingerprint(model, optimizer)
+    assert "%|" not in capfd.readouterr().err, "no progress bar is left on a saved page"
 
 
 def test_the_loss_is_the_mean_over_batches_and_training_goes_on_without_dropout(tiny, tokenizer):

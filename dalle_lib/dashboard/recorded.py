@@ -41,9 +41,9 @@ def write_record(file: str | Path, model: str, measurements: Mapping[str, Measur
 def recorded_run(file: Path = RECORD) -> HTML:
     """Return the recorded run as a sentence and a table, or a sentence that says that there is none."""
     if not file.exists():
-        return sentence(
-            "No run of GPT-2 Large on a GPU has been recorded yet: `make tutorial-gpu` in a clone of the kit, on a "
-            "machine with a GPU of 16 GB or more, records one."
+        return HTML(
+            "<p>No run of GPT-2 Large on a GPU has been recorded yet: <code>make tutorial-gpu</code> in a clone of the "
+            "kit, on a machine with a GPU of 16 GB or more, records one.</p>"
         )
     record = json.loads(file.read_text(encoding="utf-8"))
     before, after = record["losses"]

@@ -123,7 +123,7 @@ class MeasuredTraining:
         present += kept
         if self.training.keeps_state:
             present += self.statistics()
-        added, gradients, is_in_step = cpu_peak(self.step, lambda: self.gradient_addresses, self.folder)
+        added, gradients, is_in_step = _cpu_peak_and_gradients(self.step, lambda: self.gradient_addresses, self.folder)
         return {
             "peak": sum(_storages(present).values()) + added,
             "gradients": sum(_storages(kept).values()) + gradients,
@@ -155,15 +155,21 @@ class MeasuredTraining:
         return [v for state in self.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
 
 
-def cpu_peak(
-    work: Callable[[], object], gradient_addresses: Callable[[], Container[int]], folder: Path
-) -> tuple[int, int, bool]:
+def cpu_peak(work: Callable[[], object], folder: Path) -> int:
     """Return the peak of the bytes that the CPU's allocator hands out during `work`, beyond those in use before.
 
-    With it come the bytes of new gradients at the peak, and whether it is after the backward pass.
-
     `work` is done twice and counted the second time: only then has the profiler seen the creation of all tensors that
-    `work` replaces. `gradient_addresses` says where the gradients were. `folder` is for the profiler's record.
+    `work` replaces. `folder` is for the profiler's record.
+    """
+    return _cpu_peak_and_gradients(work, set, folder)[0]
+
+
+def _cpu_peak_and_gradients(
+    work: Callable[[], object], gradient_addresses: Callable[[], Container[int]], folder: Path
+) -> tuple[int, int, bool]:
+    """Return what `cpu_peak` does, the bytes of new gradients at that moment, and if it is after the backward pass.
+
+    `gradient_addresses` says, after `work`, where the gradients were.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
