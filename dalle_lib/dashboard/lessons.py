@@ -25,11 +25,11 @@ def ladder(measurements: Mapping[str, Measurement], config: str | Mapping) -> HT
 
     `config` is the measured model: the name of a preset, or the fields of a Hub config.
     """
-    name, measured = list(measurements.items())[-1]
+    measured = list(measurements.values())[-1]
     predicted = estimate(config, measured.training, "cuda" if measured.device == "cuda" else "cpu")
-    bars = [(f"{name}: predicted", predicted_terms(predicted))]
+    bars = [("predicted", predicted_terms(predicted))]
     if measured.fits:
-        bars.append((f"{name}: measured", measured_terms(measured)))
+        bars.append(("measured", measured_terms(measured)))
     table = ladder_table(measurements).to_html(index=False, border=0)
     return HTML(f"<div style='overflow-x:auto'>{table}</div>" + bars_html(memory_bars(bars)))
 
