@@ -6,7 +6,7 @@ PYTHON ?= python3.11
 PYTEST ?=
 BIN := .venv/bin
 
-.PHONY: help demo test chaos test-images slug setup lint dist bench lab clean
+.PHONY: help demo test chaos test-images tutorial-gpu slug setup lint dist bench lab clean
 .DEFAULT_GOAL := demo
 
 help: ## list the targets
@@ -49,6 +49,9 @@ chaos: setup ## kill, freeze and attack peers of real swarms
 
 test-images: .venv-colab/complete ## install the kit among Colab's packages as a notebook does, and run the notebooks
 	$(BIN)/python -m pytest -m images $(PYTEST)
+
+tutorial-gpu: setup ## run notebook 03 with GPT-2 Large on a GPU of 16 GB or more, and record its figures
+	$(BIN)/python scripts/tutorial_gpu.py
 
 bench: setup ## run the benchmarks that this machine can run (hours), and say which were left out
 	$(BIN)/python benchmarks/run_all.py

@@ -57,10 +57,21 @@ _FOLDING = """\
 {% endblock %}
 """
 """nbconvert's page, with the code that Jupyter folds away folded below its title."""
+_SCROLLING = """\
+<style>
+.jp-OutputArea-child { display: block; }
+.jp-OutputArea-child .jp-OutputArea-output { display: block; box-sizing: border-box; margin-left: 0; overflow-x: auto; }
+</style>
+"""
+"""On a narrow page what is wider scrolls by itself, in place of being cut off."""
 
 
 def to_html(notebook: nbformat.NotebookNode) -> str:
     """Return a notebook as a page that holds its pictures, and loads no script or style from elsewhere."""
-    exporter = HTMLExporter(embed_images=True, mathjax_url="", require_js_url="", jquery_url="", raw_template=_FOLDING)
+    # A widget needs a running notebook; what it shows as HTML beside itself does not.
+    config = Config({"NbConvertBase": {"display_data_priority": ["text/html", "image/png", "text/plain"]}})
+    exporter = HTMLExporter(
+        config=config, embed_images=True, mathjax_url="", require_js_url="", jquery_url="", raw_template=_FOLDING
+    )
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
-    return exporter.from_notebook_node(notebook)[0]
+    return exporter.from_notebook_node(notebook)[0].replace("</head>", f"{_SCROLLING}</head>", 1)

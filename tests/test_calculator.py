@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import nbformat
 import pytest
 
 from dalle_lib.dashboard.bars import bytes_text
@@ -11,6 +12,7 @@ from dalle_lib.dashboard.estimates import advice_html, layer_html, terms_html, v
 from dalle_lib.measurement import read_config
 from dalle_lib.memory import GPUS, Training, estimate, largest_batch
 from dalle_lib.memory.hardware import GPU
+from dalle_lib.notebook_run import to_html
 
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
 MAX_BATCH = 8
@@ -32,6 +34,22 @@ def test_the_knobs_are_set_as_asked_and_the_result_is_shown(calculator):
     assert f"surely fits: at least {MAX_BATCH}." in calculator.verdict.value
     assert all(bytes_text(size) in calculator.bars.value for size in (*needed.gpu.values(), *needed.ram.values()))
     assert calculator.formulas.value == terms_html(needed) + layer_html(needed)
+
+
+def test_a_saved_page_shows_the_calculator_without_the_widget(calculator):
+    calculator.knobs["optimizer"].value, calculator.knobs["checkpointing"].value = "adamw8bit", True
+    snapshot = calculator._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in snapshot
+    shown = snapshot["text/html"]
+    assert calculator.verdict.value in shown
+    assert calculator.bars.value in shown
+    settings = {"batch": "2", "sequence": "64", "optimizer": "adamw8bit", "gradient checkpointing": "on",
+                "dropout": "off", "attention": "most efficient", "GPU": "T4"}  # fmt: skip
+    for name, value in settings.items():
+        assert f"<span>{name}: <b>{value}</b></span>" in shown
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("Calculator()")])
+    notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", data=snapshot)]
+    assert "as it was when this page was saved" in to_html(notebook)
 
 
 def test_each_knob_changes_the_result(calculator, monkeypatch):

@@ -21,7 +21,7 @@ from dalle_lib.dashboard.checklist import checklist
 from dalle_lib.dashboard.contributions import OTHERS, contributions, contributions_chart, largest
 from dalle_lib.dashboard.estimates import layer_html, result_html, terms_html
 from dalle_lib.dashboard.grids import grid, ranked_grid
-from dalle_lib.dashboard.lessons import ladder, loss_curves, packing, quantisation
+from dalle_lib.dashboard.lessons import ladder, loss_curves, map_chart, packing
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
 from dalle_lib.dashboard.summary import NOT_EXAMINED, scores, summarize, summary_text
@@ -115,7 +115,7 @@ def shown(peer, crew) -> dict[str, str]:
         "ladder": ladder({"plain": measured}, SMALL).data,
         "losses": loss_curves(curves).data,
         "packing": packing(torch.tensor([[5, 6, 0, 7, 8], [9, 0, 4, 4, 4]]), end=0).data,
-        "quantisation": quantisation(torch.linspace(-3, 3, 64), block=32).data,
+        "maps": map_chart({"linear": torch.linspace(-1, 1, 9)}, torch.tensor([0.5, 0.01])).data,
         "best": best_of(drawing).data,
         "gallery": gallery([drawing]).data,
         "checklist": checklist(CHECKS).data,
@@ -258,13 +258,27 @@ def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, cre
 
 @pytest.mark.parametrize("ink", ["#000000", "#e3e3e3"])
 def test_a_chart_on_a_page_is_drawn_in_the_colour_of_its_text(peer, ink):
-    svg = to_html(run_chart(epochs_of(peer))).replace("<svg ", f'<svg color="{ink}" ', 1)
+    (svg,) = re.findall("<svg.*</svg>", to_html(run_chart(epochs_of(peer))), re.DOTALL)
+    svg = svg.replace("<svg ", f'<svg color="{ink}" ', 1)
     with Image.open(io.BytesIO(vl_convert.svg_to_png(svg))) as picture:
         pixels = picture.convert("RGBA")
     assert pixels.getpixel((0, 0))[3] == 0
     seen = {colour for _, colour in pixels.getcolors(2**24)}
     assert (*bytes.fromhex(ink[1:]), 255) in seen
     assert (*bytes.fromhex(SERIES[0][1:]), 255) in seen
+
+
+def test_text_of_a_chart_has_nine_pixels_or_more_on_a_narrow_page(peer):
+    for page in (
+        to_html(run_chart(epochs_of(peer))),
+        loss_curves({"a": [1, 2]}).data,
+        show_bars([("a", {"b": 7})]).data,
+    ):
+        least = float(re.search(r"min-width:([\d.]+)px", page)[1])
+        width = float(re.search(r'<svg [^>]*viewBox="0 0 ([\d.]+)', page)[1])
+        sizes = [float(size) for size in re.findall(r'<text [^>]*font-size="([\d.]+)px"', page)]
+        assert min(sizes) * least / width >= 9
+        assert page.startswith('<div style="overflow-x:auto">')
 
 
 def test_files_are_black_on_white(peer):

@@ -9,7 +9,7 @@ from small_configs import DALLE, SMALL
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from dalle_lib.measurement import build_model, measure
+from dalle_lib.measurement import build_model, measure, worker
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.accuracy import POINTS, WORST
 
@@ -32,6 +32,8 @@ def test_the_predicted_peak_is_the_measured_peak(model, training):
     predicted = estimate(config, training, "cpu")
     state = predicted.gpu.get("optimizer state", predicted.ram.get("offloaded state"))
     assert state == pytest.approx(measured.statistics, rel=0.01, abs=5000)
+    assert predicted.gpu.get("gradients", 0) == pytest.approx(measured.gradients, abs=0.02 * measured.peak)
+    assert (predicted.moment == "optimizer step") == measured.peaks_in_optimizer_step
 
 
 @pytest.mark.parametrize("model", SMALL)
@@ -134,6 +136,26 @@ def test_bitsandbytes_is_loaded_without_a_warning():
     code = "from dalle_lib.measurement.workload import load_bitsandbytes; load_bitsandbytes()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_gradients_on_a_gpu_count_from_when_each_is_complete(monkeypatch):
+    """CUDA's statistics are played, as there is no GPU here; the training is real."""
+    job = {"seed": 0, "device": "cpu", "folder": ".", "model": SMALL["gpt2"], "training": {}, "from_file": False}
+    training = worker.MeasuredTraining(job | {"lr": 1e-3, "length": 8})
+    sizes, asked = [p.nbytes for p in training.model.parameters()], []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    for highest_after, expected in ((len(sizes) + 1, sum(sizes)), (3, None)):
+        asked.clear()
+
+        def highest(last=highest_after):
+            asked.append(1)
+            return min(len(asked), last)
+
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", highest)
+        found = training.peak_on_gpu()
+        assert len(asked) == len(sizes) + 1
+        assert found["peaks_in_optimizer_step"] == (expected is not None)
+        assert found["gradients"] == expected if expected else 0 < found["gradients"] < sum(sizes) / 2
 
 
 def test_a_failed_measurement_says_why():

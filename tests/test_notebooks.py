@@ -45,6 +45,8 @@ from pathlib import Path
 from dalle_lib.notebook_run import execute
 execute(Path(sys.argv[1]), Path(sys.argv[2]), Path.cwd(), lambda: None)
 """
+LESSONS = ["quantize", "dequantize", "adam_step", "store", "train_step"]
+"""What a reader of notebook 03 builds: its subject."""
 FOLDED = {"jupyter": {"source_hidden": True}}
 """The metadata of a cell whose code Jupyter folds away."""
 STDERR = 'data-mime-type="application/vnd.jupyter.stderr"'
@@ -79,9 +81,9 @@ def test_it_runs_from_an_empty_folder_with_the_built_package_and_shows_nothing_r
 def test_its_cells_are_few_short_and_stored_without_outputs(notebook):
     cells = code_cells(notebook)
     lengths = [len(cell["source"].splitlines()) for cell in cells]
-    assert 8 <= len(cells) <= 25
+    assert 8 <= len(cells) <= 28  # notebook 03 builds its optimizer in small steps
     assert max(lengths) <= 20
-    assert statistics.median(lengths) <= 6
+    assert statistics.median(lengths) <= 8
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
 
 
@@ -89,7 +91,8 @@ def test_its_cells_are_few_short_and_stored_without_outputs(notebook):
 def test_its_cells_use_the_package_rather_than_define_things(notebook):
     nodes = [node for cell in code_cells(notebook) for node in ast.walk(ast.parse(cell["source"]))]
     assert not any(isinstance(node, ast.ClassDef) for node in nodes)
-    assert sum(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes) <= 1
+    functions = [node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert len(functions) <= 1 or functions == LESSONS
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -117,6 +120,7 @@ def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path, cap
     assert "<b>hello</b>" in html
     assert html.count(STDERR) == 1
     assert re.findall(r"<summary[^>]*>\s*(\w+)\s*</summary>", html) == ["Noise"]
+    assert re.search(r"\.jp-OutputArea-output \{[^}]*overflow-x: auto", html)
     assert ticks
     for attribute in 'src="http', "src='http", 'href="http', "@import":
         assert attribute not in html.replace('href="https://jupyter', ""), attribute

@@ -56,7 +56,7 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
     ]  # fmt: skip
     y = alt.Y("label:N", sort=[label for label, _ in bars], title=None)
     x = alt.X("value:Q", title=name)
-    legend = alt.Legend(orient="bottom", columns=4, title=None, symbolType="square", labelLimit=0)
+    legend = alt.Legend(orient="bottom", columns=3, title=None, symbolType="square", labelLimit=0)
     colours = alt.Scale(domain=domain, range=_colours(domain))
     tooltip = ["label:N", "term:N", alt.Tooltip("size:N", title="bytes"), "formula:N"]
     return alt.layer(
@@ -105,7 +105,7 @@ def _colours(domain: list[str]) -> list[str]:
 
 def _free_place(total: int, limits: Sequence[tuple[str, int]], totals: list[tuple[str, int]]) -> int:
     """Return where the text of a total starts: after its bar, or after a limit whose line would cross it."""
-    needed = 0.14 * max(size for _, size in [*totals, *limits])
+    needed = 0.18 * max(size for _, size in [*totals, *limits])
     for limit in sorted(size for _, size in limits):
         if total <= limit < total + needed:
             total = limit

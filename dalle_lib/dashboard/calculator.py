@@ -6,6 +6,7 @@ from html import escape
 from typing import get_args
 
 import ipywidgets as widgets
+from IPython.display import HTML
 
 from dalle_lib.dashboard.estimates import advice_html, details, layer_html, result_html, terms_html, verdict_sentence
 from dalle_lib.measurement import read_config
@@ -76,6 +77,20 @@ class Calculator(widgets.VBox):
         values |= {name: values[name] or None for name in ("attention", "distinct_layers")}
         values["sequence"] = None if values["sequence"] == self.knobs["sequence"].max else values["sequence"]
         return Training(**values)
+
+    def snapshot(self) -> HTML:
+        """Return what the widget shows now as HTML without knobs, for a saved page."""
+        own = self.own.value.strip() or json.dumps(self.config)
+        settings = [("model", own if self.model.value == OWN else self.model.value), ("GPU", self.gpu.value)]
+        settings += [(knob.description, _value_text(knob)) for knob in self.knobs.values()]
+        cells = "".join(f"<span>{escape(name)}: <b>{escape(value)}</b></span> " for name, value in settings)
+        list_style = "display:flex;flex-wrap:wrap;gap:2px 16px"
+        note = "The calculator as it was when this page was saved; its knobs move while the notebook runs."
+        return HTML(f"<p><i>{note}</i></p><div style='{list_style}'>{cells}</div>{self.verdict.value}{self.bars.value}")
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        """Show the widget where there is one, and its snapshot on saved pages."""
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": self.snapshot().data}
 
     def _change_model(self, _) -> None:
         self._show_own()
@@ -157,6 +172,13 @@ def _training_knobs(training: Training, max_batch: int) -> dict[str, widgets.Wid
         "dropout": _checkbox("dropout", training.dropout),
         "swarm": _checkbox("train in a swarm", training.swarm),
     }
+
+
+def _value_text(knob: widgets.Widget) -> str:
+    """Return what a knob is set to, as it reads there."""
+    if isinstance(knob, widgets.Checkbox):
+        return "on" if knob.value else "off"
+    return knob.label if isinstance(knob, widgets.Dropdown) else str(knob.value)
 
 
 def _wide() -> dict:

@@ -1,10 +1,16 @@
 """The chart of a run, and how every chart becomes part of a page or a file."""
 
+import re
+
 import altair as alt
 import pandas as pd
 
-WIDTH = 560
+WIDTH = 400
 """Pixels that the inside of a chart is wide."""
+TEXT_SIZE = 14
+"""Pixels of all text in a chart."""
+SMALLEST = 9.1 / TEXT_SIZE
+"""How far a chart shrinks on a narrow page: its text then has 9 pixels. On a still narrower one it scrolls."""
 SERIES = ("#4582dc", "#de7908", "#419e49", "#9f6bd4", "#30a095", "#e64c4b")
 """Colours of a chart's series, in their order. Each has a contrast of 3:1 to white, to #383838 and to #111111."""
 
@@ -27,10 +33,17 @@ def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
 
 
 def to_html(chart: alt.TopLevelMixin) -> str:
-    """Return a chart as SVG for a page: in the page's own text colour, without a script or the network."""
+    """Return a chart as SVG for a page: in the page's own text colour, without a script or the network.
+
+    It is as wide as the page, up to its own width, but stays legible: see `SMALLEST`.
+    """
     import vl_convert
 
-    return vl_convert.vegalite_to_svg(chart.to_json(), config=_look("currentColor", "transparent"))
+    svg = vl_convert.vegalite_to_svg(chart.to_json(), config=_look("currentColor", "transparent"))
+    width = float(re.search(r'<svg [^>]*width="([\d.]+)"', svg)[1])
+    style = f"width:100%;max-width:{width:g}px;min-width:{SMALLEST * width:g}px;height:auto"
+    scaled = svg.replace("<svg ", f'<svg style="{style}" ', 1)
+    return f'<div style="overflow-x:auto">{scaled}</div>'
 
 
 def to_svg(chart: alt.TopLevelMixin) -> str:
@@ -53,13 +66,14 @@ def _look(ink: str, background: str) -> dict:
         "background": background,
         "view": {"stroke": None},
         "axis": {
-            "domainColor": ink, "tickColor": ink, "gridColor": ink, "gridOpacity": 0.2, "labelFontSize": 12,
-            "labelLimit": 260,
+            "domainColor": ink, "tickColor": ink, "gridColor": ink, "gridOpacity": 0.2, "labelFontSize": TEXT_SIZE,
+            "labelLimit": 260, "titleFontSize": TEXT_SIZE,
         },
-        "header": {"labelFontSize": 12},
-        "legend": {"labelFontSize": 12, "symbolSize": 120},
+        "header": {"labelFontSize": TEXT_SIZE},
+        "legend": {"labelFontSize": TEXT_SIZE, "symbolSize": 120},
         "style": {name: {"fill": ink} for name in ("guide-label", "guide-title", "group-title")},
-        "text": {"color": ink, "fontSize": 12},
+        "text": {"color": ink, "fontSize": TEXT_SIZE},
+        "title": {"fontSize": TEXT_SIZE},
         "mark": {"color": SERIES[0]},
         "range": {"category": list(SERIES)},
     }  # fmt: skip

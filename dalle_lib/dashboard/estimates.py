@@ -52,6 +52,11 @@ def details(result: Estimate, gpu: GPU, batch: int, max_batch: int, utilisation:
     ]
 
 
+def estimates_of(model: str | Mapping, trainings: Mapping[str, Training]) -> dict[str, Estimate]:
+    """Return the estimate of each named training of `model`."""
+    return {name: estimate(model, training) for name, training in trainings.items()}
+
+
 def gpu_bars(estimates: Mapping[str, Estimate], gpu: GPU, terms: Collection[str] | None = None) -> HTML:
     """Return a bar of GPU memory by term for each named estimate, and a line at the memory of `gpu`.
 
@@ -188,4 +193,5 @@ def _rows_of_advice(steps: Sequence[Step]) -> Rows:
 def _table(names: tuple[str, ...], rows: list[tuple]) -> str:
     head = "".join(f"<th {_CELL}>{name}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td {_CELL}>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    return f"<table style='border-collapse:collapse'><tr>{head}</tr>{body}</table>"
+    table = f"<table style='border-collapse:collapse'><tr>{head}</tr>{body}</table>"
+    return f"<div style='overflow-x:auto'>{table}</div>"

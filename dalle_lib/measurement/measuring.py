@@ -34,6 +34,10 @@ class Measurement:
     """Bytes that the device had for tensors."""
     peak: int | None = None
     """Bytes of tensors at the peak, by CUDA's allocator or by the profiler's record of the CPU's; None if none fit."""
+    gradients: int = 0
+    """Bytes of the gradients at the peak: only some exist while the backward pass is on its way."""
+    peaks_in_optimizer_step: bool = False
+    """Whether memory peaks in the optimizer's step, when no activations are left."""
     weights: int = 0
     """Bytes of the weights."""
     statistics: int = 0

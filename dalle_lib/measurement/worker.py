@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import torch
@@ -16,7 +16,9 @@ from dalle_lib.measurement.workload import Offloaded, build_model, lower_statist
 from dalle_lib.memory import Training
 
 _MARK = 7919
-"""Bytes of the tensor that marks a place in the profiler's record: a size that no other tensor has."""
+"""Bytes of the tensor that marks the start of a step in the profiler's record: a size that no other tensor has."""
+_MARK_BACKWARD = 7907
+"""Bytes of the tensor that marks the end of a backward pass there."""
 
 
 class MeasuredTraining:
@@ -43,6 +45,8 @@ class MeasuredTraining:
         blocks = self.folder / "blocks.safetensors"
         self.blocks = load_tensors(blocks)[0]["blocks"] if blocks.exists() else None
         self.length, self.batches, self.losses = job["length"], 0, []
+        self.gradient_addresses: set[int] = set()
+        """Where the gradients of the last step were."""
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """Return the context of the forward pass."""
@@ -80,6 +84,8 @@ class MeasuredTraining:
         self.scaler.scale(loss).backward()
         self.losses.append(loss.item())
         del loss
+        torch.empty(_MARK_BACKWARD, dtype=torch.uint8)
+        self.gradient_addresses = set(_storages(p.grad for p in self.model.parameters() if p.grad is not None))
         if self.offloaded:
             self.offloaded.step()
         else:
@@ -108,18 +114,41 @@ class MeasuredTraining:
         self.batches = before
         return sum(kept.values())
 
-    def peak(self) -> int:
-        """Return the bytes of tensors at the peak of a step."""
+    def peak(self) -> dict:
+        """Return the bytes of tensors at the peak of a step, those of gradients among them, and when it peaks."""
         if self.device.type == "cuda":
-            self.step()
-            torch.cuda.reset_peak_memory_stats()
-            self.step()
-            return torch.cuda.max_memory_allocated()
+            return self.peak_on_gpu()
         present = [*self.model.parameters(), *self.model.buffers()]
-        present += [p.grad for p in self.model.parameters() if p.grad is not None]
+        kept = [p.grad for p in self.model.parameters() if p.grad is not None]
+        present += kept
         if self.training.keeps_state:
             present += self.statistics()
-        return sum(_storages(present).values()) + cpu_peak(self.step, self.folder)
+        added, gradients, is_in_step = _cpu_peak_and_gradients(self.step, lambda: self.gradient_addresses, self.folder)
+        return {
+            "peak": sum(_storages(present).values()) + added,
+            "gradients": sum(_storages(kept).values()) + gradients,
+            "peaks_in_optimizer_step": is_in_step,
+        }
+
+    def peak_on_gpu(self) -> dict:
+        """Return what `peak` does, from CUDA's allocator: a gradient counts from when it is complete."""
+        self.step()
+        torch.cuda.reset_peak_memory_stats()
+        sizes, peaks, handles = [], [], []
+        for parameter in self.model.parameters():
+
+            def note(own) -> None:
+                peaks.append(torch.cuda.max_memory_allocated())
+                sizes.append(own.grad.nbytes)
+
+            handles.append(parameter.register_post_accumulate_grad_hook(note))
+        self.step()
+        for handle in handles:
+            handle.remove()
+        peak = torch.cuda.max_memory_allocated()
+        before = [size for size, highest in zip(sizes, peaks, strict=True) if highest < peak]
+        gradients = sum(sizes if self.training.accumulates else before)
+        return {"peak": peak, "gradients": gradients, "peaks_in_optimizer_step": len(before) == len(sizes)}
 
     def statistics(self) -> list[Tensor]:
         """Return the tensors of the optimizer's state."""
@@ -132,6 +161,16 @@ def cpu_peak(work: Callable[[], object], folder: Path) -> int:
     `work` is done twice and counted the second time: only then has the profiler seen the creation of all tensors that
     `work` replaces. `folder` is for the profiler's record.
     """
+    return _cpu_peak_and_gradients(work, set, folder)[0]
+
+
+def _cpu_peak_and_gradients(
+    work: Callable[[], object], gradient_addresses: Callable[[], Container[int]], folder: Path
+) -> tuple[int, int, bool]:
+    """Return what `cpu_peak` does, the bytes of new gradients at that moment, and if it is after the backward pass.
+
+    `gradient_addresses` says, after `work`, where the gradients were.
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
         mark = torch.empty(_MARK, dtype=torch.uint8)
@@ -141,7 +180,24 @@ def cpu_peak(work: Callable[[], object], folder: Path) -> int:
     profiler.export_chrome_trace(str(trace))
     events = [e["args"] for e in json.loads(trace.read_text())["traceEvents"] if e.get("name") == "[memory]"]
     start = next(i for i, event in enumerate(events) if event["Bytes"] == _MARK)
-    return max(event["Total Allocated"] for event in events[start:]) - events[start]["Total Allocated"]
+    events = events[start:]
+    end = next((i for i, event in enumerate(events) if event["Bytes"] == _MARK_BACKWARD), len(events))
+    top = max(range(len(events)), key=lambda i: events[i]["Total Allocated"])
+    complete, alive = _alive(events[:end]), _alive(events[: top + 1])
+    gradients = {address: born for address, born in complete.items() if address in gradient_addresses()}
+    at_peak = [events[born]["Bytes"] for address, born in gradients.items() if alive.get(address) == born]
+    return events[top]["Total Allocated"] - events[0]["Total Allocated"], sum(at_peak), top >= end
+
+
+def _alive(events: list[dict]) -> dict[int, int]:
+    """Return the addresses that events of the profiler's record have left in use, each with its event's number."""
+    found: dict[int, int] = {}
+    for number, event in enumerate(events):
+        if event["Bytes"] > 0:
+            found[event["Addr"]] = number
+        else:
+            found.pop(event["Addr"], None)
+    return found
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
@@ -163,7 +219,7 @@ def main() -> None:
         training.step()
         seconds.append(time.perf_counter() - started)
     result = {
-        "peak": peak,
+        **peak,
         "saved": saved,
         "weights": sum(_storages(training.model.parameters()).values()),
         "statistics": sum(_storages(training.statistics()).values()),
