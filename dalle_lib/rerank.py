@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from dalle_lib.one_line import in_one_line
+
 OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """OpenAI's ViT-B/32, as transformers has it on the Hub."""
 
@@ -21,9 +23,16 @@ class CLIPRanker:
         from transformers import AutoTokenizer, CLIPModel
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-        self.model = CLIPModel.from_pretrained(source, dtype=torch.float32).to(device).eval().requires_grad_(False)
-        self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.processor = CLIPImageProcessorPil.from_pretrained(source)
+        try:
+            model = CLIPModel.from_pretrained(source, dtype=torch.float32)
+            self.tokenizer = AutoTokenizer.from_pretrained(source)
+            self.processor = CLIPImageProcessorPil.from_pretrained(source)
+        except OSError as error:
+            raise OSError(
+                f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
+                f"owner/name on the Hub. {in_one_line(error)}"
+            ) from error
+        self.model = model.to(device).eval().requires_grad_(False)
 
     @torch.no_grad()
     def score(

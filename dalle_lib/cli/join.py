@@ -19,6 +19,13 @@ class Join:
 
     def run(self) -> None:
         """Start the peers, and show their progress until they end."""
+        from dalle_lib.run.files import card_here
+        from dalle_lib.swarm.process.addresses import require_addresses
+
+        card_here(self.peer.run)
+        require_addresses(self.peer.initial_peers)
+        print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows loads torch, for seconds
+
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.machine import hub_token
         from dalle_lib.swarm import join_run

@@ -8,7 +8,7 @@ from io import TextIOBase
 from dalle_lib.checks.report import problem_report
 from dalle_lib.machine import this_platform
 from dalle_lib.swarm.process.history import epochs_of, last_round
-from dalle_lib.swarm.process.join import Peer, PeerFailed
+from dalle_lib.swarm.process.join import CannotJoin, Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
 
@@ -20,7 +20,8 @@ def watch(peer: Peer) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
     A notebook shows a panel; a terminal, and a notebook that nobody watches, show a line for each epoch. Raises
-    PeerFailed if the peer ended by an error, after printing a block to copy into a report of it.
+    CannotJoin if the peer could not take part, and PeerFailed if it ended by any other error, after printing a block to
+    copy into a report of it.
     """
     in_notebook, unattended = _is_notebook(), this_platform().is_unattended
     show = (
@@ -38,6 +39,8 @@ def watch(peer: Peer) -> None:
         panel_display()(peer)
     try:
         peer.wait()
+    except CannotJoin:
+        raise
     except PeerFailed:
         print(problem_report(peer))
         raise

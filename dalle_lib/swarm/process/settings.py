@@ -18,7 +18,9 @@ class PeerSettings:
     name: str = "volunteer"
     """The name that the other peers see."""
     initial_peers: tuple[str, ...] = ()
-    """Addresses of first peers to try besides those of the run card."""
+    """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
+    alone: bool = False
+    """Begin the swarm yourself: train though no first peer is known. Others can join you."""
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
@@ -45,6 +47,8 @@ class PeerSettings:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         if self.batch_size < 1 or self.threads < 1:
             raise ValueError(f"batch_size and threads must be at least 1, but are {self.batch_size}, {self.threads}.")
+        if self.role == "bootstrap" and self.client_mode:
+            raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
 
     @property
     def data_seed(self) -> int:
