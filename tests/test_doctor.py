@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from email.utils import formatdate
 from types import SimpleNamespace
 
@@ -17,15 +19,18 @@ import pytest
 from conftest import StandInHub, living
 from hivemind.p2p import P2P
 from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
+from one_hot import give_token
 
+from dalle_lib.auth import Authority, Identity
 from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
 from dalle_lib.checks.preflight import in_words, preflight, table
 from dalle_lib.cli import Doctor
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
-from dalle_lib.swarm.peer.dry_run import Findings, probe
+from dalle_lib.swarm.peer.dry_run import Findings, probe, trial
 from dalle_lib.swarm.peer.greeter import Greeter
+from dalle_lib.swarm.peer.membership import IDENTITY
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -86,13 +91,84 @@ def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
     assert "ask the run's organiser for other addresses" in remedy
 
 
+def test_each_check_is_told_when_it_is_done(hub, monkeypatch):
+    """A first peer that does not answer for minutes hides nothing that is known before."""
+    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": None}, {"p2pd": None}, {"first_peers": {}}]))
+    checks = doctors.doctor_checks(here(), ".", None)
+    assert next(checks).what == "system"
+    monkeypatch.setattr("dalle_lib.checks.preflight.gpus", lambda: pytest.fail("it is not this one's turn"))
+    told = list(itertools.takewhile(lambda check: check.what != "CLIP", checks))
+    assert told[-1].what == "free disk"
+    monkeypatch.setattr("dalle_lib.checks.preflight.gpus", list)
+    assert [check.what for check in checks] == [
+        "GPU", "codecs", "p2pd", "first peers", "reachable", "upload", "clock",
+    ]  # fmt: skip
+
+
+def test_the_trial_tells_what_it_finds_at_once(broken):
+    broken(
+        "import sys, time, types\n"
+        "codec = types.SimpleNamespace(install=lambda: print('a line of a library', flush=True))\n"
+        "sys.modules['hivemind'] = types.SimpleNamespace(DHT=lambda **_: time.sleep(3600))\n"
+        "sys.modules['dalle_lib.swarm.averaging.codec'] = codec\n"
+    )
+    with contextlib.closing(trial(here(), [DEAD])) as facts:
+        assert next(facts) == {"codecs": None}
+
+
+def test_a_run_without_addresses_fails_unless_the_peer_is_to_be_the_first():
+    assert not doctors._first_peers({}, here(run="owner/name")).ok
+    assert "--alone" in doctors._first_peers({}, here(run="owner/name")).remedy
+    assert doctors._first_peers({}, here(run="owner/name", alone=True)).ok
+    assert doctors._first_peers({}, here(run="owner/name", role="bootstrap")).ok
+
+
+def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
+    authority, peer = Authority.generate(), tmp_path / "peer"
+    card = mini.with_changes(members={"authority": authority.public_key})
+    run = str(card.save(tmp_path / "run"))
+
+    def check():
+        return doctor(here(run=run), peer).loc["access token"]
+
+    assert not check()["ok"]
+    assert "it makes the peer's id" in check()["remedy"]
+    identity = Identity.load_or_create(peer / IDENTITY)
+    assert f"for one that names peer {identity.peer_id}" in check()["remedy"]
+    give_token(authority, card, peer, "ada", valid_for=timedelta(seconds=-60))
+    assert not check()["ok"]
+    assert "'ada' expired 0:01:" in check()["remedy"]
+    give_token(authority, card, peer, "ada")
+    assert check()["ok"]
+    assert check()["here"].startswith("ada's, until 20")
+    assert "access token" not in doctor(here(), peer).index, "this run has no members"
+
+
+def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hub, monkeypatch):
+    def note(clip: str) -> str:
+        card = mini.with_changes(clip=clip).save(tmp_path / "run")
+        row = preflight(str(card)).loc["CLIP"]
+        assert row["ok"]
+        return row["remedy"]
+
+    monkeypatch.setattr(mini.__class__, "_folders", lambda _: [])  # the CLIP is not copied
+    assert note("clip") == "training needs none; to draw, tell the organiser"
+    assert note("owner/clip") == "training needs none; to draw, tell the organiser"
+    hub.files = {"owner/clip/config.json": b"{}"}
+    assert not note("owner/clip")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
+    assert "on the Hub cannot be reached" in note("owner/other")
+
+
 def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"with its settings\.json, but that is not in"):
         Doctor(folder=tmp_path).run()
     here(run="emoji", port=31337).save(tmp_path / "settings.json")
     (tmp_path / "peer.log").write_text("its last words")
     checked = []
-    monkeypatch.setattr("dalle_lib.checks.doctor.doctor", lambda settings, *_: checked.append(settings) or preflight())
+    monkeypatch.setattr("dalle_lib.checks.doctor.doctor_checks", lambda settings, *_: checked.append(settings) or [])
     Doctor(folder=tmp_path).run()
     assert checked == [here(run="emoji", port=31337)]
     assert "its last words" in capsys.readouterr().out
@@ -205,7 +281,7 @@ def test_without_hivemind_nothing_is_started(broken, monkeypatch):
     assert "import of hivemind halted" in found.codecs
     stand_in = SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None))
     monkeypatch.setattr("dalle_lib.checks.preflight.importlib", stand_in)
-    monkeypatch.setattr(doctors, "probe", lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(doctors, "trial", lambda *_: pytest.fail("it was tried"))
     assert "pip install" in doctor(here()).loc["hivemind", "remedy"]
 
 

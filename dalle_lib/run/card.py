@@ -9,11 +9,13 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.model import ModelConfig
-from dalle_lib.run.files import CARD, Home
+from dalle_lib.run.files import CARD, Home, has_file
 from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard
 
 PROTOCOL = 1
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
+CLIP_CONFIG = "config.json"
+"""The file by which a CLIP is known to be there."""
 
 
 class RunCard(Part):
@@ -186,6 +188,12 @@ class RunCard(Part):
     def clip_source(self) -> str:
         """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there."""
         return self.data_source(self.clip) if self.clip_is_beside else self.clip
+
+    def has_clip(self) -> bool:
+        """Return whether the run's CLIP is there. Raises ConnectionError if the Hub cannot be asked for it."""
+        if self.clip_is_beside:
+            return self._home.has(f"{self.clip}/{CLIP_CONFIG}")
+        return has_file(self.clip, CLIP_CONFIG, self.token)
 
     def _folders(self) -> list[str]:
         """Return the folders that the card names beside itself."""

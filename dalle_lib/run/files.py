@@ -99,6 +99,10 @@ class Home:
             and not isinstance(try_to_load_from_cache(self.repository, file.rfilename), str)
         }
 
+    def has(self, name: str) -> bool:
+        """Return whether a file is beside the card. Raises ConnectionError if the Hub cannot be asked."""
+        return self._local(name).is_file() if self.repository is None else has_file(self.repository, name, self.token)
+
     def _local(self, name: str) -> Path:
         if self.folder is None:
             raise ValueError(
@@ -126,6 +130,28 @@ def download(repository: str, name: str, token: str | None) -> Path:
         raise ValueError(
             f"no run {repository!r}: {CHOICES}. {advice}{type(cause).__name__}: {in_one_line(cause)}"
         ) from error
+
+
+def has_file(repository: str, name: str, token: str | None) -> bool:
+    """Return whether a file of a model repository is in the cache here, or else on the Hub.
+
+    Raises ConnectionError if the Hub cannot be asked.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    from dalle_lib.hub_http import httpx
+
+    if isinstance(try_to_load_from_cache(repository, name), str):
+        return True
+    try:
+        return HfApi(token=token).file_exists(repository, name)
+    except HfHubHTTPError as error:
+        if error.response.status_code in (401, 403, 404):
+            return False
+        raise ConnectionError(f"the Hub does not say whether {repository} is there: {in_one_line(error)}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise ConnectionError(f"{repository} on the Hub cannot be reached: {in_one_line(error)}") from error
 
 
 def _require_card_or_hub(repository: str) -> None:
