@@ -11,14 +11,15 @@ from dalle_lib.checkpoint import load_model
 from dalle_lib.dashboard.charts import run_chart, to_png, to_svg
 from dalle_lib.dashboard.grids import grid, ranked_grid
 from dalle_lib.dashboard.summary import summarize
-from dalle_lib.dashboard.watching import lines_display, watch
+from dalle_lib.dashboard.terminal import Lines
+from dalle_lib.dashboard.watching import watch
 from dalle_lib.evaluation import Examination, examine
 from dalle_lib.inference import Drawing, TextToImage
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard, initial_model
 from dalle_lib.swarm import Peer, PeerSettings, private_swarm
+from dalle_lib.swarm.process.folder import MODEL
 from dalle_lib.swarm.process.history import epochs_of
-from dalle_lib.swarm.process.join import MODEL
 from dalle_lib.swarm.process.local import LATE_S
 
 RANKED = 3
@@ -96,7 +97,7 @@ def run_notebook(notebook: Path, out: Path) -> dict:
     from dalle_lib.notebook_run import execute
 
     _say(f"Executing {notebook}: a private swarm trains on this machine, about six minutes.")
-    you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), lines_display(sys.stderr)
+    you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), Lines(sys.stderr)
 
     def progress() -> None:
         events = you.events()

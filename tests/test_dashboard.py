@@ -4,11 +4,13 @@ import html
 import io
 import json
 import re
+from collections.abc import Iterator
 
 import pandas as pd
 import pytest
 import torch
 import vl_convert
+from filelock import FileLock
 from PIL import Image
 
 from dalle_lib.checks.preflight import Check, table
@@ -26,7 +28,7 @@ from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing, Settings
 from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
-from dalle_lib.swarm import Crew, Peer
+from dalle_lib.swarm import Crew, Peer, PeerSettings
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
@@ -45,12 +47,13 @@ CHECKS = table(
 
 
 @pytest.fixture(scope="module")
-def peer(tmp_path_factory) -> Peer:
-    """A peer in its fifth epoch, with two others."""
+def peer(tmp_path_factory) -> Iterator[Peer]:
+    """A peer that seems to run, in its fifth epoch, with two others."""
     folder = tmp_path_factory.mktemp("peer")
+    PeerSettings(run="emoji-mini", name="ada").save(folder / "settings.json")
     events = [
         {"event": "started", "pid": 1},
-        {"event": "joined", "peer_id": "id0", "name": "ada", "device": "cpu", "idle_gpus": []},
+        {"event": "joined", "epoch": 0, "peer_id": "id0", "name": "ada", "device": "cpu", "idle_gpus": [], "peers": 3},
     ]
     events += [
         {"event": "epoch", "epoch": i, "loss": 6.0 - i, "samples": 96, "seconds": 7.0, "peers": i // 2 + 1, "lr": 1e-3}
@@ -67,9 +70,10 @@ def peer(tmp_path_factory) -> Peer:
         PeerStatus(peer_id=f"id{i}", name=name, epoch=5, samples=96 * i, samples_per_s=2.0, loss=[1.5, None][i % 2])
         for i, name in enumerate(NAMES)
     ]
-    status = SwarmStatus(time=1e9, epoch=5, total_epochs=20, samples_in_epoch=3, target_batch_size=96, peers=peers)
+    status = SwarmStatus(time=2e9, epoch=5, total_epochs=20, samples_in_epoch=3, target_batch_size=96, peers=peers)
     status.write(folder)
-    return Peer(folder)
+    with FileLock(folder / "peer.lock"):
+        yield Peer(folder)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +185,7 @@ def test_names_prompts_and_words_are_text_not_markup(shown):
 
 
 def test_the_panel_says_where_the_run_is(shown):
-    assert all(part in shown["panel"] for part in ("epoch 5 of 20", "width:25.0%", "1 min 45 s", "480", "–"))
+    assert all(part in shown["panel"] for part in ("epoch 5 of 20", "width:25.0%", "2 min", "480", "–"))
 
 
 def test_each_check_is_a_tick_or_a_cross_with_all_that_it_says(shown):

@@ -1,6 +1,7 @@
-"""The command line: `dalle-lib demo`, `join`, `generate`, `memory`, `doctor` and `convert-vqgan`, a module for each.
+"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `memory`, `doctor` and `convert-vqgan`.
 
-Each command is a dataclass whose fields are its options. It imports what it needs when it runs, so --help is quick.
+Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
+so --help is quick.
 """
 
 import sys
@@ -13,6 +14,7 @@ from dalle_lib.cli.doctor import Doctor
 from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
+from dalle_lib.cli.status import Status
 from dalle_lib.one_line import in_one_line
 
 EXTRAS = {"hivemind": "swarm", "cryptography": "swarm", "altair": "notebooks", "nbconvert": "notebooks"}
@@ -29,6 +31,7 @@ def main() -> None:
             {
                 "demo": Demo,
                 "join": Join,
+                "status": Status,
                 "generate": Generate,
                 "memory": Memory,
                 "doctor": Doctor,

@@ -10,7 +10,7 @@ import tyro
 from dalle_lib.inference.settings import Settings
 
 if TYPE_CHECKING:
-    from dalle_lib.inference import Drawing
+    from dalle_lib.inference import Drawing, TextToImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Generate:
     prompts: Annotated[tuple[str, ...], tyro.conf.Positional]
     """What to draw, each prompt in quotes."""
     model: Annotated[str, tyro.conf.arg(name="run")] = "emoji"
-    """An embedded run, a folder, owner/name on the Hub, or paper-2021."""
+    """An embedded run, a folder, owner/name on the Hub, or paper-2021; or the folder of a peer that you have run."""
     candidates: int = 32
     """How many pictures to draw of each prompt."""
     best: int = 4
@@ -35,11 +35,9 @@ class Generate:
 
     def run(self) -> None:
         """Draw all prompts, and print where their best pictures are."""
-        from dalle_lib.inference import TextToImage
-
         if not self.prompts:
             raise ValueError('expected a prompt, as in: dalle-lib generate "penguin on a yellow background"')
-        draw = TextToImage.from_run(self.model, self.device)
+        draw = drawer(self.model, self.device)
         drawings = draw(list(self.prompts), candidates=self.candidates, best=self.best, **asdict(self.settings))
         for drawing in drawings:
             files = drawing.save(self.out)
@@ -51,6 +49,21 @@ class Generate:
                 print(json.dumps({"pictures": about, "seconds": drawing.seconds, "unknown": drawing.unknown_words}))
             else:
                 print(describe_drawing(drawing, files))
+
+
+def drawer(run: str, device: str | None) -> "TextToImage":
+    """Return what draws with the model of a run, or with the one that a peer has saved in its folder."""
+    from dalle_lib.checkpoint import load_model
+    from dalle_lib.inference import TextToImage
+    from dalle_lib.run import RunCard
+    from dalle_lib.swarm.process.folder import MODEL, SETTINGS
+    from dalle_lib.swarm.process.settings import PeerSettings
+
+    folder = Path(run)
+    if not ((folder / SETTINGS).is_file() and (folder / MODEL).is_file()):
+        return TextToImage.from_run(run, device)
+    card = RunCard.load(PeerSettings.load(folder / SETTINGS).run)
+    return TextToImage.from_card(card, load_model(folder / MODEL, card.model), device)
 
 
 def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:

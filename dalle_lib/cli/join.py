@@ -1,12 +1,17 @@
 """`dalle-lib join`."""
 
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from dalle_lib.swarm.process.settings import PeerSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.run import RunCard
+    from dalle_lib.swarm import Peer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +20,11 @@ class Join:
 
     peer: Annotated[PeerSettings, tyro.conf.arg(name="")]
     folder: Path = field(default=Path("peers"))
-    """Folder that holds a folder for each peer: its progress, log and events. A peer goes on from what is there."""
+    """Folder that holds a folder for each run, and in that one for each peer: its progress, log and events. A peer goes
+    on from what is there."""
 
     def run(self) -> None:
-        """Start the peers, and show their progress until they end."""
+        """Start the peers, and show their progress until they end; or watch the one that runs there already."""
         from dalle_lib.run.files import card_here
         from dalle_lib.swarm.process.addresses import require_addresses
 
@@ -28,8 +34,102 @@ class Join:
 
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.machine import hub_token
-        from dalle_lib.swarm import join_run
+        from dalle_lib.run import EMBEDDED_RUNS, RunCard
+        from dalle_lib.swarm import Peer, join_run
+        from dalle_lib.swarm.process.folder import crew_folder, require_own
 
-        crew = join_run(self.peer, self.folder, hub_token())
-        watch(crew.peers[self.peer.name])
-        crew.close()
+        token = None if self.peer.run in EMBEDDED_RUNS else hub_token()
+        card = RunCard.load(self.peer.run, token)
+        folder = crew_folder(self.folder, card, self.peer.name)
+        peer = Peer(folder / self.peer.name)
+        require_own(peer.folder, card)
+        if peer.is_running:
+            print(f"This peer runs already, in {peer.folder}.")
+            watch(peer)
+            return
+        print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
+        if not is_complete(peer, card):
+            crew = join_run(self.peer, folder, token)
+            watch(crew.peers[self.peer.name])
+            crew.close()
+        print(ending(peer, self))
+
+    def as_typed(self) -> list[str]:
+        """Return this command as a volunteer types it: with the options whose values are not the defaults."""
+        given = {"run": self.peer.run}
+        for option in (*fields(self.peer), *fields(self)):
+            value = getattr(self.peer if hasattr(self.peer, option.name) else self, option.name)
+            if option.name != "peer" and value != option.default:
+                given[option.name] = value
+        words = ["dalle-lib", "join"]
+        for name, value in given.items():
+            values = [] if value is True else map(str, value) if isinstance(value, tuple) else [str(value)]
+            words += [f"--{name.replace('_', '-')}", *values]
+        return words
+
+
+def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: bool) -> str:
+    """Return what a volunteer is about to take part in, where its progress is kept, and within which limits.
+
+    `is_old` says that an earlier version of the kit has kept this peer's progress where it is.
+    """
+    from dalle_lib.swarm.process.folder import saved_epoch
+
+    epoch, epochs = saved_epoch(peer.folder), card.optimizer.total_epochs
+    kept = "" if epoch is None else f", going on from epoch {epoch}"
+    old = " (where an earlier version kept it)" if is_old else ""
+    lines = [
+        f"Run:     {card.name}, {size_of(card)}; {epochs} epochs of {card.averaging.target_batch_size:,} samples.",
+        f"Folder:  {peer.folder}{old}{kept}.",
+        f"Limits:  {limits(settings)}.",
+    ]
+    return "\n".join(lines)
+
+
+def size_of(card: "RunCard") -> str:
+    """Return what is trained in a run, and how large it is."""
+    import torch
+
+    from dalle_lib.model import DALLE
+
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in DALLE(card.model).parameters())
+    return f"a text-to-image model of {parameters / 1e6:,.1f} million parameters"
+
+
+def limits(settings: PeerSettings) -> str:
+    """Return what a peer may use, and when it leaves."""
+    minutes = settings.max_minutes
+    told = ["none on its time" if minutes is None else f"it leaves after {minutes:g} minutes"]
+    if settings.start_after_s:
+        told.append(f"it starts after {settings.start_after_s:g} s")
+    if settings.duty < 1:
+        told.append(f"it computes {settings.duty:.0%} of the time")
+    told.append(f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}")
+    told.append("all GPUs that work, or else the processor" if settings.device == "auto" else f"on {settings.device}")
+    return ", ".join(told)
+
+
+def is_complete(peer: "Peer", card: "RunCard") -> bool:
+    """Return whether the run's last epoch is saved in a peer's folder, so that there is nothing left to train."""
+    from dalle_lib.swarm.process.folder import saved_epoch
+
+    epoch = saved_epoch(peer.folder)
+    return epoch is not None and epoch >= card.optimizer.total_epochs
+
+
+def ending(peer: "Peer", command: Join) -> str:
+    """Return what a volunteer wants to know at the end: what they gave in all, where the model is, what to do next."""
+    from dalle_lib.dashboard.words import state_in_words, totals_in_words
+    from dalle_lib.swarm.process.folder import MODEL
+    from dalle_lib.swarm.process.standing import Standing
+
+    standing = Standing.of(peer)
+    lines = [f"{state_in_words(standing)}.", f"Yours:   {totals_in_words(standing)}."]
+    if (peer.folder / MODEL).exists():
+        lines.append(f"Model:   {peer.folder / MODEL}")
+        draw = ["dalle-lib", "generate", "penguin on a yellow background", "--run", str(peer.folder)]
+        lines.append(f"Draw:    {shlex.join(draw)}")
+    if not standing.is_complete:
+        lines.append(f"Go on:   {shlex.join(command.as_typed())}")
+    return "\n".join(lines)

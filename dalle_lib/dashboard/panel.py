@@ -4,8 +4,10 @@ from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.swarm.process.history import epochs_of, last_round, samples_of
+from dalle_lib.dashboard.words import duration, state_in_words
+from dalle_lib.swarm.process.history import epochs_of, last_round
 from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 
 _STYLE = """
@@ -22,27 +24,18 @@ _STYLE = """
 
 def panel_html(peer: Peer) -> str:
     """Return the panel of a peer as it is now, as HTML."""
-    events, status, epochs = peer.events(), SwarmStatus.read(peer.folder), epochs_of(peer)
+    events, standing, epochs = peer.events(), Standing.of(peer), epochs_of(peer)
     joined = next((event for event in events if event["event"] == "joined"), None)
-    parts = [f"<p><b>{escape(_state(peer, events))}</b></p>"]
+    parts = [f"<p><b>{escape(state_in_words(standing))}.</b></p>"]
     if joined is not None:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
-    if status is not None:
+    if standing.swarm is not None:
         you = joined and joined["peer_id"]
-        parts += [_progress(status), _figures(status, epochs, samples_of(peer)), _table(status, you)]
+        parts += [_progress(standing.swarm), _figures(standing), _table(standing.swarm, you)]
     parts += [f"<p>{escape(line)}</p>" for line in last_round(events)]
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
     return f'{_STYLE}<div class="dalle-panel">{"".join(parts)}</div>'
-
-
-def _state(peer: Peer, events: list[dict]) -> str:
-    seen = {event["event"] for event in events}
-    if "failed" in seen:
-        return "Ended by an error."
-    if "left" in seen:
-        return "Left the swarm; progress is saved."
-    return "Training." if "joined" in seen else "Joining: looking for the other peers and loading their state."
 
 
 def _devices(joined: dict) -> str:
@@ -61,23 +54,16 @@ def _progress(status: SwarmStatus) -> str:
     )
 
 
-def _figures(status: SwarmStatus, epochs, own_samples: int) -> str:
-    speed = sum(peer.samples_per_s for peer in status.peers)
+def _figures(standing: Standing) -> str:
     figures = {
-        "loss": f"{epochs['loss'].iloc[-1]:.3f}" if len(epochs) else "–",
-        "samples/s": f"{speed:.0f}",
-        "peers": str(len(status.peers)),
-        "time left": _time_left(status, epochs),
-        "your samples": f"{own_samples:,}",
+        "loss": "–" if standing.loss is None else f"{standing.loss:.3f}",
+        "samples/s": f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}",
+        "peers": str(len(standing.swarm.peers)),
+        "your samples": f"{standing.totals.samples:,}",
     }
+    if standing.seconds_left is not None:
+        figures["time left"] = duration(standing.seconds_left)
     return '<div class="figures">' + "".join(f"<div><b>{v}</b>{k}</div>" for k, v in figures.items()) + "</div>"
-
-
-def _time_left(status: SwarmStatus, epochs) -> str:
-    if len(epochs) < 2:
-        return "–"
-    seconds = epochs["seconds"].iloc[-5:].mean() * max(0, status.total_epochs - status.epoch)
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
 
 
 def _table(status: SwarmStatus, you: str | None) -> str:

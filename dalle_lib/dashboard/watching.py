@@ -1,41 +1,48 @@
-"""Follow a peer until it is done: a live panel in a notebook, lines of text in a terminal or where nobody looks."""
+"""Follow a peer until it is done: a live panel in a notebook or a terminal, lines of text where nobody looks."""
 
+import os
 import sys
 import time
-from collections.abc import Callable
-from io import TextIOBase
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from dalle_lib.checks.report import problem_report
+from dalle_lib.dashboard.terminal import Lines, live_panel
 from dalle_lib.machine import this_platform
-from dalle_lib.swarm.process.history import epochs_of, last_round
-from dalle_lib.swarm.process.join import CannotJoin, Peer, PeerFailed
+from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, CannotJoin, Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
+LEAVES = "Ctrl+C leaves and saves."
+STOPS_WATCHING = "Another program runs this peer: Ctrl+C only stops watching."
+LEAVING = f"Leaving and saving, which takes at most {LEAVE_TIMEOUT_S:.0f} s; Ctrl+C changes nothing now."
+STOPPED_WATCHING = "Stopped watching. The peer goes on in the program that started it."
 
-Show = Callable[[Peer], None]
-"""Shows a peer as it is now."""
+Show = Callable[[Peer, str], None]
+"""Shows a peer as it is now, and a hint: what Ctrl+C does."""
 
 
 def watch(peer: Peer) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
-    A notebook shows a panel; a terminal, and a notebook that nobody watches, show a line for each epoch. Raises
-    CannotJoin if the peer could not take part, and PeerFailed if it ended by any other error, after printing a block to
-    copy into a report of it.
+    A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
+    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. Raises CannotJoin if
+    the peer could not take part, and PeerFailed if it ended by any other error, after printing a block to copy into a
+    report of it.
     """
-    in_notebook, unattended = _is_notebook(), this_platform().is_unattended
-    show = (
-        panel_display() if in_notebook and not unattended else lines_display(sys.stdout if in_notebook else sys.stderr)
-    )
-    try:
+    is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
+    with _display() as show:
         while peer.is_running:
-            show(peer)
-            time.sleep(UPDATE_EVERY_S)
-    except KeyboardInterrupt:
-        print("Leaving: saving, and saying goodbye to the others ...")
-        peer.stop()
-    show(peer)
-    if in_notebook and unattended:
+            try:
+                show(peer, hint)
+                time.sleep(UPDATE_EVERY_S)
+            except KeyboardInterrupt:
+                if not is_ours:
+                    show(peer, STOPPED_WATCHING)
+                    return
+                hint = LEAVING
+                peer.ask_to_stop()
+        show(peer, "")
+    if _is_notebook() and this_platform().is_unattended:
         panel_display()(peer)
     try:
         peer.wait()
@@ -46,6 +53,18 @@ def watch(peer: Peer) -> None:
         raise
 
 
+@contextmanager
+def _display() -> Iterator[Show]:
+    """Yield what shows a peer where this program runs."""
+    if _is_notebook():
+        yield Lines(sys.stdout) if this_platform().is_unattended else panel_display()
+    elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        with live_panel(sys.stderr) as show:
+            yield show
+    else:
+        yield Lines(sys.stderr)
+
+
 def panel_display() -> Show:
     """Return a function that shows the panel in a notebook: the first call adds it, each later call replaces it."""
     from IPython.display import HTML, display
@@ -54,31 +73,12 @@ def panel_display() -> Show:
 
     handle, shown = display(HTML(""), display_id=True), ""
 
-    def show(peer: Peer) -> None:
+    def show(peer: Peer, hint: str = "") -> None:
         nonlocal shown
         html = panel_html(peer)
         if html != shown:
             handle.update(HTML(html))
             shown = html
-
-    return show
-
-
-def lines_display(file: TextIOBase) -> Show:
-    """Return a function that prints a line for each epoch of a peer, and for each trouble, that is not printed yet."""
-    printed, told = 0, []
-
-    def show(peer: Peer) -> None:
-        nonlocal printed, told
-        epochs = epochs_of(peer)
-        for row in epochs.iloc[printed:].itertuples():
-            line = f"epoch {row.epoch:3d}  {row.time:5.0f} s  loss {row.loss:.3f}  {row.peers} peers"
-            print(line, file=file, flush=True)
-        printed = len(epochs)
-        troubles = [line for line in last_round(peer.events())[1:] if line not in told]
-        for line in troubles:
-            print(f"           {line}", file=file, flush=True)
-        told += troubles
 
     return show
 

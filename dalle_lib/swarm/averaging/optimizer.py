@@ -130,7 +130,7 @@ class CollaborativeOptimizer(RunOptimizer):
         self._parameter_bytes_sent = 0
         if self._joined_later_round:
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
-            self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason))
+            self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=group.epoch))
 
     def _outcome(self, control: StepControl) -> tuple[Group, str | None]:
         """Return the group of a round of gradients and what this peer lacks of the average, if anything.
@@ -210,7 +210,8 @@ class CollaborativeOptimizer(RunOptimizer):
             self.tracker.update_epoch(self.local_epoch)
         self._joined_later_round, self.parameter_rounds.due_after = False, None
         taken = "took over their state" if is_loaded else "no peer could give its state, so it waits to average it"
-        self.rounds.put(LeftOut(epoch, dropped, f"the others are at epoch {self.tracker.global_epoch}: {taken}"))
+        reason = f"the others are at epoch {self.tracker.global_epoch}: {taken}"
+        self.rounds.put(LeftOut(epoch, dropped, reason, is_waiting=not is_loaded))
 
     def _count(self, is_counted: bool) -> None:
         """Let this peer's gradients count and its state be downloaded, or neither: nobody else has its parameters."""

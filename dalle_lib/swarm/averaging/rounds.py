@@ -53,3 +53,7 @@ class LeftOut:
     epoch: int
     samples: int
     reason: str
+    counts_in: int | None = None
+    """Epoch in whose update they are instead; None if they are lost."""
+    is_waiting: bool = False
+    """Whether this peer's gradients do not count until its parameters have been averaged with the others'."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.join import LOG, SETTINGS, CannotJoin
+from dalle_lib.swarm.process.folder import SETTINGS, bind
+from dalle_lib.swarm.process.join import LOG, CannotJoin
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     torch.set_num_threads(settings.threads)
     codec.install()
     card, membership, workplace = _prepare(folder, settings, token)
+    if workplace is not None:
+        events.write("loaded", device=str(workplace.device))
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
@@ -97,6 +100,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
 
     try:
         card = RunCard.load(settings.run, token)
+        bind(folder, card)
         membership = Membership(card, folder)
         return card, membership, Workplace.prepare(card, settings) if settings.role == "trainer" else None
     except (ValueError, ConnectionError, NotEnoughRoom) as error:

@@ -10,9 +10,7 @@ from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
-from dalle_lib.swarm.process.join import MODEL
-
-OPTIMIZER = "optimizer.safetensors"
+from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER
 
 
 def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
@@ -27,13 +25,11 @@ def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: Collaborati
     save_tensors(folder / OPTIMIZER, tensors, metadata)
 
 
-def load_state(folder: Path, card: RunCard) -> Snapshot | None:
-    """Return what `save_state` wrote for this run, or None if the folder holds nothing, or the state of another run."""
+def load_state(folder: Path) -> Snapshot | None:
+    """Return what `save_state` wrote, or None if the folder holds nothing."""
     if not (folder / OPTIMIZER).exists():
         return None
     tensors, metadata = load_tensors(folder / OPTIMIZER)
-    if metadata.get("fingerprint") != card.fingerprint:
-        return None
     statistics: dict[int, dict[str, torch.Tensor]] = {}
     parameters = {}
     for key, value in tensors.items():

@@ -79,7 +79,7 @@ class Trainer:
         self.optimizer: CollaborativeOptimizer = build_optimizer(
             self.card, self.model, dht, membership.trust(dht), membership.identity.private_key
         )
-        if (saved := load_state(self.folder, self.card)) is not None:
+        if (saved := load_state(self.folder)) is not None:
             restore_snapshot(self.optimizer, saved)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
             self.optimizer.load_state_from_peers()
@@ -95,6 +95,7 @@ class Trainer:
             name=settings.name,
             device=str(self.device),
             idle_gpus=workplace.idle_gpus,
+            peers=self.optimizer.tracker.global_progress.num_peers,
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -136,6 +137,7 @@ class Trainer:
 
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
+        self.events.write("leaving", epoch=self.epoch)
         self._write_status()
         self._post(is_leaving=True)
         save_state(self.folder, self.card, self.model, self.optimizer)
@@ -181,8 +183,8 @@ class Trainer:
     def _tell_rounds(self) -> None:
         while not self.optimizer.rounds.empty():
             match self.optimizer.rounds.get():
-                case LeftOut(epoch=epoch, samples=samples, reason=reason):
-                    self.events.write("left_out", epoch=epoch, samples=samples, reason=reason)
+                case LeftOut() as left_out:
+                    self.events.write("left_out", **vars(left_out))
                 case done:
                     self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
         for peer, problem in self.optimizer.problems():

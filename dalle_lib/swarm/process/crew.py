@@ -10,6 +10,7 @@ from pathlib import Path
 from dalle_lib.machine import working_gpus
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
+from dalle_lib.swarm.process.folder import require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -70,17 +71,19 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
     others have -2 and so on after the name, and the ports that follow. Each has a folder of its own in `folder`, where
     it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs.
 
-    Before any peer is started, this raises ValueError if there is no such run, an address is malformed, or there is no
-    first peer and the settings do not say `alone`; ConnectionError if none of the first peers accepts connections; and
-    RuntimeError without hivemind.
+    Before any peer is started, this raises ValueError if there is no such run, one of the folders belongs to another
+    run, an address is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if none
+    of the first peers accepts connections; and RuntimeError without hivemind.
     """
     folder, card = Path(folder).resolve(), RunCard.load(settings.run, token)
-    if not Peer(folder / settings.name).is_running:
-        _require_way_in(settings, card)
     devices = [settings.device] if settings.device != "auto" else working_gpus() or ["cpu"]
     crew = Crew(folder, settings.run)
-    for number, device in enumerate(devices, start=1):
-        name = settings.name if number == 1 else f"{settings.name}-{number}"
+    names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
+    for name in names:
+        require_own(folder / name, card)
+    if not Peer(folder / settings.name).is_running:
+        _require_way_in(settings, card)
+    for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
         port = settings.port and settings.port + number - 1
         crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
     return crew

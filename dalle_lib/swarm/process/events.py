@@ -22,10 +22,15 @@ class EventLog:
 
 def read_events(folder: Path) -> list[dict]:
     """Return the events of a peer since it last started. A line that is still being written is left out."""
-    file = folder / EVENTS
-    if not file.exists():
-        return []
-    lines = file.read_text(encoding="utf-8").split("\n")[:-1]
-    events = [json.loads(line) for line in lines]
-    starts = [i for i, event in enumerate(events) if event["event"] == STARTED]
-    return events[starts[-1] :] if starts else events
+    return read_starts(folder)[-1]
+
+
+def read_starts(folder: Path) -> list[list[dict]]:
+    """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
+    file, starts = folder / EVENTS, [[]]
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
+    for event in map(json.loads, lines):
+        if event["event"] == STARTED and starts[-1]:
+            starts.append([])
+        starts[-1].append(event)
+    return starts

@@ -66,13 +66,20 @@ def last_round(events: list[dict]) -> list[str]:
     if not rounds:
         return []
     last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
-    counted = f"The update of epoch {last['epoch']} holds the gradients of {last['peers']} peers"
-    lines = [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it."]
-    if last["error"]:
-        lines.append(f"Epoch {last['epoch']}: {last['error']}.")
+    peers = f"{last['peers']} peer{'s' if last['peers'] != 1 else ''}"
+    counted = f"The update of epoch {last['epoch']} holds the gradients of {peers}"
+    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events)]
+
+
+def troubles(events: list[dict]) -> list[str]:
+    """Return lines that say what went wrong lately."""
+    rounds = [event for event in events if event["event"] == "averaged"]
+    lines = [f"Epoch {last['epoch']}: {last['error']}." for last in rounds[-1:] if last["error"]]
     for event in events[-RECENT_EVENTS:]:
-        if event["event"] == "left_out":
-            count = f"{event['samples']} samples of yours are" if event["samples"] else "You are"
+        # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
+        # next round: neither is trouble, because nothing that the volunteer computed is lost.
+        if event["event"] == "left_out" and event["samples"] and event.get("counts_in") is None:
+            count = f"{event['samples']} samples of yours are"
             lines.append(f"{count} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
         if event["event"] == "problem":
             lines.append(f"Peer {event['peer'][-6:]}: {event['problem']}.")

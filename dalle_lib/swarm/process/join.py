@@ -23,15 +23,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.swarm.process.events import EVENTS, read_events
+from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
 from dalle_lib.swarm.process.settings import PeerSettings
 
-SETTINGS = "settings.json"
 LOCK = "peer.lock"
 LOG = "peer.log"
 OUTPUT = "output.txt"
 PID = "supervisor.pid"
-MODEL = "model.safetensors"
-"""The model as this peer last saved it."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
 LEAVE_TIMEOUT_S = 60.0
@@ -70,6 +68,11 @@ class Peer:
                 return False
         except Timeout:
             return True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this program started it, and so decides when it leaves."""
+        return self.folder.resolve() in _LEASHES
 
     def events(self) -> list[dict]:
         """Return the events that it has written since it last started, oldest first."""
@@ -143,22 +146,24 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -
     """Start a peer in `folder`, or return the one that already runs there, which keeps the Hub token it started with.
 
     This returns when the peer's process has started; `Peer.wait_for` waits for what it does next. `token` is a
-    Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be one, or if the
-    peer that already runs there takes part in another run.
+    Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be one, if there
+    is no such run, or if the folder belongs to another run; in all these cases nothing in the folder is changed.
     """
     token = (token or "").strip()
     if not re.fullmatch("[!-~]*", token):
         raise ValueError(
             "expected a Hub token of one word, but this one holds spaces or unusual characters: copy it again."
         )
-    folder = Path(folder).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    from dalle_lib.run import RunCard  # the supervisor imports this module, and stays small
+
+    folder, card = Path(folder).resolve(), RunCard.load(settings.run, token or None)
+    require_own(folder, card)
     peer = Peer(folder)
     if peer.is_running:
-        if (other := PeerSettings.load(folder / SETTINGS).run) != settings.run:
-            raise ValueError(f"the peer in {folder} still takes part in {other}: stop it, or use another folder.")
         return peer
     _release(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    bind(folder, card)
     settings.save(folder / SETTINGS)
     events = folder / EVENTS
     size_before = events.stat().st_size if events.exists() else 0

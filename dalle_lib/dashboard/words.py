@@ -1,0 +1,105 @@
+"""How a peer stands, in plain words, the same in a terminal and a notebook: its state, a line an epoch, its totals."""
+
+from dalle_lib.swarm.process.standing import Standing
+
+
+def state_in_words(standing: Standing) -> str:
+    """Return what a peer does now, or how it ended, as a sentence without its full stop."""
+    alone = standing.peers is not None and standing.peers <= 1
+    at = "" if standing.epoch is None else f" at epoch {standing.epoch}"
+    return {
+        "postponed": "Waiting until its time to start has come",
+        "starting": "Starting: loading the model",
+        "looking": "Looking for the other peers",
+        "catching up": "Catching up with the others",
+        "training": "Training alone: nobody else is there now" if alone else "Training with the others",
+        "averaging": "Averaging gradients with the others",
+        "waiting": "Waiting for the others' next round, to have the same model as they",
+        "helping": "Helping other peers to find each other",
+        "leaving": "Leaving: saving, and telling the others",
+        "left": f"Left the run; progress is saved{at}",
+        "complete": f"The run is complete{at}; the model is saved",
+        "failed": f"Ended by an error: {standing.error}",
+        "killed": "Ended without saving: it was killed, or the machine was switched off",
+        "ended": "Ended",
+    }[standing.state]
+
+
+def line_of(standing: Standing) -> str:
+    """Return what matters of a peer: `12/60 · loss 1.43 · 3 peers · yours 31% · 2,192 samples · 5 min left`.
+
+    `yours` is the share of its gradient in the last update, and samples are counted over all its starts. What is not
+    known yet is left out.
+    """
+    return " · ".join(facts_of(standing))
+
+
+def facts_of(standing: Standing) -> list[str]:
+    """Return the parts of `line_of`."""
+    facts = [epoch_of(standing)]
+    if standing.loss is not None:
+        facts.append(f"loss {standing.loss:.2f}")
+    if standing.peers is not None:
+        facts.append(count(standing.peers, "peer"))
+    if standing.share is not None:
+        facts.append(f"yours {standing.share:.0%}")
+    facts.append(count(standing.totals.samples, "sample"))
+    if standing.seconds_left is not None:
+        facts.append(f"{duration(standing.seconds_left)} left")
+    return facts
+
+
+def epoch_of(standing: Standing) -> str:
+    """Return a peer's epoch of how many, `12/60`, with a dash for what is not known yet."""
+    return f"{_or_dash(standing.epoch)}/{_or_dash(standing.total_epochs)}"
+
+
+def news(events: list[dict]) -> list[str]:
+    """Return where a peer listens and whom it found, as far as its events tell."""
+    lines = []
+    for event in events:
+        if event["event"] == "connected":
+            where = ", ".join(sorted({_host_and_port(address) for address in event["addresses"]}))
+            lines.append(f"Listening on {where}." if where else "Connecting out only, accepting no connections.")
+        if event["event"] == "joined":
+            others = event["peers"] - 1
+            found = f"found {count(others, 'other peer')}" if others > 0 else "no other peer is there yet"
+            idle = "".join(f" {gpu} is idle: a peer computes on one GPU." for gpu in event["idle_gpus"])
+            lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
+    return lines
+
+
+def totals_in_words(standing: Standing) -> str:
+    """Return what a peer has done over all its starts in its folder."""
+    totals = standing.totals
+    told = [count(totals.samples, "sample"), count(totals.epochs, "epoch"), duration(totals.seconds)]
+    return ", ".join(told) + (f", in {totals.starts} starts" if totals.starts > 1 else "")
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, rounded to what matters: `40 s`, `5 min`, `2 h 10 min`, `3 days 4 h`."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{count(days, 'day')} {hours} h"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and a noun: `1 peer`, `2,192 samples`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _host_and_port(address: str) -> str:
+    """Return the host and port of an address such as /ip4/192.0.2.1/tcp/4321/p2p/..."""
+    parts = address.split("/")
+    return f"{parts[2]}:{parts[4]}" if len(parts) > 4 else address
+
+
+def _or_dash(number: int | None) -> str:
+    return "–" if number is None else str(number)

@@ -1,0 +1,103 @@
+"""A peer's folder belongs to one run: which run that is, what is saved there, and where the peers of a run live."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dalle_lib.files import replace_file
+from dalle_lib.swarm.process.settings import PeerSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.run import RunCard
+
+SETTINGS = "settings.json"
+BOUND = "bound_to.json"
+MODEL = "model.safetensors"
+"""The model as this peer last saved it."""
+OPTIMIZER = "optimizer.safetensors"
+"""What the optimizer needs to go on with that model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundRun:
+    """The run that a peer's folder belongs to."""
+
+    name: str
+    """The run's name; for a folder of a version that did not write it, the run as the volunteer called it."""
+    fingerprint: str
+    total_epochs: int | None
+    """Epochs of the whole run; None for a folder of a version that did not write it."""
+
+    @classmethod
+    def of(cls, card: "RunCard") -> "BoundRun":
+        """Return what a folder that belongs to the run of `card` says of it."""
+        return cls(name=card.name, fingerprint=card.fingerprint, total_epochs=card.optimizer.total_epochs)
+
+
+def run_of(folder: Path) -> BoundRun | None:
+    """Return the run that a peer's folder belongs to, or None for a folder of no run."""
+    if (folder / BOUND).exists():
+        return BoundRun(**json.loads((folder / BOUND).read_text(encoding="utf-8")))
+    if (fingerprint := _saved(folder).get("fingerprint")) is None:
+        return None
+    return BoundRun(name=PeerSettings.load(folder / SETTINGS).run, fingerprint=fingerprint, total_epochs=None)
+
+
+def saved_epoch(folder: Path) -> int | None:
+    """Return the epoch of the progress that is saved in a peer's folder, or None where nothing is saved."""
+    saved = _saved(folder)
+    return int(saved["epoch"]) if saved else None
+
+
+def bind(folder: Path, card: "RunCard") -> None:
+    """Make a folder that is there belong to the run of `card`. Raises ValueError as `require_own` does."""
+    require_own(folder, card)
+    with replace_file(folder / BOUND) as unfinished:
+        unfinished.write_text(json.dumps(asdict(BoundRun.of(card))) + "\n", encoding="utf-8")
+
+
+def require_own(folder: Path, card: "RunCard") -> None:
+    """Raise ValueError if a folder belongs to another run than that of `card`; nothing there is changed.
+
+    A run is one training with one card: cards of one name with unlike fingerprints are two runs, whose peers never
+    meet, and the progress of one is of no use in the other.
+    """
+    held, own = run_of(folder), BoundRun.of(card)
+    if held is None or (held.fingerprint == own.fingerprint and (held.name == own.name or held.total_epochs is None)):
+        return
+    epoch = saved_epoch(folder)
+    of_total = f" of {held.total_epochs}" if held.total_epochs else ""
+    progress = "no progress yet" if epoch is None else f"progress up to epoch {epoch}{of_total}"
+    other = f"run {held.name!r}" if held.name != own.name else f"a run {held.name!r} with other settings in its card"
+    raise ValueError(
+        f"expected a folder for run {own.name!r}, but {folder} belongs to {other} and holds {progress}. It was not "
+        f"changed. To join {own.name!r}, choose another name or another folder for your peer, or move that one away."
+    )
+
+
+def crew_folder(folder: Path, card: "RunCard", name: str) -> Path:
+    """Return the folder in `folder` for the volunteer's peers in the run of `card`; their first peer is called `name`.
+
+    Each run has one, called after the run: `emoji-mini`, or `owner--name` for a run on the Hub. Earlier versions kept
+    the peers in `folder` itself: it is returned where it still holds that peer's progress in this run.
+    """
+    old = run_of(folder / name)
+    if old is not None and old.fingerprint == card.fingerprint:
+        return folder
+    return folder / (card.repository or card.name).replace("/", "--")
+
+
+def folders_of_peers(folder: Path) -> list[Path]:
+    """Return the folders of peers in `folder`, and in the folders of runs in it, sorted; none where it is not there."""
+    return sorted(settings.parent for pattern in ("", "*/", "*/*/") for settings in folder.glob(f"{pattern}{SETTINGS}"))
+
+
+def _saved(folder: Path) -> dict[str, str]:
+    """Return the metadata of the saved progress; none where nothing is saved."""
+    if not (folder / OPTIMIZER).exists():
+        return {}
+    from safetensors import safe_open
+
+    with safe_open(folder / OPTIMIZER, "numpy") as handle:
+        return handle.metadata()

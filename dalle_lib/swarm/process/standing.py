@@ -1,0 +1,200 @@
+"""How a peer stands: what a person wants to know of it now, from the files in its folder."""
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from dalle_lib.swarm.process.events import read_starts
+from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
+from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.status import SwarmStatus
+
+State = Literal[
+    "postponed",
+    "starting",
+    "looking",
+    "catching up",
+    "training",
+    "averaging",
+    "waiting",
+    "helping",
+    "leaving",
+    "left",
+    "complete",
+    "failed",
+    "killed",
+    "ended",
+]
+"""What a peer does, or how it ended.
+
+It is postponed until its `start_after_s` are over, starts (loads the model), looks for the others, catches up with
+them, trains, averages, or waits until its parameters have been averaged with the others'. A bootstrap peer helps others
+to find each other. A peer that leaves saves its progress; then it has left, or the run is complete. It has failed by
+an error, was killed without saving, or ended before it had taken part.
+"""
+AT_WORK = ("training", "averaging", "waiting")
+RECENT_EPOCHS = 5
+"""Epochs from whose length the time that is left is estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """What a peer has done over all its starts in this folder."""
+
+    starts: int
+    epochs: int
+    """Epochs that ended while it took part."""
+    samples: int
+    """Samples that it has computed."""
+    seconds: float
+    """How long it took part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How a peer stands. None is what is not known, or not yet."""
+
+    run: str
+    name: str
+    state: State
+    since: float
+    """When that state began, as far as it is known: seconds since 1970. A peer at work has been so since it joined."""
+    epoch: int | None
+    """Epoch of its parameters."""
+    total_epochs: int | None
+    done: float | None
+    """Share of the epoch's samples that all peers together have computed, at most 1."""
+    loss: float | None
+    """Mean loss of its last epoch."""
+    peers: int | None
+    """How many trainers took part in its last epoch, itself among them; before that, how many it found."""
+    share: float | None
+    """Share of its gradient in the last update that it was in."""
+    seconds_left: float | None
+    """Estimated time until the run is complete, or until the peer's own limit is over; only while it is at work."""
+    swarm: SwarmStatus | None
+    """What it last saw of the swarm since it was started."""
+    error: str | None
+    """By which error it ended."""
+    totals: Totals
+
+    @classmethod
+    def of(cls, peer: Peer) -> "Standing":
+        """Return how a peer stands now."""
+        running = peer.is_running
+        return _standing(peer, read_starts(peer.folder), running)
+
+    @classmethod
+    def after_epochs(cls, peer: Peer, known: int = 0) -> list["Standing"]:
+        """Return how a peer stood after each epoch since it was last started, without the first `known` epochs."""
+        running = peer.is_running
+        *before, events = read_starts(peer.folder)
+        ends = [number for number, event in enumerate(events, start=1) if event["event"] == "epoch"]
+        return [_standing(peer, [*before, events[:end]], running) for end in ends[known:]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this peer has the run's last epoch."""
+        return self.epoch is not None and self.total_epochs is not None and self.epoch >= self.total_epochs
+
+
+def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
+    events, settings, bound = starts[-1], PeerSettings.load(peer.folder / SETTINGS), run_of(peer.folder)
+    last = {event["event"]: event for event in events}
+    epochs = [event["epoch"] for event in events if event["event"] in ("joined", "epoch", "left")]
+    epoch = epochs[-1] if epochs else saved_epoch(peer.folder)
+    swarm = SwarmStatus.read(peer.folder)
+    if swarm is not None and events and swarm.time < events[0]["time"]:
+        swarm = None  # left there by the start before
+    total = bound.total_epochs if bound and bound.total_epochs else swarm and swarm.total_epochs
+    done = None
+    if swarm is not None and swarm.epoch == epoch:
+        done = min(1.0, swarm.samples_in_epoch / swarm.target_batch_size)
+    state, since = _state(events, settings, running, done == 1.0, total)
+    at_work = state in AT_WORK
+    return Standing(
+        run=bound.name if bound else settings.run,
+        name=settings.name,
+        state=state,
+        since=since,
+        epoch=epoch,
+        total_epochs=total,
+        done=done if at_work else None,
+        loss=last.get("epoch", {}).get("loss"),
+        peers=last.get("epoch", last.get("joined", {})).get("peers"),
+        share=_share(last),
+        seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
+        swarm=swarm,
+        error=last.get("failed", {}).get("error"),
+        totals=_totals([start for start in starts if start], running),
+    )
+
+
+def _state(
+    events: list[dict], settings: PeerSettings, running: bool, is_full: bool, total: int | None
+) -> tuple[State, float]:
+    """Return what a peer does or how it ended, and since when."""
+    last = {event["event"]: event for event in events}
+    if not events:
+        return ("starting" if running else "ended"), time.time()
+    since = {kind: event["time"] for kind, event in last.items()}
+    if "failed" in last:
+        return "failed", since["failed"]
+    if "left" in last:
+        return ("complete" if total and last["left"]["epoch"] >= total else "left"), since["left"]
+    if not running:
+        return ("ended", since["ended"]) if "ended" in last else ("killed", events[-1]["time"])
+    if "leaving" in last:
+        return "leaving", since["leaving"]
+    if "joined" in last:
+        return _work(events, is_full), since["joined"]
+    if "connected" in last:
+        return ("helping" if settings.role == "bootstrap" else "catching up"), since["connected"]
+    if "loaded" in last:
+        return "looking", since["loaded"]
+    return ("postponed" if time.time() < since["started"] + settings.start_after_s else "starting"), since["started"]
+
+
+def _work(events: list[dict], is_full: bool) -> State:
+    """Return what a peer that has joined does; the epoch is full when all its samples have been computed."""
+    told = [event for event in events if event["event"] in ("epoch", "left_out")]
+    if told and told[-1].get("is_waiting"):
+        return "waiting"
+    return "averaging" if is_full else "training"
+
+
+def _share(last: dict[str, dict]) -> float | None:
+    if "averaged" not in last or "joined" not in last:
+        return None
+    return last["averaged"]["shares"].get(last["joined"]["peer_id"], 0.0)
+
+
+def _seconds_left(
+    events: list[dict], settings: PeerSettings, epoch: int | None, total: int | None, done: float
+) -> float | None:
+    """Return how long the peer will go on; None if that is not known yet, or it has the run's last epoch."""
+    if total is not None and epoch is not None and epoch >= total:
+        return None
+    lengths = [event["seconds"] for event in events if event["event"] == "epoch"][-RECENT_EPOCHS:]
+    left = []
+    if total is not None and epoch is not None and len(lengths) > 1:
+        left.append(sum(lengths) / len(lengths) * (total - epoch - done))
+    joined = next((event["time"] for event in events if event["event"] == "joined"), None)
+    if settings.max_minutes is not None and joined is not None:
+        left.append(max(0.0, joined + 60 * settings.max_minutes - time.time()))
+    return min(left, default=None)
+
+
+def _totals(starts: list[list[dict]], running: bool) -> Totals:
+    epochs, samples, seconds = 0, 0, 0.0
+    for number, events in enumerate(starts, start=1):
+        ended = [event for event in events if event["event"] == "epoch"]
+        left = [event["samples"] for event in events if event["event"] == "left"]
+        joined = [event["time"] for event in events if event["event"] == "joined"]
+        epochs += len(ended)
+        samples += left[-1] if left else sum(event["samples"] for event in ended)
+        if joined:
+            is_now = running and number == len(starts) and not left
+            seconds += (time.time() if is_now else events[-1]["time"]) - joined[0]
+    return Totals(starts=len(starts), epochs=epochs, samples=samples, seconds=seconds)

@@ -1,0 +1,54 @@
+"""`dalle-lib status`: every peer of this machine, by what is in its folder."""
+
+import json
+import subprocess
+import sys
+import time
+
+from test_terminal import BEGINNING, LEFT, epoch, peer_with, running
+
+from dalle_lib.cli.status import Status
+from dalle_lib.swarm.process.folder import folders_of_peers
+
+
+def test_it_shows_peers_that_run_and_that_have_ended_in_old_and_new_places(mini, tmp_path, capsys):
+    at_work = peer_with(tmp_path / "emoji-mini" / "ada", [*BEGINNING, *epoch(11), *epoch(12)], mini)
+    peer_with(tmp_path / "bob", [*BEGINNING, LEFT], name="bob", ago_s=7200.0)
+    (tmp_path / "emoji-mini" / "not-a-peer").mkdir()
+    with running(at_work):
+        Status(folder=tmp_path).run()
+        bob, ada = capsys.readouterr().out.split("\n\n")
+        Status(folder=tmp_path, json=True).run()
+        told = json.loads(capsys.readouterr().out)
+    assert ada.startswith("ada in emoji-mini: Training with the others\n  12/60 · loss 1.43 · 3 peers · yours 31% · ")
+    assert f"in {at_work.folder}" in ada
+    assert "since " in ada
+    assert bob.startswith("bob in emoji-mini: Left the run; progress is saved at epoch 12\n")
+    assert "2 h 0 min ago" in bob
+    assert [(peer["name"], peer["state"], peer["is_running"]) for peer in told] == [
+        ("bob", "left", False),
+        ("ada", "training", True),
+    ]
+    assert told[1] | {"epoch": 12, "total_epochs": 60, "share": 0.31, "peers": 3} == told[1]
+    assert told[1]["totals"]["samples"] == 192
+    assert time.time() - told[0]["since"] > 3600
+
+
+def test_it_changes_nothing_and_says_where_there_is_nobody(mini, tmp_path, capsys):
+    Status(folder=tmp_path / "peers").run()
+    assert "No peer has run in" in capsys.readouterr().out
+    assert not (tmp_path / "peers").exists()
+    assert folders_of_peers(tmp_path) == []
+    Status(folder=tmp_path, json=True).run()
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_it_is_a_command_that_loads_nothing_heavy(tmp_path):
+    peer_with(tmp_path / "ada", BEGINNING)
+    code = (
+        "import sys; from dalle_lib.cli import main; sys.argv = ['dalle-lib', 'status', '--folder', sys.argv[1]];"
+        "main(); heavy = {'torch', 'hivemind', 'pandas'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "ada in emoji-mini: Ended without saving" in done.stdout
