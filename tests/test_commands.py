@@ -1,11 +1,17 @@
 """What `dalle-lib` answers to mistakes: one line, at once, and exit code 1; a crash alone brings its log."""
 
+import re
+import shlex
 import socket
 import sys
+from dataclasses import fields
 
 import pytest
 
+import dalle_lib
 from dalle_lib.cli import main
+from dalle_lib.cli.invitation import invitation
+from dalle_lib.cli.join import Join
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.swarm import CannotJoin, Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
@@ -145,6 +151,110 @@ def test_a_port_that_is_in_use_is_told(swarm_folder):
         settings = PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1", port=port)
         with pytest.raises(CannotJoin, match=rf"listen on 127\.0\.0\.1, port {port}: Address already in use"):
             join(settings, swarm_folder).wait_for("connected")
+
+
+@pytest.mark.parametrize("command", ["demo", "join", "generate", "memory", "doctor", "status", "convert-vqgan"])
+def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().out
+    examples = [line.strip() for line in told.splitlines() if line.strip().startswith(f"dalle-lib {command}")]
+    assert len(examples) in (2, 3)
+    started = []
+    for name in "Demo", "Join", "Generate", "Memory", "Doctor", "Status", "ConvertVqgan":
+        monkeypatch.setattr(f"dalle_lib.cli.{name}.run", lambda command: started.append(command))
+    for example in examples:
+        monkeypatch.setattr(sys, "argv", shlex.split(example))
+        main()
+    assert len(started) == len(examples)
+
+
+@pytest.mark.parametrize("command", ["join", "doctor"])
+def test_common_options_come_first_and_in_groups(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().out
+    order = ["common options", "--run", "--initial-peers", "--alone", "network options", "--host", "--client-mode"]
+    order += ["computing options", "--batch-size"]
+    begins = [told.index(f" {text} ", told.index("common options") - 1) for text in order[:2]]
+    begins += [told.index(text, begins[-1]) for text in order[2:]]
+    assert begins == sorted(begins)
+
+
+def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
+    given = {"run": "r", "name": "n", "initial_peers": (NOBODY, NOBODY), "alone": True, "max_minutes": 2.5}
+    given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": True, "seed": 3}
+    given |= {"start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
+    settings = PeerSettings(**given)
+    assert set(given) == {field.name for field in fields(PeerSettings)}
+    joined, checked = [], []
+    monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
+    monkeypatch.setattr("dalle_lib.cli.Doctor.run", lambda command: checked.append(command))
+    typed = Join(peer=settings).as_typed()
+    for command in typed, ["dalle-lib", "doctor", *typed[2:]], ["dalle-lib", "doctor"]:
+        monkeypatch.setattr(sys, "argv", command)
+        main()
+    assert [join.peer for join in joined] == [settings]
+    assert [doctor.peer for doctor in checked] == [settings, PeerSettings(run="emoji-mini")]
+
+
+def test_the_version_and_where_to_start_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "--version"])
+    main()
+    assert capsys.readouterr().out == f"dalle-lib {dalle_lib.__version__}\n"
+    for name in dalle_lib.__all__:
+        assert name in dalle_lib.__doc__, "help(dalle_lib) names what users need first"
+
+
+LAN, HERE = (f"/ip4/{host}/tcp/31337/p2p/{PEER}" for host in ("192.168.1.5", "127.0.0.1"))
+PUBLIC = f"/ip4/93.184.216.34/tcp/31337/p2p/{PEER}"
+
+
+def test_the_invitation_is_the_line_that_friends_type(mini, monkeypatch):
+    settings = PeerSettings(run="emoji-mini", port=31337)
+
+    def line(addresses) -> str:
+        told = invitation(settings, mini, addresses)
+        (line,) = re.findall("^Friends: (.*)$", told, re.M)
+        return line
+
+    joined = []
+    monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
+    for addresses, named in (([HERE, LAN, PUBLIC], (PUBLIC, LAN)), ([HERE, LAN], (LAN,)), ([HERE], (HERE,))):
+        monkeypatch.setattr(sys, "argv", shlex.split(line(addresses)))
+        main()
+        assert joined.pop().peer == PeerSettings(run="emoji-mini", name="your-name", initial_peers=named)
+
+
+def test_the_invitation_says_who_can_use_it_and_what_they_need(mini, tmp_path):
+    def told(*addresses: str, card=mini, **settings) -> str:
+        return invitation(PeerSettings(**{"run": "emoji-mini", "port": 31337, **settings}), card, addresses)
+
+    assert "this machine alone" in told(HERE)
+    assert "forward TCP port 31337 of your router" in told(HERE, LAN)
+    assert "forward" not in told(LAN, PUBLIC)
+    assert "--port" not in told(PUBLIC)
+    assert "With a --port of your choice" in told(PUBLIC, port=0)
+    assert f"They need a copy of {tmp_path}" in told(PUBLIC, run=str(tmp_path))
+    led = told(PUBLIC, card=mini.with_changes(initial_peers=(LAN,)))
+    assert "--initial-peers" not in led, "the card leads newcomers to the run"
+
+
+def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path, monkeypatch):
+    def start(settings, folder, token):
+        folder.mkdir(parents=True)
+        EventLog(folder).write("connected", addresses=[HERE])
+        EventLog(folder).write("ended")
+        started.append(settings)
+        return Peer(folder)
+
+    started = []
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", start)
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
+    join_run(PeerSettings(run="emoji-mini", alone=True), tmp_path)
+    assert [settings.initial_peers for settings in started] == [(), (HERE,), (HERE,)]
 
 
 def test_a_peer_that_runs_is_shown_again_though_its_first_peers_are_gone(tmp_path, monkeypatch):

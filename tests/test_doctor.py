@@ -125,12 +125,12 @@ def test_a_run_without_addresses_fails_unless_the_peer_is_to_be_the_first():
 
 def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, monkeypatch):
     monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
-    authority, peer = Authority.generate(), tmp_path / "peer"
+    authority, peer = Authority.generate(), tmp_path / "peers" / "emoji-mini" / "volunteer"
     card = mini.with_changes(members={"authority": authority.public_key})
     run = str(card.save(tmp_path / "run"))
 
     def check():
-        return doctor(here(run=run), peer).loc["access token"]
+        return doctor(here(run=run), tmp_path / "peers").loc["access token"]
 
     assert not check()["ok"]
     assert "it makes the peer's id" in check()["remedy"]
@@ -164,12 +164,12 @@ def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hu
 
 def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"with its settings\.json, but that is not in"):
-        Doctor(folder=tmp_path).run()
+        Doctor(peer=here(), folder=tmp_path).run()
     here(run="emoji", port=31337).save(tmp_path / "settings.json")
     (tmp_path / "peer.log").write_text("its last words")
     checked = []
     monkeypatch.setattr("dalle_lib.checks.doctor.doctor_checks", lambda settings, *_: checked.append(settings) or [])
-    Doctor(folder=tmp_path).run()
+    Doctor(peer=here(), folder=tmp_path).run()
     assert checked == [here(run="emoji", port=31337)]
     assert "its last words" in capsys.readouterr().out
 

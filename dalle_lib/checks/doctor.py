@@ -17,6 +17,7 @@ from dalle_lib.memory import estimate
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.peer.dry_run import Findings, trial
+from dalle_lib.swarm.process.folder import SETTINGS, crew_folder
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -39,8 +40,9 @@ def doctor(settings: PeerSettings, folder: str | Path = ".", token: str | None =
     """Return the table of `preflight` for the settings' run, with more rows: how far a peer with them would come.
 
     A process is started to find out, and ended. It connects to the run's first peers and sends one of them up to 8 MB;
-    the Hub is asked for the time. What cannot be tried without hivemind or its p2pd is left out. `folder` is the
-    peer's, whose access token is checked where the run has members. `token` is a Hub token, for private runs.
+    the Hub is asked for the time. What cannot be tried without hivemind or its p2pd is left out. Where the
+    run has members, the peer's access token is checked: `folder` is the peer's, or the one in which `dalle-lib join`
+    keeps peers. `token` is a Hub token, for private runs.
     """
     return table(doctor_checks(settings, folder, token))
 
@@ -55,7 +57,9 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         return
     card = RunCard.load(settings.run, token) if passed["run"] else None
     if card is not None and card.members is not None:
-        yield _access_token(card, Path(folder))
+        folder = Path(folder)
+        is_peers = (folder / SETTINGS).is_file()
+        yield _access_token(card, folder if is_peers else crew_folder(folder, card, settings.name) / settings.name)
     first_peers = [*(card.initial_peers if card else ()), *settings.initial_peers]
     facts = {}
     for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers):

@@ -8,6 +8,7 @@ import sys
 
 import tyro
 
+from dalle_lib import __version__
 from dalle_lib.cli.convert_vqgan import ConvertVqgan
 from dalle_lib.cli.demo import Demo
 from dalle_lib.cli.doctor import Doctor
@@ -26,6 +27,9 @@ def main() -> None:
 
     Ctrl+C ends it with exit code 130.
     """
+    if sys.argv[1:] in (["--version"], ["-V"]):
+        print(f"dalle-lib {__version__}")
+        return
     try:
         command = tyro.extras.subcommand_cli_from_dict(
             {
@@ -38,7 +42,8 @@ def main() -> None:
                 "convert-vqgan": ConvertVqgan,
             },
             prog="dalle-lib",
-            description="Train a text-to-image model together, and draw with it.",
+            description="Train a text-to-image model together, and draw with it. `dalle-lib --version` tells the "
+            "version, `dalle-lib COMMAND --help` what a command does, with examples.",
         )
         command.run()
     except KeyboardInterrupt:

@@ -2,12 +2,11 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from dalle_lib.cli.peer_options import OptionsToCheck
 from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -24,12 +23,16 @@ class Doctor:
     Give it the settings with which you want to join. It starts what a peer needs, connects to the run's first peers,
     sends one of them up to 8 MB, and asks the Hub for the time. It prints each check when it is done, in a block to
     copy when asking for help, without secrets, other people's addresses and your name in paths. Its exit code is 1 if
-    this machine cannot take part.
+    this machine cannot take part. For example:
+
+    dalle-lib doctor
+
+    dalle-lib doctor --run owner/name --name ada
+
+    dalle-lib doctor --folder peers/owner--name/ada
     """
 
-    peer: Annotated[PeerSettings, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: PeerSettings(run="emoji-mini")
-    )
+    peer: OptionsToCheck
     folder: Path | None = None
     """Folder of a peer that failed. Its settings are checked instead, and the end of its log is shown."""
     json: bool = False
@@ -45,7 +48,7 @@ class Doctor:
         from dalle_lib.machine import hub_token
         from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
-        from dalle_lib.swarm.process.join import SETTINGS
+        from dalle_lib.swarm.process.folder import SETTINGS
 
         if self.folder and not (self.folder / SETTINGS).is_file():
             raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")
@@ -54,7 +57,7 @@ class Doctor:
         done = []
 
         def checks() -> Iterator["Check"]:
-            for check in doctor_checks(settings, self.folder or PEERS / settings.name, token):
+            for check in doctor_checks(settings, self.folder or PEERS, token):
                 done.append(check)
                 yield check
 

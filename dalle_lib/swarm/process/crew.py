@@ -85,7 +85,10 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
         _require_way_in(settings, card)
     for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
         port = settings.port and settings.port + number - 1
-        crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
+        peer = crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
+        if settings.alone and number == 1 and len(devices) > 1:
+            # The others know no peer but this one, and would each begin a swarm of their own.
+            settings = replace(settings, initial_peers=tuple(peer.wait_for("connected")["addresses"]))
     return crew
 
 
