@@ -153,6 +153,14 @@ def test_a_port_that_is_in_use_is_told(swarm_folder):
             join(settings, swarm_folder).wait_for("connected")
 
 
+def test_a_file_that_is_not_the_runs_is_told_without_the_log(mini, swarm_folder):
+    run = mini.save(swarm_folder / "run")
+    (run / mini.checkpoint.name).write_bytes(b"not those weights")
+    peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
+    with pytest.raises(CannotJoin, match=r"is not the file that run 'emoji-mini' names[^\n]*$"):
+        peer.wait(timeout_s=300)
+
+
 @pytest.mark.parametrize("command", ["demo", "join", "generate", "memory", "doctor", "status", "convert-vqgan"])
 def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])

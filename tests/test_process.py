@@ -277,14 +277,6 @@ def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     assert not isinstance(failed.value, CannotJoin)
 
 
-def test_a_file_that_is_not_the_runs_is_told_without_the_log(mini, swarm_folder):
-    run = mini.save(swarm_folder / "run")
-    (run / mini.checkpoint.name).write_bytes(b"not those weights")
-    peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
-    with pytest.raises(CannotJoin, match=r"is not the file that run 'emoji-mini' names[^\n]*$"):
-        peer.wait(timeout_s=300)
-
-
 def test_a_line_being_written_is_not_read(tmp_path):
     EventLog(tmp_path).write("started")
     with open(tmp_path / "events.jsonl", "a") as handle:
