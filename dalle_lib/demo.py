@@ -31,7 +31,7 @@ CANDIDATES, BEST = 32, 4
 def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s: float = LATE_S) -> dict:
     """Train a private swarm for `minutes`, write its report to the folder `out`, and return the report's figures.
 
-    The last of the three trainers joins after `late_s` seconds. Progress is printed to standard error as plain lines:
+    The last of the three trainers joins after `late_s` seconds. Progress is shown on standard error, as `watch` does;
     transformers' progress bars are switched off in this process.
     """
     from transformers.utils.logging import disable_progress_bar

@@ -6,21 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
+from peer_files import save_progress
 
-from dalle_lib.checkpoint import save_tensors
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import read_events
 from dalle_lib.swarm.process.folder import BOUND, OPTIMIZER, bind, crew_folder, require_own, run_of, saved_epoch
-
-
-def save_progress(folder: Path, card: RunCard, epoch: int) -> None:
-    """Write to `folder` what a peer of `card` leaves behind, as far as it matters here."""
-    folder.mkdir(parents=True, exist_ok=True)
-    metadata = {"fingerprint": card.fingerprint, "epoch": str(epoch), "param_groups": "[]"}
-    save_tensors(folder / OPTIMIZER, {"parameter.0": torch.full((3,), float(epoch))}, metadata)
-    PeerSettings(run=card.name).save(folder / "settings.json")
 
 
 def longer(card: RunCard) -> RunCard:

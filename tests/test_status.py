@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from test_terminal import BEGINNING, LEFT, epoch, peer_with, running
+from peer_files import BEGINNING, CONNECTED, LEFT, epoch, peer_with, running
 
 from dalle_lib.cli.status import Status
 from dalle_lib.swarm.process.folder import folders_of_peers
@@ -14,10 +14,11 @@ from dalle_lib.swarm.process.folder import folders_of_peers
 def test_it_shows_peers_that_run_and_that_have_ended_in_old_and_new_places(mini, tmp_path, capsys):
     at_work = peer_with(tmp_path / "emoji-mini" / "ada", [*BEGINNING, *epoch(11), *epoch(12)], mini)
     peer_with(tmp_path / "bob", [*BEGINNING, LEFT], name="bob", ago_s=7200.0)
+    helper = peer_with(tmp_path / "helper", [CONNECTED], role="bootstrap", name="helper")
     (tmp_path / "emoji-mini" / "not-a-peer").mkdir()
-    with running(at_work):
+    with running(at_work), running(helper):
         Status(folder=tmp_path).run()
-        bob, ada = capsys.readouterr().out.split("\n\n")
+        bob, ada, helping = capsys.readouterr().out.split("\n\n")
         Status(folder=tmp_path, json=True).run()
         told = json.loads(capsys.readouterr().out)
     assert ada.startswith("ada in emoji-mini: Training with the others\n  12/60 · loss 1.43 · 3 peers · yours 31% · ")
@@ -25,9 +26,11 @@ def test_it_shows_peers_that_run_and_that_have_ended_in_old_and_new_places(mini,
     assert "since " in ada
     assert bob.startswith("bob in emoji-mini: Left the run; progress is saved at epoch 12\n")
     assert "2 h 0 min ago" in bob
+    assert helping.startswith("helper in emoji-mini: Helping other peers to find each other\n  since ")
     assert [(peer["name"], peer["state"], peer["is_running"]) for peer in told] == [
         ("bob", "left", False),
         ("ada", "training", True),
+        ("helper", "helping", True),
     ]
     assert told[1] | {"epoch": 12, "total_epochs": 60, "share": 0.31, "peers": 3} == told[1]
     assert told[1]["totals"]["samples"] == 192

@@ -55,8 +55,8 @@ class Join:
             print(f"This peer runs already, in {peer.folder}.")
             watch(peer)
             return
-        print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
         if not is_complete(peer, card):
+            print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
             crew = join_run(self.peer, folder, token)
             if not (self.peer.client_mode or self.peer.start_after_s):
                 print("Loading the model, and looking for the other peers ...", flush=True)
@@ -139,6 +139,8 @@ def ending(peer: "Peer", command: Join) -> str:
     from dalle_lib.swarm.process.folder import MODEL
     from dalle_lib.swarm.process.standing import Standing
 
+    if command.peer.role == "bootstrap":
+        return "This peer has left: newcomers no longer find the others through it."
     standing = Standing.of(peer)
     lines = [f"{state_in_words(standing)}.", f"Yours:   {totals_in_words(standing)}."]
     if (peer.folder / MODEL).exists():

@@ -41,19 +41,19 @@ class Status:
 
 
 def describe_peer(peer: "Peer") -> str:
-    """Return how a peer stands, in three lines: its state, what matters of it, since when and where."""
+    """Return how a peer stands, in lines: its state, what matters of it if it has trained, since when and where."""
     from dalle_lib.dashboard.words import duration, line_of, state_in_words
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
     ago = duration(max(0.0, time.time() - standing.since))
-    return "\n".join(
-        [
-            f"{standing.name} in {standing.run}: {state_in_words(standing)}",
-            f"  {line_of(standing)}",
-            f"  since {time.strftime('%Y-%m-%d %H:%M', time.localtime(standing.since))}, {ago} ago, in {peer.folder}",
-        ]
-    )
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(standing.since))
+    lines = [
+        f"{standing.name} in {standing.run}: {state_in_words(standing)}",
+        line_of(standing) if standing.epoch is not None else "",
+        f"since {since}, {ago} ago, in {peer.folder}",
+    ]
+    return "\n  ".join(filter(None, lines))
 
 
 def as_dict(peer: "Peer") -> dict:

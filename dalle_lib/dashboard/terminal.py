@@ -37,7 +37,7 @@ class Lines:
         self._epochs += len(standings)
         for standing in standings:
             print(line_of(standing), file=self._file, flush=True)
-        self._tell([*troubles(events), hint])
+        self._tell([*(f"  {trouble}" for trouble in troubles(events)), hint])
 
     def _tell(self, lines: list[str]) -> None:
         for line in lines:

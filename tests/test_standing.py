@@ -1,0 +1,98 @@
+"""How a peer stands, by the files in its folder: its state, time left, and totals over all its starts."""
+
+import pytest
+from peer_files import BEGINNING, CONNECTED, LEFT, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
+
+from dalle_lib.dashboard.words import duration, line_of, state_in_words, totals_in_words
+from dalle_lib.swarm.process.standing import Standing
+
+
+@pytest.mark.parametrize(
+    ("events", "is_running", "state", "words"),
+    [
+        ([STARTED], True, "starting", "loading the model"),
+        ([STARTED, LOADED], True, "looking", "Looking for the other peers"),
+        ([STARTED, LOADED, CONNECTED], True, "catching up", "Catching up with the others"),
+        (BEGINNING, True, "training", "Training with the others"),
+        ([*BEGINNING, *epoch(10), LEFT_OUT | {"is_waiting": True}], True, "waiting", "Waiting for the others' next"),
+        ([*BEGINNING, LEFT_OUT | {"is_waiting": True}, *epoch(10)], True, "training", "Training"),
+        ([*BEGINNING, {"event": "leaving", "epoch": 9}], True, "leaving", "Leaving: saving"),
+        ([*BEGINNING, LEFT], True, "left", "saved at epoch 12"),
+        ([*BEGINNING, LEFT, {"event": "ended", "exit_code": 0}], False, "left", "saved at epoch 12"),
+        ([*BEGINNING, LEFT | {"epoch": 60}], False, "complete", "The run is complete at epoch 60"),
+        ([*BEGINNING, {"event": "failed", "error": "its GPU broke"}], False, "failed", "error: its GPU broke"),
+        (BEGINNING, False, "killed", "Ended without saving"),
+        ([STARTED, {"event": "ended", "exit_code": 0}], False, "ended", "Ended"),
+    ],
+)
+def test_each_state_has_plain_words(mini, tmp_path, events, is_running, state, words):
+    peer = peer_with(tmp_path, events, mini)
+    if is_running:
+        with running(peer):
+            standing = Standing.of(peer)
+    else:
+        standing = Standing.of(peer)
+    assert standing.state == state
+    assert words in state_in_words(standing)
+
+
+def test_a_peer_that_is_to_start_later_waits_and_a_bootstrap_peer_helps(tmp_path):
+    with running(peer_with(tmp_path / "late", [STARTED], start_after_s=600.0)) as peer:
+        assert Standing.of(peer).state == "postponed"
+    with running(peer_with(tmp_path / "bootstrap", [STARTED, CONNECTED], role="bootstrap")) as peer:
+        assert Standing.of(peer).state == "helping"
+
+
+def test_an_epoch_whose_samples_are_all_computed_is_averaged(mini, tmp_path):
+    with running(peer_with(tmp_path, [*BEGINNING, *epoch(10)], mini)) as peer:
+        seen(tmp_path, 192, at_epoch=10)
+        assert Standing.of(peer).state == "averaging"
+        seen(tmp_path, 192, at_epoch=9)  # what it saw before the epoch ended
+        assert Standing.of(peer).state == "training"
+        seen(tmp_path, 48, at_epoch=10)
+        assert Standing.of(peer).done == 0.25
+
+
+def test_the_line_says_epoch_loss_peers_share_samples_and_time_left(mini, tmp_path):
+    earlier = [*BEGINNING, *epoch(3, samples=1500), LEFT | {"samples": 1904}]
+    with running(peer_with(tmp_path, [*earlier, *BEGINNING, *epoch(10), *epoch(11), *epoch(12)], mini)) as peer:
+        standing = Standing.of(peer)
+        assert line_of(standing) == "12/60 · loss 1.43 · 3 peers · yours 31% · 2,192 samples · 5 min left"
+    assert "left" not in line_of(Standing.of(peer)), "it does not run any more"
+
+
+def test_there_is_no_time_left_at_the_end_and_a_limit_of_ones_own_comes_first(mini, tmp_path):
+    done = [*BEGINNING, *epoch(59), *epoch(60)]
+    for number, (events, is_running) in enumerate([(done, True), ([*done, LEFT | {"epoch": 60}], False)]):
+        peer = peer_with(tmp_path / str(number), events, mini)
+        if is_running:
+            with running(peer):
+                assert Standing.of(peer).seconds_left is None
+        assert "left" not in line_of(Standing.of(peer))
+    with running(peer_with(tmp_path / "limited", [*BEGINNING, *epoch(10), *epoch(11)], mini, max_minutes=3.0)) as peer:
+        assert Standing.of(peer).seconds_left == pytest.approx(60 * 3 - 57, abs=10)
+
+
+def test_totals_are_over_all_starts_of_a_folder(mini, tmp_path):
+    first = [*BEGINNING, *epoch(10, 100), *epoch(11, 100), LEFT | {"samples": 230}, {"event": "ended", "exit_code": 0}]
+    killed = [*BEGINNING, *epoch(12, 50)]
+    with running(peer_with(tmp_path, [*first, *killed, *BEGINNING, *epoch(13, 7)], mini, ago_s=25.0)) as peer:
+        totals = Standing.of(peer).totals
+        assert (totals.starts, totals.samples, totals.epochs) == (3, 230 + 50 + 7, 4)
+        assert totals.seconds == pytest.approx(6 + 2 + 25 - 19, abs=3)
+        assert totals_in_words(Standing.of(peer)).startswith("287 samples, 4 epochs, ")
+        assert totals_in_words(Standing.of(peer)).endswith("in 3 starts")
+
+
+def test_what_another_start_saw_of_the_swarm_is_not_shown(mini, tmp_path):
+    peer = peer_with(tmp_path, [*BEGINNING, LEFT, *BEGINNING], mini)
+    seen(tmp_path, 48, at_epoch=9)
+    assert Standing.of(peer).swarm is not None
+    peer = peer_with(tmp_path, [*BEGINNING, LEFT, *BEGINNING], mini, ago_s=-60.0)
+    assert Standing.of(peer).swarm is None
+
+
+def test_times_are_rounded_to_what_matters():
+    seconds = 0.4, 59.4, 59.6, 299, 3599, 3 * 3600 + 61, 26 * 3600, 75 * 3600
+    told = "0 s", "59 s", "1 min", "5 min", "1 h 0 min", "3 h 1 min", "1 day 2 h", "3 days 3 h"
+    assert tuple(map(duration, seconds)) == told
