@@ -20,7 +20,7 @@ from dalle_lib.checks.doctor import doctor
 from dalle_lib.cli import Doctor
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
-from dalle_lib.swarm.peer.dry_run import probe, trial
+from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.peer.greeter import Greeter
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
@@ -28,6 +28,14 @@ DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5q
 
 def here(**settings) -> PeerSettings:
     return PeerSettings(**{"run": "emoji-mini", "host": "127.0.0.1", **settings})
+
+
+def probe(settings: PeerSettings, first_peers: list[str], **limits) -> Findings:
+    """Return all that the trial finds."""
+    found = {}
+    for facts in trial(settings, first_peers, **limits):
+        found |= facts
+    return Findings(**found)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:

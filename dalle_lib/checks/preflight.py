@@ -68,12 +68,7 @@ def table(checks: Iterable[Check]) -> pd.DataFrame:
     return pd.DataFrame([asdict(check) for check in checks]).set_index("what")
 
 
-def in_words(checks: pd.DataFrame) -> str:
-    """Return a table of checks as text: a line for each check, and its remedy in the next line."""
-    return "\n".join(check_in_words(Check(**row)) for row in checks.reset_index().to_dict("records"))
-
-
-def check_in_words(check: Check) -> str:
+def in_words(check: Check) -> str:
     """Return a check as a line of text, and its remedy as another."""
     mark = "FAILED" if not check.ok else "note" if check.remedy else "ok"
     needed = "" if check.ok else f"; needed: {check.needed}"

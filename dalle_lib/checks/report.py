@@ -9,7 +9,7 @@ from importlib import metadata
 import pandas as pd
 
 from dalle_lib.checks.doctor import doctor_checks
-from dalle_lib.checks.preflight import Check, check_in_words, preflight_checks
+from dalle_lib.checks.preflight import Check, in_words, preflight_checks
 from dalle_lib.checks.secrets import without_secrets
 from dalle_lib.machine import hub_token
 from dalle_lib.run import EMBEDDED_RUNS
@@ -48,7 +48,7 @@ def report_lines(peer: Peer | None, checks: Iterable[Check]) -> Iterator[str]:
     yield without_secrets(f"{platform.platform()}\n{found}\n")
     try:
         for check in checks:
-            yield without_secrets(check_in_words(check))
+            yield without_secrets(in_words(check))
     except Exception as error:  # whatever is broken, the rest of the report is needed
         yield without_secrets(f"the checks failed: {type(error).__name__}: {error}")
     if peer is not None:

@@ -89,14 +89,6 @@ def trial(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float =
     yield {name: value for name, value in unfinished.items() if name not in known}
 
 
-def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Findings:
-    """Return all that `trial` finds."""
-    found = {}
-    for facts in trial(settings, first_peers, timeout_s):
-        found |= facts
-    return Findings(**found)
-
-
 def _facts(lines: TextIO, child: subprocess.Popen, deadline: float) -> Iterator[dict]:
     """Yield the JSON objects in a file, line by line, that `child` writes until it ends or `deadline` has come."""
     begun, is_over = "", False
