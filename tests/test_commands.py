@@ -79,6 +79,14 @@ def test_a_clip_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     assert f"the CLIP {tmp_path}, which chooses among pictures, cannot be loaded" in told
 
 
+def test_an_error_of_several_lines_is_told_in_one(monkeypatch):
+    def fail(_):
+        raise ValueError("expected this,\n  but that came")
+
+    monkeypatch.setattr("dalle_lib.cli.Generate.run", fail)
+    assert answer(monkeypatch, "generate", "frog") == "dalle-lib: expected this, but that came"
+
+
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
     def interrupt(_):
         raise KeyboardInterrupt
