@@ -272,7 +272,7 @@ def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     run = mini.save(swarm_folder / "run")
     (run / mini.data.train / "codes.parquet").write_bytes(b"no captions and codes")
     peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
-    with pytest.raises(PeerFailed, match=r"(?s)Error: .*Traceback") as failed:
+    with pytest.raises(PeerFailed, match=r"(?s)^ArrowInvalid: .*The log of .* ends:.*codes\.py") as failed:
         peer.wait(timeout_s=300)
     assert not isinstance(failed.value, CannotJoin)
 

@@ -56,8 +56,9 @@ class Join:
             watch(peer)
             return
         if not is_complete(peer, card):
-            print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
+            told = beginning(card, self.peer, peer, is_old=folder == self.folder)
             crew = join_run(self.peer, folder, token)
+            print(told, flush=True)
             if not (self.peer.client_mode or self.peer.start_after_s):
                 print("Loading the model, and looking for the other peers ...", flush=True)
                 try:
