@@ -1,5 +1,16 @@
 """The kit with which volunteers train one text-to-image transformer together over the internet.
 
+Where to start:
+
+- draw with the model in the package: TextToImage.from_run("emoji")("penguin on a yellow background").save("pictures")
+- train with others: join_run(PeerSettings(run="owner/name", name="ada"), folder="peers").wait()
+- a whole swarm on this machine: with local_swarm(RunCard.load("emoji-mini"), "swarm") as swarm: ...
+- will a model fit a GPU: estimate("gpt2-large")
+- the model and its optimizer alone: DALLE(ModelConfig(...)), LAMB8bit
+
+help(TextToImage) and so on tell more of each; in a terminal, `dalle-lib --help`. README.md has the rest, and
+docs/architecture.md is the map of the code.
+
 Importing this package changes nothing and loads nothing heavy: each name is imported when it is first used.
 """
 

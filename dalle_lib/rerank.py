@@ -9,6 +9,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from dalle_lib.one_line import in_one_line
+
 OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """OpenAI's ViT-B/32, as transformers has it on the Hub."""
 SHIFT = 1 / 64
@@ -26,11 +28,17 @@ class CLIPRanker:
         from transformers import AutoTokenizer, CLIPModel
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-        with _without_bar_of_loading():
-            model = CLIPModel.from_pretrained(source, dtype=torch.float32)
+        try:
+            with _without_bar_of_loading():
+                model = CLIPModel.from_pretrained(source, dtype=torch.float32)
+            self.tokenizer = AutoTokenizer.from_pretrained(source)
+            self.processor = CLIPImageProcessorPil.from_pretrained(source)
+        except OSError as error:
+            raise OSError(
+                f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
+                f"owner/name on the Hub. {in_one_line(error)}"
+            ) from error
         self.model = model.to(device).eval().requires_grad_(False)
-        self.tokenizer = AutoTokenizer.from_pretrained(source)
-        self.processor = CLIPImageProcessorPil.from_pretrained(source)
 
     @torch.no_grad()
     def score(

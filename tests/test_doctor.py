@@ -7,24 +7,20 @@ import os
 import re
 import subprocess
 import sys
-import time
-from email.utils import formatdate
 from types import SimpleNamespace
 
 import pandas as pd
 import psutil
 import pytest
-from conftest import StandInHub, living
+from conftest import living
 from hivemind.p2p import P2P
-from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
 
 from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
-from dalle_lib.checks.preflight import in_words, preflight, table
 from dalle_lib.cli import Doctor
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
-from dalle_lib.swarm.peer.dry_run import Findings, probe
+from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.peer.greeter import Greeter
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
@@ -32,6 +28,14 @@ DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5q
 
 def here(**settings) -> PeerSettings:
     return PeerSettings(**{"run": "emoji-mini", "host": "127.0.0.1", **settings})
+
+
+def probe(settings: PeerSettings, first_peers: list[str], **limits) -> Findings:
+    """Return all that the trial finds."""
+    found = {}
+    for facts in trial(settings, first_peers, **limits):
+        found |= facts
+    return Findings(**found)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
@@ -86,14 +90,25 @@ def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
     assert "ask the run's organiser for other addresses" in remedy
 
 
+def test_the_trial_tells_what_it_finds_at_once(broken):
+    broken(
+        "import sys, time, types\n"
+        "codec = types.SimpleNamespace(install=lambda: print('a line of a library', flush=True))\n"
+        "sys.modules['hivemind'] = types.SimpleNamespace(DHT=lambda **_: time.sleep(3600))\n"
+        "sys.modules['dalle_lib.swarm.averaging.codec'] = codec\n"
+    )
+    with contextlib.closing(trial(here(), [DEAD])) as facts:
+        assert next(facts) == {"codecs": None}
+
+
 def test_a_peer_that_failed_is_checked_with_its_own_settings(tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"with its settings\.json, but that is not in"):
-        Doctor(folder=tmp_path).run()
+        Doctor(peer=here(), folder=tmp_path).run()
     here(run="emoji", port=31337).save(tmp_path / "settings.json")
     (tmp_path / "peer.log").write_text("its last words")
     checked = []
-    monkeypatch.setattr("dalle_lib.checks.doctor.doctor", lambda settings, *_: checked.append(settings) or preflight())
-    Doctor(folder=tmp_path).run()
+    monkeypatch.setattr("dalle_lib.checks.doctor.doctor_checks", lambda settings, *_: checked.append(settings) or [])
+    Doctor(peer=here(), folder=tmp_path).run()
     assert checked == [here(run="emoji", port=31337)]
     assert "its last words" in capsys.readouterr().out
 
@@ -140,28 +155,6 @@ def test_a_first_peer_that_measures_another_upload_says_so(hub, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("shift", "said"), [(60.0, "-"), (-60.0, "+")])
-def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, monkeypatch, shift, said):
-    monkeypatch.setattr(StandInHub, "date_time_string", lambda *_: formatdate(time.time() + shift, usegmt=True))
-    row = doctor(here()).loc["clock"]
-    assert not row["ok"]
-    assert re.fullmatch(rf"\{said}(5[89]|60)\.\d s from the Hub's", row["here"])
-    assert "timedatectl" in row["remedy"]
-    assert doctors.MAX_SECONDS_OFF == MAX_DHT_TIME_DISCREPANCY_SECONDS
-
-
-def test_the_first_peers_clock_counts_and_the_hubs_says_whose_is_wrong():
-    assert doctors._clock(0.0, 60.0).ok, "the first peers would let it in"
-    assert "organiser" in doctors._clock(60.0, 0.0).remedy
-    assert "timedatectl" in doctors._clock(60.0, 60.0).remedy
-    assert doctors._clock(None, None).ok
-
-
-def test_without_a_network_the_clock_is_not_checked(hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
-    assert doctors.seconds_ahead_of_hub() is None
-
-
 def test_a_broken_codec_fails(broken):
     broken(
         "import hivemind.compression.serialization as module\n"
@@ -205,77 +198,8 @@ def test_without_hivemind_nothing_is_started(broken, monkeypatch):
     assert "import of hivemind halted" in found.codecs
     stand_in = SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None))
     monkeypatch.setattr("dalle_lib.checks.preflight.importlib", stand_in)
-    monkeypatch.setattr(doctors, "probe", lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(doctors, "trial", lambda *_: pytest.fail("it was tried"))
     assert "pip install" in doctor(here()).loc["hivemind", "remedy"]
-
-
-def test_the_upload_is_compared_with_the_runs_time_limit(mini):
-    def check(mbps: float, **settings):
-        answering = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, upload=None, mbps=mbps)
-        return doctors._upload(answering, here(**settings), mini)
-
-    sent = doctors.estimate("dalle-emoji").sent
-    enough = 8e-6 * sent / mini.averaging.timeout_s
-    assert check(1.01 * enough) == check(1.01 * enough)
-    for mbps, ok, has_remedy in (
-        (1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True), (0.0, False, True)
-    ):  # fmt: skip
-        found = check(mbps * enough)
-        assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
-    assert not check(0.51 * enough, client_mode=True).remedy
-
-
-def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
-    def check(reached: int | None, *addresses: str, **settings):
-        answering = Findings(
-            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting=None, reached=reached
-        )
-        return doctors._reachable(answering, here(**settings))
-
-    assert "--client-mode" in check(0).remedy
-    assert not check(31337).remedy
-    assert not check(0, client_mode=True).remedy
-    assert (
-        "--client-mode" in check(None, "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.7.5/tcp/1", "/ip4/100.64.0.1/tcp/1").remedy
-    )
-    assert not check(None, "/ip4/192.168.7.5/tcp/1", "/ip6/2a00:1450:4001::1/tcp/1").remedy
-    assert all(check(reached).ok for reached in (0, 1, None))
-    assert check(None).here.endswith("(it is connected through a relay, which hides where it is)")
-
-
-def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
-    monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
-    checks = preflight()
-    words = in_words(checks)
-    assert words.count("FAILED") == 1
-    assert re.search(r"FAILED  free memory +1\.0 GB; needed: 3\.0 GB\n +→ close other notebooks", words)
-    assert len(words.splitlines()) == len(checks) + (checks["remedy"] != "").sum()
-    assert in_words(table([doctors.Check("GPU", "not needed", "broken", True, "mend it")])).startswith("note    GPU")
-
-
-@pytest.mark.parametrize(
-    ("module", "stand_in", "row", "remedy"),
-    [
-        ("sys", SimpleNamespace(version_info=(3, 10, 4), platform="linux"), "Python", "environment with Python >=3.11"),
-        ("multiprocessing", SimpleNamespace(get_all_start_methods=lambda: ["spawn"]), "start method", "WSL2"),
-        ("platform", SimpleNamespace(system=lambda: "Windows", python_version=lambda: "3.12.0"), "system", "WSL2"),
-    ],
-)
-def test_a_machine_that_cannot_run_peers_is_told_what_can(monkeypatch, module, stand_in, row, remedy):
-    monkeypatch.setattr(f"dalle_lib.checks.preflight.{module}", stand_in)
-    check = preflight().loc[row]
-    assert not check["ok"]
-    assert remedy in check["remedy"]
-
-
-def test_a_gpu_that_torch_does_not_see_is_mentioned(tmp_path, monkeypatch):
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    check = preflight().loc["GPU"]
-    assert check["ok"]
-    assert "install the torch that fits this machine" in check["remedy"]
 
 
 @pytest.mark.parametrize("default", ["spawn", "forkserver"])

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used: `import dalle_lib`, its swarm, auth and inference."""
+"""Packages whose names are imported when they are first used: `import dalle_lib`, its auth, inference, run, swarm."""
 
 import ast
 import importlib
@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-PACKAGES = ("dalle_lib", "dalle_lib.auth", "dalle_lib.inference", "dalle_lib.swarm")
+PACKAGES = ("dalle_lib", "dalle_lib.auth", "dalle_lib.inference", "dalle_lib.run", "dalle_lib.swarm")
 
 
 @pytest.fixture(params=PACKAGES)

@@ -163,14 +163,17 @@ def test_the_panel_says_why_a_gpu_idles(tmp_path):
     assert "cuda:1 is idle" in page
 
 
-def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub):
+def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub, monkeypatch):
     peer = finished_peer(tmp_path, event="failed", error="RuntimeError: it broke")
+    unfinished = {"codecs": None, "p2pd": "it broke before", "first_peers": {}}
+    monkeypatch.setattr("dalle_lib.checks.doctor.trial", lambda *_: iter([unfinished]))
     with pytest.raises(PeerFailed, match="it broke"):
         watch(peer)
     block = capsys.readouterr().out
     assert "/issues/new" in block
     assert "torch " in block
     assert "free memory" in block
+    assert "it broke before" in block, "the network was tried, too"
     assert [f"line {i} <token>" in block for i in range(50)] == [i >= 50 - LOG_LINES for i in range(50)]
     assert SECRET not in block
     assert "no run 'owner/nothing'" in problem_report(run="owner/nothing")

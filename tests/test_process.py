@@ -18,7 +18,7 @@ from conftest import living, processes_of
 from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import Crew, Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -268,12 +268,13 @@ def test_on_a_terminal_it_needs_no_hub_token_and_leaves_when_told(swarm_folder):
     os.close(theirs)
 
 
-def test_an_error_is_shown_with_the_end_of_the_log(mini, swarm_folder):
+def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     run = mini.save(swarm_folder / "run")
-    (run / mini.checkpoint.name).write_bytes(b"not those weights")
-    peer = join(PeerSettings(run=str(run), role="trainer", host="127.0.0.1"), swarm_folder / "peer")
-    with pytest.raises(PeerFailed, match=r"(?s)is not the file that run 'emoji-mini' names.*Traceback"):
+    (run / mini.data.train / "codes.parquet").write_bytes(b"no captions and codes")
+    peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
+    with pytest.raises(PeerFailed, match=r"(?s)^ArrowInvalid: .*The log of .* ends:.*codes\.py") as failed:
         peer.wait(timeout_s=300)
+    assert not isinstance(failed.value, CannotJoin)
 
 
 def test_a_line_being_written_is_not_read(tmp_path):

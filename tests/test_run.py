@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 
@@ -61,14 +60,43 @@ def test_a_card_of_another_protocol_or_with_unknown_fields_is_refused(mini, tmp_
     with pytest.raises(ValueError, match="update dalle_lib"):
         RunCard.load(file)
     file.write_text(json.dumps({**card, "surprise": 1}))
-    with pytest.raises(ValidationError, match="surprise"):
+    with pytest.raises(ValueError, match=r"run\.json is no valid run card: surprise: Extra inputs .* newer dalle-lib"):
+        RunCard.load(file)
+    file.write_text("{'name': ")
+    with pytest.raises(ValueError, match=r"is no valid run card: Invalid JSON: [^\n]*$"):
         RunCard.load(file)
 
 
-def test_an_unknown_run_is_an_error_with_the_choices(tmp_path):
-    with pytest.raises(ValueError, match=r"embedded run \(emoji, emoji-mini\), a folder") as unknown:
-        RunCard.load(str(tmp_path / "nowhere"))
-    assert "token" not in str(unknown.value)
+def test_a_file_that_the_card_names_and_that_is_not_there_is_asked_for(mini, tmp_path):
+    card = RunCard.load(mini.save(tmp_path / "run"))
+    (tmp_path / "run" / card.vqgan.name).unlink()
+    with pytest.raises(ValueError, match=r"names the file vqgan\.safetensors, but .* is not there"):
+        card.path(card.vqgan)
+
+
+def test_what_cannot_be_on_the_hub_is_not_looked_for_there(mini, tmp_path, monkeypatch):
+    monkeypatch.setattr("dalle_lib.run.files.download", lambda *_: pytest.fail("the Hub was asked"))
+    for run in str(tmp_path / "nowhere"), "nosuch", "./nosuch":
+        with pytest.raises(ValueError, match=r"embedded run \(emoji, emoji-mini\), a folder") as unknown:
+            RunCard.load(run)
+        assert "token" not in str(unknown.value)
+    with pytest.raises(ValueError, match=r"no run 'emoji-mni': did you mean emoji-mini\?"):
+        RunCard.load("emoji-mni")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"the folder owner/name has no run\.json"):
+        RunCard.load("owner/name")
+
+
+def test_a_hub_that_does_not_answer_is_told_at_once(mini, hub, monkeypatch):
+    hub.files = {"owner/run/run.json": mini.model_dump_json().encode()}
+    assert RunCard.load("owner/run").name == "emoji-mini"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
+    assert RunCard.load("owner/run").name == "emoji-mini", "the cache has it"
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waited to try again"))
+    with pytest.raises(ValueError, match=r"the Hub cannot be asked .*Is this machine online\?"):
+        RunCard.load("owner/other")
 
 
 @pytest.mark.parametrize("refusal", [401, 403, 404])

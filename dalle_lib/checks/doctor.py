@@ -4,6 +4,7 @@ import ipaddress
 import math
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import pandas as pd
 
 from dalle_lib.auth.clocks import seconds_ahead
-from dalle_lib.checks.preflight import Check, preflight, require, table
+from dalle_lib.checks.preflight import Check, preflight_checks, require, table
 from dalle_lib.hub_http import httpx
 from dalle_lib.memory import estimate
+from dalle_lib.one_line import in_one_line
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
-from dalle_lib.swarm.peer.dry_run import Findings, probe
+from dalle_lib.swarm.peer.dry_run import Findings, trial
+from dalle_lib.swarm.process.folder import SETTINGS, crew_folder
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -38,33 +41,67 @@ def doctor(settings: PeerSettings, folder: str | Path = ".", token: str | None =
     """Return the table of `preflight` for the settings' run, with more rows: how far a peer with them would come.
 
     A process is started to find out, and ended. It connects to the run's first peers and sends one of them up to 8 MB;
-    the Hub is asked for the time. What cannot be tried without hivemind or its p2pd is left out. `token` is a Hub
-    token, for private runs.
+    the Hub is asked for the time. What cannot be tried without hivemind or its p2pd is left out. Where the
+    run has members, the peer's access token is checked: `folder` is the peer's, or the one in which `dalle-lib join`
+    keeps peers. `token` is a Hub token, for private runs.
     """
-    checks = preflight(settings.run, folder, token)
-    if not checks.loc["hivemind", "ok"]:
-        return checks
-    card = RunCard.load(settings.run, token) if checks.loc["run", "ok"] else None
+    return table(doctor_checks(settings, folder, token))
+
+
+def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None) -> Iterator[Check]:
+    """Yield the rows of `doctor`, each as soon as it is checked."""
+    passed = {}
+    for check in preflight_checks(settings.run, folder, token):
+        passed[check.what] = check.ok
+        yield check
+    if not passed["hivemind"]:
+        return
+    card = RunCard.load(settings.run, token) if passed["run"] else None
+    if card is not None and card.members is not None:
+        folder = Path(folder)
+        is_peers = (folder / SETTINGS).is_file()
+        yield _access_token(card, folder if is_peers else crew_folder(folder, card, settings.name) / settings.name)
     first_peers = [*(card.initial_peers if card else ()), *settings.initial_peers]
-    found = probe(settings if first_peers else replace(settings, host=LOCALHOST), first_peers)
-    codecs, clock = found.codecs or "values survive", _clock(found.ahead, seconds_ahead_of_hub())
-    more = [
-        require("codecs", "values survive", codecs, found.codecs is None, "install numpy and torch again"),
-        _p2pd(found, settings),
-        clock,
-    ]
+    facts = {}
+    for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers):
+        facts |= news
+        if "codecs" in news:
+            right = "values survive"
+            codecs = news["codecs"]
+            yield require("codecs", right, codecs or right, codecs is None, "install numpy and torch again")
+        if "p2pd" in news:
+            yield _p2pd(news["p2pd"], settings)
+        if "first_peers" in news and facts["p2pd"] is None:
+            yield _first_peers(news["first_peers"], settings)
+    found = Findings(**facts)
     if found.p2pd is None:
-        more += [_first_peers(found, settings), _reachable(found, settings), _upload(found, settings, card)]
-    return pd.concat([checks, table(more)])
+        yield _reachable(found, settings)
+        yield _upload(found, settings, card)
+    yield _clock(found.ahead, seconds_ahead_of_hub())
 
 
-def _p2pd(found: Findings, settings: PeerSettings) -> Check:
+def _access_token(card: RunCard, folder: Path) -> Check:
+    """Return whether the access token in a peer's folder lets it take part now."""
+    from dalle_lib.swarm.peer.membership import IDENTITY, Identity, access_token  # loads hivemind
+
+    what, needed = "access token", "one for this peer"
+    if not (folder / IDENTITY).exists():
+        advice = "start `dalle-lib join` with the same options: it makes the peer's id, and says how to ask with it"
+        return Check(what, needed, f"none, and {folder} has no peer yet that could have one", False, advice)
+    try:
+        token = access_token(card, folder, Identity.load_or_create(folder / IDENTITY))
+    except (ValueError, OSError) as error:
+        return Check(what, needed, "none that counts", False, in_one_line(error))
+    return Check(what, needed, f"{token.user}'s, until {token.expires:%Y-%m-%d %H:%M} UTC", True)
+
+
+def _p2pd(problem: str | None, settings: PeerSettings) -> Check:
     """Return whether p2pd starts, the program through which hivemind's peers connect."""
-    if "in use" in (found.p2pd or "").lower():
+    if "in use" in (problem or "").lower():
         remedy = f"stop the program that uses port {settings.port} (a peer of yours?), or join with another --port"
     else:
         remedy = "install hivemind again; its p2pd must be allowed to run, and to write to /tmp"
-    return require("p2pd", "starts", found.p2pd or "starts", found.p2pd is None, remedy)
+    return require("p2pd", "starts", problem or "starts", problem is None, remedy)
 
 
 def _clock(ahead_of_peer: float | None, ahead_of_hub: float | None) -> Check:
@@ -98,14 +135,16 @@ def seconds_ahead_of_hub() -> float | None:
     return seconds_ahead(asked, told, time.time(), told_in=1.0)
 
 
-def _first_peers(found: Findings, settings: PeerSettings) -> Check:
+def _first_peers(problems: dict[str, str | None], settings: PeerSettings) -> Check:
     what, needed = "first peers", "one that answers"
-    if not found.first_peers:
-        advice = "" if settings.run in EMBEDDED_RUNS else f"the card of {settings.run} has none: add --initial-peers"
-        return Check(what, needed, "none: all peers are on this machine", True, advice)
-    silent = [f"not {peer} ({why})" for peer, why in found.first_peers.items() if why is not None]
-    answering = len(found.first_peers) - len(silent)
-    here = ", ".join([f"{answering} of {len(found.first_peers)} answer", *silent])
+    if not problems:
+        if settings.alone or settings.role == "bootstrap":
+            return Check(what, "not needed", "none: this peer is the first", True)
+        advice = "add --initial-peers with the organiser's address, or --alone if you are the first"
+        return Check(what, needed, "none is known", settings.run in EMBEDDED_RUNS, advice)
+    silent = [f"not {peer} ({why})" for peer, why in problems.items() if why is not None]
+    answering = len(problems) - len(silent)
+    here = ", ".join([f"{answering} of {len(problems)} answer", *silent])
     if silent and answering:
         return Check(
             what, needed, here, True, "those that answer are enough; tell the run's organiser about the others"

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,8 @@ from dalle_lib.run import EMBEDDED_RUNS, RunCard
 NEEDED_MEMORY = 3e9
 """Free bytes of RAM that the demo needs. Its four peers took 0.4 to 0.6 GB each (proportional set size)."""
 NEEDED_DISK = 0.5e9
+WIDTH = len("processor cores")
+"""Letters of the longest subject of a check."""
 _WSL = "on Windows use WSL2: https://learn.microsoft.com/windows/wsl/install"
 _TORCH = "install the torch that fits this machine: https://pytorch.org/get-started/locally"
 
@@ -50,7 +52,15 @@ def preflight(run: str = EMBEDDED_RUNS[-1], folder: str | Path = ".", token: str
     Each row is a check, by its subject; `remedy` says what to do where it fails. A card on the Hub is downloaded, with
     the Hub token `token` if the run is private. Nothing is started, but each GPU computes something.
     """
-    return table([*_software(), *_machine(), *_run(run, folder, token), *_gpus()])
+    return table(preflight_checks(run, folder, token))
+
+
+def preflight_checks(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
+    """Yield the rows of `preflight`, each as soon as it is checked."""
+    yield from _software()
+    yield from _machine()
+    yield from _run(run, folder, token)
+    yield from _gpus()
 
 
 def table(checks: Iterable[Check]) -> pd.DataFrame:
@@ -58,67 +68,74 @@ def table(checks: Iterable[Check]) -> pd.DataFrame:
     return pd.DataFrame([asdict(check) for check in checks]).set_index("what")
 
 
-def in_words(checks: pd.DataFrame) -> str:
-    """Return a table of checks as text: a line for each check, and its remedy in the next line."""
-    width = max(map(len, checks.index))
-    lines = []
-    for row in checks.reset_index().itertuples():
-        mark = "FAILED" if not row.ok else "note" if row.remedy else "ok"
-        needed = "" if row.ok else f"; needed: {row.needed}"
-        lines.append(f"{mark:6}  {row.what:{width}}  {row.here}{needed}")
-        if row.remedy:
-            lines.append(f"{'':{width + 8}}  → {row.remedy}")
-    return "\n".join(lines)
+def in_words(check: Check) -> str:
+    """Return a check as a line of text, and its remedy as another."""
+    mark = "FAILED" if not check.ok else "note" if check.remedy else "ok"
+    needed = "" if check.ok else f"; needed: {check.needed}"
+    remedy = f"\n{'':{WIDTH + 8}}  → {check.remedy}" if check.remedy else ""
+    return f"{mark:6}  {check.what:{WIDTH}}  {check.here}{needed}{remedy}"
 
 
-def _software() -> list[Check]:
+def _software() -> Iterator[Check]:
+    yield require("system", "Linux or macOS", platform.system(), platform.system() in ("Linux", "Darwin"), _WSL)
+    wanted = metadata.metadata("dalle-lib")["Requires-Python"]
+    new_enough = sys.version_info >= tuple(map(int, re.search(r">=(\d+)\.(\d+)", wanted).groups()))
+    yield require("Python", wanted, platform.python_version(), new_enough, f"make an environment with Python {wanted}")
     default, *others = multiprocessing.get_all_start_methods()
     can_fork = "fork" in (default, *others)
     method = f"fork, which a peer asks for; Python's own default is {default}" if can_fork else default
-    wanted = metadata.metadata("dalle-lib")["Requires-Python"]
-    new_enough = sys.version_info >= tuple(map(int, re.search(r">=(\d+)\.(\d+)", wanted).groups()))
+    yield require("start method", "fork", method, can_fork, _WSL)
     wrong = compute_problem(torch.device("cpu"))
+    yield require("torch", "computes", f"{torch.__version__}, {wrong or 'computes'}", wrong is None, _TORCH)
     hivemind = importlib.util.find_spec("hivemind") is not None
     install = _WSL if sys.platform == "win32" else 'pip install "dalle-lib[swarm]"'
-    return [
-        require("system", "Linux or macOS", platform.system(), platform.system() in ("Linux", "Darwin"), _WSL),
-        require("Python", wanted, platform.python_version(), new_enough, f"make an environment with Python {wanted}"),
-        require("start method", "fork", method, can_fork, _WSL),
-        require("torch", "computes", f"{torch.__version__}, {wrong or 'computes'}", wrong is None, _TORCH),
-        require("hivemind", "installed", "installed" if hivemind else "missing", hivemind, install),
-    ]
+    yield require("hivemind", "installed", "installed" if hivemind else "missing", hivemind, install)
 
 
-def _machine() -> list[Check]:
+def _machine() -> Iterator[Check]:
     here, cores = this_platform(), os.cpu_count() or 0
     left = here.minutes_left()
     limit = "none" if left is None else f"{left:.0f} minutes left for training"
-    return [
-        Check("platform", "any", here.name, True),
-        require("time limit", "1 minute", limit, left is None or left >= 1, f"start a new session on {here.name}"),
-        require("processor cores", "2", str(cores), cores >= 2, "use a machine with two"),
-    ]
+    yield Check("platform", "any", here.name, True)
+    yield require("time limit", "1 minute", limit, left is None or left >= 1, f"start a new session on {here.name}")
+    yield require("processor cores", "2", str(cores), cores >= 2, "use a machine with two")
 
 
-def _run(run: str, folder: str | Path, token: str | None) -> list[Check]:
-    """Return whether the run can be read, and whether it fits on this machine together with its peers."""
+def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
+    """Yield whether the run can be read, and whether it fits on this machine together with its peers."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    card, (size, weights, download) = None, (0, 0, "not known")
     try:
         card = RunCard.load(run, token)
-        found, (size, weights, download) = Check("run", "can be read", card.name, True), _downloads(card)
+        yield Check("run", "can be read", card.name, True)
+        size, weights, download = _downloads(card)
     except (ValueError, ConnectionError) as error:
-        found = Check("run", "can be read", f"{run} cannot be read", False, in_one_line(error))
-        size, weights, download = 0, 0, "not known"
+        yield Check("run", "can be read", f"{run} cannot be read", False, in_one_line(error))
+    yield Check("download", "any", download, True)
     memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
     place = min(folder, HF_HUB_CACHE, key=free_disk)
     more = "close other notebooks and programs, or use a machine with more"
-    return [
-        found,
-        Check("download", "any", download, True),
-        require("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory, more),
-        require("free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"free some space in {place}"),
-    ]
+    yield require("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory, more)
+    yield require(
+        "free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"free some space in {place}"
+    )
+    if card is not None:
+        yield _clip(card)
+
+
+def _clip(card: RunCard) -> Check:
+    """Return whether the run's CLIP can be had, with which pictures are drawn; training needs none."""
+    what, needed = "CLIP", "to draw alone"
+    if importlib.util.find_spec("transformers") is None:
+        return Check(what, needed, "transformers is missing", True, 'to draw, pip install "dalle-lib[inference]"')
+    try:
+        is_there = card.has_clip()
+    except ConnectionError as error:
+        return Check(what, needed, "not here", True, f"training needs none; to draw: {in_one_line(error)}")
+    if is_there:
+        return Check(what, needed, card.clip, True)
+    return Check(what, needed, f"{card.clip} is not there", True, "training needs none; to draw, tell the organiser")
 
 
 def _downloads(card: RunCard) -> tuple[int, int, str]:
@@ -130,12 +147,13 @@ def _downloads(card: RunCard) -> tuple[int, int, str]:
     return size, weights, _gb(size)
 
 
-def _gpus() -> list[Check]:
+def _gpus() -> Iterator[Check]:
     if found := gpus():
-        return [_gpu(gpu) for gpu in found]
-    if shutil.which("nvidia-smi") is None:
-        return [Check("GPU", "not needed", "none", True)]
-    return [Check("GPU", "not needed", "none that torch sees, though there is nvidia-smi", True, _TORCH)]
+        yield from map(_gpu, found)
+    elif shutil.which("nvidia-smi") is None:
+        yield Check("GPU", "not needed", "none", True)
+    else:
+        yield Check("GPU", "not needed", "none that torch sees, though there is nvidia-smi", True, _TORCH)
 
 
 def _gpu(gpu: DeviceCheck) -> Check:

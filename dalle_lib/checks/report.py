@@ -1,12 +1,15 @@
 """The report of a failure: one block of text to copy, and where to send it."""
 
 import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from html import escape
 from importlib import metadata
 
 import pandas as pd
 
-from dalle_lib.checks.preflight import in_words, preflight
+from dalle_lib.checks.doctor import doctor_checks
+from dalle_lib.checks.preflight import Check, in_words, preflight_checks
 from dalle_lib.checks.secrets import without_secrets
 from dalle_lib.machine import hub_token
 from dalle_lib.run import EMBEDDED_RUNS
@@ -29,17 +32,29 @@ def versions() -> pd.Series:
     )
 
 
-def problem_report(peer: Peer | None = None, run: str | None = None, checks: pd.DataFrame | None = None) -> str:
+def problem_report(peer: Peer | None = None, run: str | None = None) -> str:
     """Return a text that helps to understand a failure: versions, checks, the end of the peer's log; without secrets.
 
-    `checks` is a table of `preflight` or `doctor`. Without it, `preflight` of `run` is called, or of the peer's run.
-    What is broken on this machine appears in the text and raises no error.
+    The checks are those of `doctor`, network included, for a peer that failed, and else those of `preflight`, of `run`
+    or the peer's run. What is broken on this machine appears in the text and raises no error.
     """
-    log = "" if peer is None else f"\nThe last {LOG_LINES} lines of the peer's log:\n{peer.log_tail(LOG_LINES)}"
+    return "\n".join(report_lines(peer, _checks(peer, run)))
+
+
+def report_lines(peer: Peer | None, checks: Iterable[Check]) -> Iterator[str]:
+    """Yield the report of `problem_report` with these checks, piece by piece, each check as soon as it is done."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
-    told = _checks(peer, run) if checks is None else in_words(checks)
-    block = without_secrets(f"{platform.platform()}\n{found}\n\n{told}\n{log}".rstrip())
-    return f"Copy this block into a new issue at {issues_page()}\n```\n{block}\n```"
+    yield f"Copy this block into a new issue at {issues_page()}\n```"
+    yield without_secrets(f"{platform.platform()}\n{found}\n")
+    try:
+        for check in checks:
+            yield without_secrets(in_words(check))
+    except Exception as error:  # whatever is broken, the rest of the report is needed
+        yield without_secrets(f"the checks failed: {type(error).__name__}: {error}")
+    if peer is not None:
+        log = f"\nThe last {LOG_LINES} lines of the peer's log:\n{peer.log_tail(LOG_LINES)}"
+        yield without_secrets(log.rstrip())
+    yield "```"
 
 
 def show_report(peer: Peer | None = None, run: str | None = None):
@@ -68,10 +83,12 @@ def _version(package: str) -> str:
         return "–"
 
 
-def _checks(peer: Peer | None, run: str | None) -> str:
-    try:
-        run = run or (PeerSettings.load(peer.folder / SETTINGS).run if peer else EMBEDDED_RUNS[-1])
-        token = None if run in EMBEDDED_RUNS else hub_token()
-        return in_words(preflight(run, peer.folder if peer else ".", token))
-    except Exception as error:  # whatever is broken, the rest of the report is needed
-        return f"the checks failed: {type(error).__name__}: {error}"
+def _checks(peer: Peer | None, run: str | None) -> Iterator[Check]:
+    """Yield the checks of `problem_report`."""
+    settings = PeerSettings.load(peer.folder / SETTINGS) if peer else None
+    run = run or (settings.run if settings else EMBEDDED_RUNS[-1])
+    token = None if run in EMBEDDED_RUNS else hub_token()
+    if settings and any(event["event"] == "failed" for event in peer.events()):
+        yield from doctor_checks(replace(settings, run=run), peer.folder, token)
+    else:
+        yield from preflight_checks(run, peer.folder if peer else ".", token)

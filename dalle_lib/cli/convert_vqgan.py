@@ -13,6 +13,12 @@ class ConvertVqgan:
 
     Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. You
     still trust the numbers: compare the hash that is printed with the one that the publisher names.
+
+    For example:
+
+    dalle-lib convert-vqgan last.ckpt vqgan.safetensors
+
+    dalle-lib convert-vqgan last.ckpt vqgan.safetensors --sha256 HASH
     """
 
     checkpoint: Annotated[Path, tyro.conf.Positional]

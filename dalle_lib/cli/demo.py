@@ -9,7 +9,11 @@ from pathlib import Path
 class Demo:
     """Train a private swarm on this machine, and draw with the model from before and after.
 
-    Nothing leaves the machine. It needs no GPU, no account and no network.
+    Nothing leaves the machine. It needs no GPU, no account and no network. For example:
+
+    dalle-lib demo
+
+    dalle-lib demo --minutes 2 --out outputs/short
     """
 
     minutes: float = 4.5

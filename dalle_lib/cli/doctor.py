@@ -1,12 +1,19 @@
 """`dalle-lib doctor`."""
 
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from dalle_lib.cli.peer_options import OptionsToCheck
 from dalle_lib.swarm.process.settings import PeerSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.checks.preflight import Check
+
+PEERS = Path("peers")
+"""Folder in which `dalle-lib join` keeps peers unless it is told another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,35 +21,52 @@ class Doctor:
     """Check whether this machine can take part in a run, and say what to do where it cannot.
 
     Give it the settings with which you want to join. It starts what a peer needs, connects to the run's first peers,
-    sends one of them up to 8 MB, and asks the Hub for the time. It prints a block to copy when asking for help, without
-    secrets, other people's addresses and your name in paths. Its exit code is 1 if this machine cannot take part.
+    sends one of them up to 8 MB, and asks the Hub for the time. It prints each check when it is done, in a block to
+    copy when asking for help, without secrets, other people's addresses and your name in paths. Its exit code is 1 if
+    this machine cannot take part. For example:
+
+    dalle-lib doctor
+
+    dalle-lib doctor --run owner/name --name ada
+
+    dalle-lib doctor --folder peers/owner--name/ada
     """
 
-    peer: Annotated[PeerSettings, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: PeerSettings(run="emoji-mini")
-    )
+    peer: OptionsToCheck
     folder: Path | None = None
     """Folder of a peer that failed. Its settings are checked instead, and the end of its log is shown."""
     json: bool = False
     """Print the checks as JSON on standard output, with addresses."""
 
     def run(self) -> None:
-        """Check, print what was found, and raise RuntimeError if something is missing."""
-        from dalle_lib.checks.doctor import doctor
-        from dalle_lib.checks.report import problem_report
+        """Print each check when it is done, and raise RuntimeError if something is missing."""
+        print("Checking what a peer needs ...", file=sys.stderr, flush=True)  # what follows loads torch, for seconds
+
+        from dalle_lib.checks.doctor import doctor_checks
+        from dalle_lib.checks.preflight import table
+        from dalle_lib.checks.report import report_lines
         from dalle_lib.machine import hub_token
         from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
-        from dalle_lib.swarm.process.join import SETTINGS
+        from dalle_lib.swarm.process.folder import SETTINGS
 
         if self.folder and not (self.folder / SETTINGS).is_file():
             raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")
         settings = PeerSettings.load(self.folder / SETTINGS) if self.folder else self.peer
         token = None if settings.run in EMBEDDED_RUNS else hub_token()
-        checks = doctor(settings, self.folder or ".", token)
-        report = problem_report(self.folder and Peer(self.folder), checks=checks)
-        print(checks.to_json(orient="index") if self.json else report)
-        if missing := list(checks.index[~checks["ok"]]):
+        done = []
+
+        def checks() -> Iterator["Check"]:
+            for check in doctor_checks(settings, self.folder or PEERS, token):
+                done.append(check)
+                yield check
+
+        if self.json:
+            print(table(checks()).to_json(orient="index"))
+        else:
+            for piece in report_lines(self.folder and Peer(self.folder), checks()):
+                print(piece, flush=True)
+        if missing := [check.what for check in done if not check.ok]:
             raise RuntimeError(
                 f"this machine cannot take part in {settings.run} yet: {', '.join(missing)} (see above)."
             )

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Draw pictures of prompts with the model of a run. With an embedded run, nothing is downloaded."""
+    """Draw pictures of prompts with the model of a run. With an embedded run, nothing is downloaded.
+
+    For example:
+
+    dalle-lib generate "penguin on a yellow background"
+
+    dalle-lib generate "green frog" "pizza" --candidates 64 --best 2 --out pictures
+    """
 
     prompts: Annotated[tuple[str, ...], tyro.conf.Positional]
     """What to draw, each prompt in quotes."""

@@ -3,10 +3,9 @@
 import shlex
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from dalle_lib.cli.peer_options import Options
 from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -16,15 +15,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """Take part in a run from this terminal, with a peer on each GPU, until it is complete or you press Ctrl+C."""
+    """Take part in a run from this terminal, with a peer on each GPU, until it is complete or you press Ctrl+C.
 
-    peer: Annotated[PeerSettings, tyro.conf.arg(name="")]
+    For example, a run that others have begun, one that you begin with friends, and a peer that only helps to find it:
+
+    dalle-lib join --run owner/name --name ada
+
+    dalle-lib join --run emoji-mini --name ada --alone --port 31337
+
+    dalle-lib join --run owner/name --name meeting-point --role bootstrap --port 31337
+    """
+
+    peer: Options
     folder: Path = field(default=Path("peers"))
-    """Folder that holds a folder for each run, and in that one for each peer: its progress, log and events. A peer goes
-    on from what is there."""
+    """Folder of a folder for each run, with one for each peer in it. A peer goes on from what is there."""
 
     def run(self) -> None:
         """Start the peers, and show their progress until they end; or watch the one that runs there already."""
+        from dalle_lib.run.files import card_here
+        from dalle_lib.swarm.process.addresses import require_addresses
+
+        card_here(self.peer.run)
+        require_addresses(self.peer.initial_peers)
+        print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows loads torch, for seconds
+
+        from dalle_lib.cli.invitation import invitation, wait_for_addresses
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.machine import hub_token
         from dalle_lib.run import EMBEDDED_RUNS, RunCard
@@ -41,9 +56,17 @@ class Join:
             watch(peer)
             return
         if not is_complete(peer, card):
-            print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
+            told = beginning(card, self.peer, peer, is_old=folder == self.folder)
             crew = join_run(self.peer, folder, token)
-            watch(crew.peers[self.peer.name])
+            print(told, flush=True)
+            if not (self.peer.client_mode or self.peer.start_after_s):
+                print("Loading the model, and looking for the other peers ...", flush=True)
+                try:
+                    if addresses := wait_for_addresses(peer):
+                        print(invitation(self.peer, card, addresses), flush=True)
+                except KeyboardInterrupt:
+                    peer.ask_to_stop()
+            watch(peer)
             crew.close()
         print(ending(peer, self))
 

@@ -14,7 +14,14 @@ from dalle_lib.memory.hardware import gpu_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Tell how much GPU memory and RAM training a model needs, by term, and what to switch on until it fits."""
+    """Tell how much GPU memory and RAM training a model needs, by term, and what to switch on until it fits.
+
+    For example:
+
+    dalle-lib memory gpt2-large --optimizer adamw8bit --checkpointing --gpu T4
+
+    dalle-lib memory dalle-paper --optimizer lamb8bit --reversible --precision fp16 --mbps 20
+    """
 
     model: Annotated[str, tyro.conf.Positional]
     """A model that the calculator knows, the config.json of another, or owner/name on the Hub."""

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 class Status:
     """Show the peers of this machine, those that run and those that have ended, each with its run, epoch and state.
 
-    It only looks: it starts, stops and changes nothing.
+    It only looks: it starts, stops and changes nothing. For example:
+
+    dalle-lib status
+
+    dalle-lib status --folder peers/emoji-mini --json
     """
 
     folder: Path = Path("peers")

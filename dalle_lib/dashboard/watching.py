@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dalle_lib.checks.report import problem_report
 from dalle_lib.dashboard.terminal import Lines, live_panel
 from dalle_lib.machine import this_platform
-from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, Peer, PeerFailed
+from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, CannotJoin, Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
 LEAVES = "Ctrl+C leaves and saves."
@@ -25,8 +25,9 @@ def watch(peer: Peer) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
-    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. Raises PeerFailed if
-    the peer ended by an error, after printing a block to copy into a report of it.
+    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. Raises CannotJoin if
+    the peer could not take part, and PeerFailed if it ended by any other error, after printing a block to copy into a
+    report of it.
     """
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
     with _display() as show:
@@ -45,6 +46,8 @@ def watch(peer: Peer) -> None:
         panel_display()(peer)
     try:
         peer.wait()
+    except CannotJoin:
+        raise
     except PeerFailed:
         print(problem_report(peer))
         raise

@@ -1,31 +1,40 @@
-"""What the peers of one run share: its card, its files, and what training starts from. Loads no hivemind."""
+"""What the peers of one run share: its card, its files, and what training starts from. Loads no hivemind.
 
-from dalle_lib.run.card import PROTOCOL, RunCard
-from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS
-from dalle_lib.run.parts import (
-    AveragingCard,
-    DataCard,
-    FileCard,
-    MembersCard,
-    OptimizerCard,
-    RecipeCard,
-    file_card,
+Names are imported when first used: where a run is (`dalle_lib.run.files`) can be said without loading torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from dalle_lib.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dalle_lib.run.card import PROTOCOL, RunCard
+    from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS
+    from dalle_lib.run.parts import (
+        AveragingCard,
+        DataCard,
+        FileCard,
+        MembersCard,
+        OptimizerCard,
+        RecipeCard,
+        file_card,
+    )
+    from dalle_lib.run.start import batches_of, initial_model
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "card": ("PROTOCOL", "RunCard"),
+        "files": ("CARD", "EMBEDDED", "EMBEDDED_RUNS"),
+        "parts": (
+            "AveragingCard",
+            "DataCard",
+            "FileCard",
+            "MembersCard",
+            "OptimizerCard",
+            "RecipeCard",
+            "file_card",
+        ),
+        "start": ("batches_of", "initial_model"),
+    },
 )
-from dalle_lib.run.start import batches_of, initial_model
-
-__all__ = [
-    "CARD",
-    "EMBEDDED",
-    "EMBEDDED_RUNS",
-    "PROTOCOL",
-    "AveragingCard",
-    "DataCard",
-    "FileCard",
-    "MembersCard",
-    "OptimizerCard",
-    "RecipeCard",
-    "RunCard",
-    "batches_of",
-    "file_card",
-    "initial_model",
-]

@@ -5,15 +5,17 @@ import json
 import shutil
 from pathlib import Path
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.model import ModelConfig
-from dalle_lib.run.files import CARD, Home
+from dalle_lib.run.files import CARD, Home, has_file
 from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard
 
 PROTOCOL = 1
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
+CLIP_CONFIG = "config.json"
+"""The file by which a CLIP is known to be there."""
 
 
 class RunCard(Part):
@@ -75,7 +77,13 @@ class RunCard(Part):
         saved or printed. Raises ValueError if there is no such run, or its card is not valid for this version.
         """
         home, path = Home.of(run, token)
-        card = cls.model_validate_json(path.read_bytes())
+        try:
+            card = cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ValueError(
+                f"{path} is no valid run card: {_problems(error)}. Ask the run's organiser for another; a card that is "
+                "newer than this program needs a newer dalle-lib."
+            ) from error
         if card.protocol != PROTOCOL:
             raise ValueError(
                 f"run {card.name!r} needs protocol {card.protocol}, this version has {PROTOCOL}: "
@@ -113,8 +121,13 @@ class RunCard(Part):
         return folder
 
     def path(self, file: FileCard) -> Path:
-        """Return where `file` lies, downloaded if the run is on the Hub. Raises ValueError for another hash."""
+        """Return where `file` lies, downloaded if the run is on the Hub.
+
+        Raises ValueError if it is not there, or has another hash.
+        """
         path = self._home.file(file.name)
+        if not path.is_file():
+            raise ValueError(f"run {self.name!r} names the file {file.name}, but {path} is not there: copy it there.")
         if (found := sha256_of(path)) != file.sha256:
             raise ValueError(
                 f"{path} is not the file that run {self.name!r} names: expected SHA-256 {file.sha256}, found {found}. "
@@ -178,6 +191,12 @@ class RunCard(Part):
         """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there."""
         return self.data_source(self.clip) if self.clip_is_beside else self.clip
 
+    def has_clip(self) -> bool:
+        """Return whether the run's CLIP is there. Raises ConnectionError if the Hub cannot be asked for it."""
+        if self.clip_is_beside:
+            return self._home.has(f"{self.clip}/{CLIP_CONFIG}")
+        return has_file(self.clip, CLIP_CONFIG, self.token)
+
     def _folders(self) -> list[str]:
         """Return the folders that the card names beside itself."""
         sources = [source for source in (self.data.train, self.data.held_out) if not source.startswith("hf://")]
@@ -186,3 +205,8 @@ class RunCard(Part):
     def _files(self) -> list[FileCard]:
         """Return the files that the card names beside itself."""
         return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]
+
+
+def _problems(error: ValidationError) -> str:
+    """Return what is wrong with a card, field by field, in one line."""
+    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in error.errors())

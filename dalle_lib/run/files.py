@@ -1,7 +1,11 @@
 """Where a run's card and files are: an embedded run's in the package, any other's in a folder or on the Hub."""
 
+import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
+
+from dalle_lib.one_line import in_one_line
 
 EMBEDDED = Path(__file__).parents[1] / "assets"
 """Folder of the embedded runs."""
@@ -9,6 +13,31 @@ EMBEDDED_RUNS = ("emoji", "emoji-mini")
 """`emoji` is a finished model of hundreds of emoji, `emoji-mini` an early one of a few, which trains in minutes."""
 CARD = "run.json"
 """Name of a card in its folder or repository."""
+HUB_TIMEOUT_S = 5.0
+"""Seconds in which the Hub must begin to answer when a card that is not here yet is asked for."""
+CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
+
+
+def card_here(run: str | Path) -> Path | None:
+    """Return where a run's card is on this machine, or None for "owner/name", which is asked for on the Hub.
+
+    What exists on this machine is never looked for on the Hub. Raises ValueError for a folder without a card, and for
+    what can be neither: nothing is there by this name, and it is no name on the Hub.
+    """
+    if run in EMBEDDED_RUNS:
+        return EMBEDDED / f"{run}.json"
+    path = Path(run)
+    if path.is_dir():
+        if not (path / CARD).is_file():
+            raise ValueError(f"the folder {path} has no {CARD}: {CHOICES}.")
+        return path / CARD
+    if path.exists():
+        return path
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)):
+        return None
+    similar = get_close_matches(str(run), EMBEDDED_RUNS, n=1)
+    meant = f"did you mean {similar[0]}? Otherwise, " if similar else ""
+    raise ValueError(f"no run {str(run)!r}: {meant}{CHOICES}.")
 
 
 @dataclass(frozen=True)
@@ -28,11 +57,10 @@ class Home:
 
         `run` is an embedded run, a folder, a card's file or "owner/name". Raises ValueError if there is no such run.
         """
-        path, repository = EMBEDDED / f"{run}.json" if run in EMBEDDED_RUNS else Path(run), None
-        if path.is_dir() and (path / CARD).is_file():
-            path = path / CARD
-        elif not path.is_file():
+        path, repository = card_here(run), None
+        if path is None:
             repository = str(run)
+            _require_card_or_hub(repository)
             path = download(repository, CARD, token)
         return cls(path.parent, repository, token), path
 
@@ -54,6 +82,10 @@ class Home:
         Raises ConnectionError if the Hub cannot be asked.
         """
         return {} if self.repository is None else hub_files(self.repository, self.token)
+
+    def has(self, name: str) -> bool:
+        """Return whether a file is beside the card. Raises ConnectionError if the Hub cannot be asked."""
+        return self._local(name).is_file() if self.repository is None else has_file(self.repository, name, self.token)
 
     def _local(self, name: str) -> Path:
         if self.folder is None:
@@ -115,6 +147,47 @@ def download(repository: str, name: str, token: str | None) -> Path:
         is_hidden = isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403, 404)
         advice = "Is the name right? A private one needs a Hub token that can read it. " if is_hidden else ""
         raise ValueError(
-            f"no run {repository!r}: expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or a "
-            f"model repository on the Hub. {advice}{type(cause).__name__}: {cause}"
+            f"no run {repository!r}: {CHOICES}. {advice}{type(cause).__name__}: {in_one_line(cause)}"
+        ) from error
+
+
+def has_file(repository: str, name: str, token: str | None) -> bool:
+    """Return whether a file of a model repository is in the cache here, or else on the Hub.
+
+    Raises ConnectionError if the Hub cannot be asked.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    from dalle_lib.hub_http import httpx
+
+    if isinstance(try_to_load_from_cache(repository, name), str):
+        return True
+    try:
+        return HfApi(token=token).file_exists(repository, name)
+    except HfHubHTTPError as error:
+        if error.response.status_code in (401, 403, 404):
+            return False
+        raise ConnectionError(f"the Hub does not say whether {repository} is there: {in_one_line(error)}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise ConnectionError(f"{repository} on the Hub cannot be reached: {in_one_line(error)}") from error
+
+
+def _require_card_or_hub(repository: str) -> None:
+    """Raise ValueError if neither the cache here has the card nor the Hub answers.
+
+    hf_hub_download would try for half a minute before it says so.
+    """
+    from huggingface_hub import constants, get_session, try_to_load_from_cache
+
+    from dalle_lib.hub_http import httpx
+
+    if isinstance(try_to_load_from_cache(repository, CARD), str):
+        return
+    try:
+        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+    except (httpx.HTTPError, OSError) as error:
+        raise ValueError(
+            f"{repository} is not on this machine, and the Hub cannot be asked ({in_one_line(error)}). Is this machine "
+            f"online? A run of your own is named by its folder."
         ) from error

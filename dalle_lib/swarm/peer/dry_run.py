@@ -1,6 +1,6 @@
 """What a peer would meet on this machine: codecs, p2pd and a run's first peers, tried without joining the run.
 
-`dalle_lib.checks.doctor` calls `probe`, which starts this module as a process of its own: hivemind forks, which the
+`dalle_lib.checks.doctor` calls `trial`, which starts this module as a process of its own: hivemind forks, which the
 kernel of a notebook must not do, and a process that hangs can be killed with everything that it started.
 """
 
@@ -15,8 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -53,9 +56,10 @@ class Findings:
     """Megabits per second from this machine to that peer."""
 
 
-def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Findings:
-    """Return what a peer with `settings` would meet, and end everything that was started to find out.
+def trial(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Iterator[dict]:
+    """Yield what a peer with `settings` would meet, fields of `Findings` as soon as they are known.
 
+    At the end all fields without a default are known, and all that was started to find them out is ended.
     `first_peers` are addresses such as /ip4/.../tcp/.../p2p/...; the trial is ended after `timeout_s` seconds.
     """
     asked = {
@@ -64,27 +68,41 @@ def probe(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float =
         "port": settings.port,
         "client_mode": settings.client_mode,
     }
-    with tempfile.TemporaryFile("w+") as told, tempfile.TemporaryFile("w+") as complaints:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "dalle_lib.swarm.peer.dry_run", json.dumps(asked)],
-            stdin=subprocess.DEVNULL, stdout=told, stderr=complaints, process_group=0,
-        )  # fmt: skip
+    known = set()
+    with tempfile.TemporaryDirectory() as folder:
+        told, complaints = Path(folder, "told"), Path(folder, "complaints")
+        with open(told, "w") as output, open(complaints, "w") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "dalle_lib.swarm.peer.dry_run", json.dumps(asked)],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0,
+            )  # fmt: skip
         try:
-            child.wait(timeout_s)
-            end = "it ended early"
-        except subprocess.TimeoutExpired:
-            end = f"it hung for {timeout_s:.0f} s"
+            with open(told) as lines:
+                for facts in _facts(lines, child, time.monotonic() + timeout_s):
+                    known |= facts.keys()
+                    yield facts
+            end = f"it hung for {timeout_s:.0f} s" if child.poll() is None else "it ended early"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        for file in told, complaints:
-            file.seek(0)
-        facts = {key: value for line in told if line.startswith("{") for key, value in json.loads(line).items()}
-        last_words = complaints.read().strip().splitlines()[-1:]
-    end = ": ".join([end, *last_words])
+        end = ": ".join([end, *complaints.read_text().strip().splitlines()[-1:]])
     unfinished = {"codecs": end, "p2pd": end, "first_peers": dict.fromkeys(first_peers, end)}
-    return Findings(**{**unfinished, **facts})
+    yield {name: value for name, value in unfinished.items() if name not in known}
+
+
+def _facts(lines: TextIO, child: subprocess.Popen, deadline: float) -> Iterator[dict]:
+    """Yield the JSON objects in a file, line by line, that `child` writes until it ends or `deadline` has come."""
+    begun, is_over = "", False
+    while not is_over:
+        is_over = child.poll() is not None or time.monotonic() > deadline  # before reading, or the last lines are lost
+        while part := lines.readline():
+            begun += part
+            if begun.endswith("\n"):
+                if begun.startswith("{"):
+                    yield json.loads(begun)
+                begun = ""
+        time.sleep(0.05)
 
 
 def main(asked: dict) -> None:

@@ -4,13 +4,15 @@ import logging
 import logging.handlers
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
-from dalle_lib.swarm.process.join import LOG
+from dalle_lib.swarm.process.join import LOG, CannotJoin
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,9 @@ def main(folder: Path) -> None:
     try:
         play(folder, PeerSettings.load(folder / SETTINGS), events)
         code = 0
+    except CannotJoin as error:
+        logger.exception("this peer cannot take part")
+        events.write("failed", error=str(error), cannot_join=True)
     except Exception as error:
         logger.exception("this peer failed")
         events.write("failed", error=f"{type(error).__name__}: {error}")
@@ -48,15 +53,16 @@ def log_to(file: Path) -> None:
 
 
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
-    """Join the run in the settings' role, and return after leaving it, at the latest when standard input ends."""
+    """Join the run in the settings' role, and return after leaving it, at the latest when standard input ends.
+
+    Raises CannotJoin for what the volunteer or the organiser can mend.
+    """
     import torch
 
-    from dalle_lib.run import RunCard
     from dalle_lib.swarm.averaging import codec
     from dalle_lib.swarm.peer.greeter import greet
-    from dalle_lib.swarm.peer.membership import Membership
     from dalle_lib.swarm.peer.metrics import MetricsBoard
-    from dalle_lib.swarm.peer.trainer import Trainer, Workplace
+    from dalle_lib.swarm.peer.trainer import Trainer
 
     token = _read_hub_token()
     stop = threading.Event()
@@ -65,12 +71,9 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
         return
     torch.set_num_threads(settings.threads)
     codec.install()
-    card = RunCard.load(settings.run, token)
-    bind(folder, card)
-    workplace = Workplace.prepare(card, settings) if settings.role == "trainer" else None
+    card, membership, workplace = _prepare(folder, settings, token)
     if workplace is not None:
         events.write("loaded", device=str(workplace.device))
-    membership = Membership(card, folder)
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
@@ -88,14 +91,39 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
         dht.shutdown()
 
 
+def _prepare(folder: Path, settings: PeerSettings, token: str | None):
+    """Return the run's card, this peer's membership and, for a trainer, its workplace. Raises CannotJoin."""
+    from dalle_lib.machine import NotEnoughRoom
+    from dalle_lib.run import RunCard
+    from dalle_lib.swarm.peer.membership import Membership
+    from dalle_lib.swarm.peer.trainer import Workplace
+
+    try:
+        card = RunCard.load(settings.run, token)
+        bind(folder, card)
+        membership = Membership(card, folder)
+        return card, membership, Workplace.prepare(card, settings) if settings.role == "trainer" else None
+    except (ValueError, ConnectionError, NotEnoughRoom) as error:
+        raise CannotJoin(in_one_line(error)) from error
+
+
 def connect(card, settings: PeerSettings, membership, validators: list):
     """Return this peer's part of the run's hash table, connected to the run's first peers.
 
-    Raises RuntimeError if they refuse this peer.
+    Raises CannotJoin if it cannot listen where the settings say, or the first peers do not answer or refuse this peer.
     """
     import hivemind
     from hivemind.dht.protocol import ValidationError
+    from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+    try:
+        # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
+        socket.create_server((settings.host, settings.port)).close()
+    except OSError as error:
+        raise CannotJoin(
+            f"this peer cannot listen on {settings.host}, port {settings.port}: {error.strerror}. Stop the program "
+            "that uses the port, or choose another --port or --host."
+        ) from error
     try:
         return hivemind.DHT(
             start=True,
@@ -108,9 +136,14 @@ def connect(card, settings: PeerSettings, membership, validators: list):
             startup_timeout=60,
         )
     except ValidationError as error:
-        raise RuntimeError(
+        raise CannotJoin(
             f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
             "is about access, join with --client-mode. `dalle-lib doctor` tells more."
+        ) from error
+    except P2PDaemonError as error:
+        raise CannotJoin(
+            f"this peer found no first peer of the run ({in_one_line(error)}). Does the run still go on, and is the "
+            "address, with the id at its end, the one that its organiser gives now? `dalle-lib doctor` tells more."
         ) from error
 
 

@@ -15,11 +15,29 @@ from dalle_lib.auth import (
     current_token,
     publish_token,
 )
+from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.clocks import TOLERATED_S
+from dalle_lib.auth.roster import check_token_of
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.trust import Trust
 
 IDENTITY, TOKEN = "identity.key", "access.token"
+
+
+def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken:
+    """Return the access token in a peer's folder, for a run with members.
+
+    Raises ValueError if there is none, or it does not let this peer take part now.
+    """
+    file = folder / TOKEN
+    if not file.exists():
+        raise ValueError(
+            f"run {card.name!r} is for members: expected an access token in {file}. Ask the run's organiser for one "
+            f"that names peer {identity.peer_id}, put it there, and start again."
+        )
+    token = AccessToken.from_bytes(file.read_bytes())
+    check_token_of(identity.peer_id, token, authority_key(card.members.authority), card.name)
+    return token
 
 
 class Membership:
@@ -34,16 +52,8 @@ class Membership:
         self.identity = Identity.load_or_create(folder / IDENTITY)
         self.authorizer: Members | None = None
         if card.members is not None:
-            self.authorizer = Members(self.identity, self._access_token(), card.members.authority, card.name)
-
-    def _access_token(self) -> AccessToken:
-        file = self.folder / TOKEN
-        if not file.exists():
-            raise ValueError(
-                f"run {self.card.name!r} is for members: expected an access token in {file}. Ask the run's organiser "
-                f"for one that names peer {self.identity.peer_id}, put it there, and start again."
-            )
-        return AccessToken.from_bytes(file.read_bytes())
+            token = access_token(card, folder, self.identity)
+            self.authorizer = Members(self.identity, token, card.members.authority, card.name)
 
     @property
     def identity_file(self) -> str:

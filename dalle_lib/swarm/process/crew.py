@@ -1,5 +1,6 @@
 """The peers that one volunteer has in a run: one on each GPU."""
 
+import importlib.util
 import logging
 import math
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from dalle_lib.machine import working_gpus
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
 from dalle_lib.swarm.process.folder import require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -67,8 +69,11 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
     Settings that name a device make one peer, on that device. The first peer has the settings' name and port; the
     others have -2 and so on after the name, and the ports that follow. Each has a folder of its own in `folder`, where
-    it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs. Raises
-    ValueError before any peer is started if there is no such run, or one of the folders belongs to another run.
+    it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs.
+
+    Before any peer is started, this raises ValueError if there is no such run, one of the folders belongs to another
+    run, an address is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if none
+    of the first peers accepts connections; and RuntimeError without hivemind.
     """
     folder, card = Path(folder).resolve(), RunCard.load(settings.run, token)
     devices = [settings.device] if settings.device != "auto" else working_gpus() or ["cpu"]
@@ -76,7 +81,31 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
     names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
     for name in names:
         require_own(folder / name, card)
+    if not Peer(folder / settings.name).is_running:
+        _require_way_in(settings, card)
     for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
         port = settings.port and settings.port + number - 1
-        crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
+        peer = crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
+        if settings.alone and number == 1 and len(devices) > 1:
+            # The others know no peer but this one, and would each begin a swarm of their own.
+            settings = replace(settings, initial_peers=tuple(peer.wait_for("connected")["addresses"]))
     return crew
+
+
+def _require_way_in(settings: PeerSettings, card: RunCard) -> None:
+    """Raise the errors of `join_run` if no peer with these settings could take part."""
+    if importlib.util.find_spec("hivemind") is None:
+        raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
+    addresses = [*card.initial_peers, *settings.initial_peers]
+    require_addresses(addresses)
+    if not addresses and settings.role == "trainer" and not settings.alone:
+        raise ValueError(
+            f"no address of another peer of {settings.run} is known, so this peer would train by itself. Add "
+            "--initial-peers with the address that the run's organiser gives you, or --alone if you are the first."
+        )
+    if (why := why_nobody_answers(addresses)) is not None:
+        raise ConnectionError(
+            f"none of the first peers of {settings.run} answers ({why}). Is this machine online, does the run still go "
+            "on, and is this the address that its organiser gives now? "
+            "`dalle-lib doctor` with the same options tells more."
+        )

@@ -45,11 +45,18 @@ class PeerFailed(RuntimeError):
     """A peer's process ended with an error."""
 
 
-@dataclass(frozen=True)
+class CannotJoin(PeerFailed):
+    """A peer found that it cannot take part, for a reason that its volunteer or organiser can mend: one line."""
+
+
+@dataclass(frozen=True, init=False)
 class Peer:
     """A running or finished peer, known by its folder."""
 
     folder: Path
+
+    def __init__(self, folder: str | Path) -> None:
+        object.__setattr__(self, "folder", Path(folder))
 
     @property
     def is_running(self) -> bool:
@@ -82,7 +89,8 @@ class Peer:
     def wait_for(self, event: str, timeout_s: float = 120.0) -> dict:
         """Return the first event of that kind, as soon as it is there.
 
-        Raises PeerFailed if the peer ends without it, or has not told it after `timeout_s` seconds.
+        Raises CannotJoin if the peer cannot take part, and PeerFailed if it ends without the event, or has not told it
+        after `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -91,6 +99,7 @@ class Peer:
             if found:
                 return found[0]
             if not running:
+                self._raise_if_it_cannot_join()
                 break
             time.sleep(0.1)
         raise PeerFailed(
@@ -113,7 +122,8 @@ class Peer:
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when it has ended: when the run is complete, when it is stopped, or when its time limit is over.
 
-        Raises PeerFailed if it ended by an error, or still runs after `timeout_s` seconds; None waits without a limit.
+        Raises CannotJoin if it could not take part, and PeerFailed if it ended by an error, or still runs after
+        `timeout_s` seconds; None waits without a limit.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while self.is_running:
@@ -121,9 +131,15 @@ class Peer:
                 raise PeerFailed(f"the peer in {self.folder} still runs after {timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(0.05)
         _release(self.folder.resolve())
+        self._raise_if_it_cannot_join()
         failures = [e for e in self.events() if e["event"] == "failed"]
         if failures:
             raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
+
+    def _raise_if_it_cannot_join(self) -> None:
+        for event in self.events():
+            if event["event"] == "failed" and event.get("cannot_join"):
+                raise CannotJoin(event["error"])
 
 
 def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:

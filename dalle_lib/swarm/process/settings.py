@@ -8,43 +8,67 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerSettings:
-    """Settings of one peer. What all peers must share is in the run card."""
+class CommonSettings:
+    """What most volunteers choose."""
 
     run: str
     """The run to take part in: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
-    role: Literal["trainer", "bootstrap"] = "trainer"
-    """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
     name: str = "volunteer"
     """The name that the other peers see."""
     initial_peers: tuple[str, ...] = ()
-    """Addresses of first peers to try besides those of the run card."""
+    """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
+    alone: bool = False
+    """Begin the swarm yourself: train though no first peer is known. Others can join you."""
+    max_minutes: float | None = None
+    """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
+    device: str = "auto"
+    """Where the peer computes: "cuda:1", "cpu", or "auto" for the first GPU that works, or else the processor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """How other peers reach this one, and what it is to them."""
+
+    role: Literal["trainer", "bootstrap"] = "trainer"
+    """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
     """Port of the first GPU's peer; the peers of other GPUs take the ports after it. 0 takes free ports."""
     client_mode: bool = False
     """Only connect to others, and accept no connections: for a peer behind a firewall."""
+    start_after_s: float = 0.0
+    """Seconds to wait before joining."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputingSettings:
+    """How much the peer computes, and in which order."""
+
     batch_size: int = 16
     """Samples computed at once. Raise it while memory allows and an epoch still takes several such steps."""
     threads: int = 1
     """Processor threads for computing."""
-    device: str = "auto"
-    """Where the peer computes: "cuda:1", "cpu", or "auto" for the first GPU that works, or else the processor."""
     duty: float = 1.0
     """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
-    start_after_s: float = 0.0
-    """Seconds to wait before joining."""
-    max_minutes: float | None = None
-    """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
+    """Settings of one peer. What all peers must share is in the run card.
+
+    The fields are those of three groups, so that the command line can show them in this order.
+    """
 
     def __post_init__(self) -> None:
         if not 0 < self.duty <= 1:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         if self.batch_size < 1 or self.threads < 1:
             raise ValueError(f"batch_size and threads must be at least 1, but are {self.batch_size}, {self.threads}.")
+        if self.role == "bootstrap" and self.client_mode:
+            raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
 
     @property
     def data_seed(self) -> int:

@@ -1,0 +1,295 @@
+"""What `dalle-lib` answers to mistakes: one line, at once, and exit code 1; a crash alone brings its log."""
+
+import re
+import shlex
+import socket
+import sys
+from dataclasses import fields
+
+import pytest
+
+import dalle_lib
+from dalle_lib.cli import main
+from dalle_lib.cli.invitation import invitation
+from dalle_lib.cli.join import Join
+from dalle_lib.rerank import CLIPRanker
+from dalle_lib.swarm import CannotJoin, Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
+from dalle_lib.swarm.process.events import EventLog
+
+PEER = "12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
+NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
+
+
+def answer(monkeypatch, *arguments: str) -> str:
+    """Return the one line with which a command ends that cannot do what it is asked."""
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = ended.value.code
+    assert isinstance(told, str), "Python prints it and ends with exit code 1"
+    assert told.startswith("dalle-lib: ")
+    assert "\n" not in told
+    return told
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", lambda *_: pytest.fail("a peer was started"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--run", "nosuch"], "no run 'nosuch': expected an embedded run"),
+        (["--run", "."], "the folder . has no run.json"),
+        (["--run", "broken"], "broken/run.json is no valid run card: Invalid JSON"),
+        (["--run", "emoji-mini"], "Add --initial-peers with the address"),
+        (["--run", "emoji-mini", "--initial-peers", NOBODY], "(127.0.0.1 port 1: Connection refused)"),
+        (["--run", "emoji-mini", "--initial-peers", "/ip4/127.0.0.1/tcp/1"], "it lacks the peer's id"),
+        (["--run", "emoji-mini", "--role", "bootstrap", "--client-mode"], "cannot be in client mode"),
+        (["--run", "emoji-mini", "--alone", "--folder", "broken/run.json"], "Not a directory"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_by_one_line_before_anything_starts(arguments, told, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{'name': ")
+    if "--alone" not in arguments:  # whose mistake is found when its folder is made
+        request.getfixturevalue("nothing_starts")
+    monkeypatch.setattr("dalle_lib.run.files.download", lambda *_: pytest.fail("the Hub was asked"))
+    assert told in answer(monkeypatch, "join", *arguments)
+
+
+def test_without_hivemind_it_is_said_what_to_install(monkeypatch, nothing_starts):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert 'pip install "dalle-lib[swarm]"' in answer(monkeypatch, "join", "--run", "emoji-mini", "--alone")
+
+
+def test_without_a_package_it_is_said_which_part_of_the_kit_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr("dalle_lib.cli.Generate.run", lambda _: CLIPRanker("clip"))
+    assert 'pip install "dalle-lib[inference]"' in answer(monkeypatch, "generate", "frog")
+
+
+def test_a_clip_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("dalle_lib.cli.Generate.run", lambda _: CLIPRanker(tmp_path))
+    told = answer(monkeypatch, "generate", "frog")
+    assert f"the CLIP {tmp_path}, which chooses among pictures, cannot be loaded" in told
+
+
+def test_an_error_of_several_lines_is_told_in_one(monkeypatch):
+    def fail(_):
+        raise ValueError("expected this,\n  but that came")
+
+    monkeypatch.setattr("dalle_lib.cli.Generate.run", fail)
+    assert answer(monkeypatch, "generate", "frog") == "dalle-lib: expected this, but that came"
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dalle_lib.cli.Generate.run", interrupt)
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "dalle-lib: stopped.\n"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        NOBODY,
+        "/ip6/::1/tcp/31337/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
+        f"/dns4/peer.example/tcp/443/wss/p2p/{PEER}",
+        f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}",
+        f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
+        f"/dnsaddr/peer.example/p2p/{PEER}",
+    ],
+)
+def test_addresses_that_libp2p_writes_are_accepted(address):
+    require_addresses([address])
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("127.0.0.1:31337", "lacks the peer's id"),
+        (NOBODY[1:], "another form"),
+        (NOBODY[:-2], "a part of it may be missing"),
+        (NOBODY.replace("12D3", "12D0"), "is no peer's id"),
+        (NOBODY.replace("127.0.0.1", "127.0.0"), "Expected 4 octets"),
+        (NOBODY.replace("tcp/1/", "tcp/70000/"), "there is no port 70000"),
+        (NOBODY.replace("tcp/1/", "tcp/0/"), "there is no port 0"),
+    ],
+)
+def test_what_can_be_no_address_is_told_what_is_wrong_with_it(address, told):
+    with pytest.raises(ValueError, match=told):
+        require_addresses([address])
+
+
+def test_one_first_peer_that_answers_is_enough_and_what_only_p2pd_can_try_is_left_to_it():
+    assert "127.0.0.1 port 1: Connection refused" in why_nobody_answers([NOBODY])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answers = NOBODY.replace("tcp/1/", f"tcp/{server.getsockname()[1]}/")
+        assert why_nobody_answers([NOBODY, answers]) is None
+    assert why_nobody_answers([NOBODY, NOBODY.replace("tcp", "udp")]) is None
+    assert why_nobody_answers([NOBODY + f"/p2p-circuit/p2p/{PEER}"]) is None
+    assert why_nobody_answers([]) is None
+
+
+def test_a_first_peer_that_is_no_peer_is_told_in_one_line_and_without_a_log(swarm_folder, monkeypatch, capsys):
+    monkeypatch.chdir(swarm_folder)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mute = NOBODY.replace("tcp/1/", f"tcp/{server.getsockname()[1]}/")
+        arguments = ["--role", "bootstrap", "--host", "127.0.0.1", "--initial-peers", mute]
+        told = answer(monkeypatch, "join", "--run", "emoji-mini", "--folder", str(swarm_folder), *arguments)
+    assert "found no first peer of the run" in told
+    shown = capsys.readouterr().out
+    assert "Traceback" not in shown
+    assert "issue" not in shown
+
+
+def test_a_port_that_is_in_use_is_told(swarm_folder):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        settings = PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1", port=port)
+        with pytest.raises(CannotJoin, match=rf"listen on 127\.0\.0\.1, port {port}: Address already in use"):
+            join(settings, swarm_folder).wait_for("connected")
+
+
+def test_a_file_that_is_not_the_runs_is_told_without_the_log(mini, swarm_folder):
+    run = mini.save(swarm_folder / "run")
+    (run / mini.checkpoint.name).write_bytes(b"not those weights")
+    peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
+    with pytest.raises(CannotJoin, match=r"is not the file that run 'emoji-mini' names[^\n]*$"):
+        peer.wait(timeout_s=300)
+
+
+@pytest.mark.parametrize("command", ["demo", "join", "generate", "memory", "doctor", "status", "convert-vqgan"])
+def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().out
+    examples = [line.strip() for line in told.splitlines() if line.strip().startswith(f"dalle-lib {command}")]
+    assert len(examples) in (2, 3)
+    started = []
+    for name in "Demo", "Join", "Generate", "Memory", "Doctor", "Status", "ConvertVqgan":
+        monkeypatch.setattr(f"dalle_lib.cli.{name}.run", lambda command: started.append(command))
+    for example in examples:
+        monkeypatch.setattr(sys, "argv", shlex.split(example))
+        main()
+    assert len(started) == len(examples)
+
+
+@pytest.mark.parametrize("command", ["join", "doctor"])
+def test_common_options_come_first_and_in_groups(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().out
+    order = ["common options", "--run", "--initial-peers", "--alone", "network options", "--host", "--client-mode"]
+    order += ["computing options", "--batch-size"]
+    begins = [told.index(f" {text} ", told.index("common options") - 1) for text in order[:2]]
+    begins += [told.index(text, begins[-1]) for text in order[2:]]
+    assert begins == sorted(begins)
+
+
+def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
+    given = {"run": "r", "name": "n", "initial_peers": (NOBODY, NOBODY), "alone": True, "max_minutes": 2.5}
+    given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": True, "seed": 3}
+    given |= {"start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
+    settings = PeerSettings(**given)
+    assert set(given) == {field.name for field in fields(PeerSettings)}
+    joined, checked = [], []
+    monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
+    monkeypatch.setattr("dalle_lib.cli.Doctor.run", lambda command: checked.append(command))
+    typed = Join(peer=settings).as_typed()
+    for command in typed, ["dalle-lib", "doctor", *typed[2:]], ["dalle-lib", "doctor"]:
+        monkeypatch.setattr(sys, "argv", command)
+        main()
+    assert [join.peer for join in joined] == [settings]
+    assert [doctor.peer for doctor in checked] == [settings, PeerSettings(run="emoji-mini")]
+
+
+def test_the_version_and_where_to_start_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "--version"])
+    main()
+    assert capsys.readouterr().out == f"dalle-lib {dalle_lib.__version__}\n"
+    for name in dalle_lib.__all__:
+        assert name in dalle_lib.__doc__, "help(dalle_lib) names what users need first"
+
+
+LAN, HERE = (f"/ip4/{host}/tcp/31337/p2p/{PEER}" for host in ("192.168.1.5", "127.0.0.1"))
+PUBLIC = f"/ip4/93.184.216.34/tcp/31337/p2p/{PEER}"
+
+
+def test_the_invitation_is_the_line_that_friends_type(mini, monkeypatch):
+    settings = PeerSettings(run="emoji-mini", port=31337)
+
+    def line(addresses) -> str:
+        told = invitation(settings, mini, addresses)
+        (line,) = re.findall("^Friends: (.*)$", told, re.M)
+        return line
+
+    joined = []
+    monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
+    for addresses, named in (([HERE, LAN, PUBLIC], (PUBLIC, LAN)), ([HERE, LAN], (LAN,)), ([HERE], (HERE,))):
+        monkeypatch.setattr(sys, "argv", shlex.split(line(addresses)))
+        main()
+        assert joined.pop().peer == PeerSettings(run="emoji-mini", name="your-name", initial_peers=named)
+
+
+def test_the_invitation_says_who_can_use_it_and_what_they_need(mini, tmp_path):
+    def told(*addresses: str, card=mini, **settings) -> str:
+        return invitation(PeerSettings(**{"run": "emoji-mini", "port": 31337, **settings}), card, addresses)
+
+    assert "this machine alone" in told(HERE)
+    assert "forward TCP port 31337 of your router" in told(HERE, LAN)
+    assert "forward" not in told(LAN, PUBLIC)
+    assert "--port" not in told(PUBLIC)
+    assert "With a --port of your choice" in told(PUBLIC, port=0)
+    assert f"They need a copy of {tmp_path}" in told(PUBLIC, run=str(tmp_path))
+    led = told(PUBLIC, card=mini.with_changes(initial_peers=(LAN,)))
+    assert "--initial-peers" not in led, "the card leads newcomers to the run"
+
+
+def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path, monkeypatch):
+    def start(settings, folder, token):
+        folder.mkdir(parents=True)
+        EventLog(folder).write("connected", addresses=[HERE])
+        EventLog(folder).write("ended")
+        started.append(settings)
+        return Peer(folder)
+
+    started = []
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", start)
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
+    join_run(PeerSettings(run="emoji-mini", alone=True), tmp_path)
+    assert [settings.initial_peers for settings in started] == [(), (HERE,), (HERE,)]
+
+
+def test_a_peer_that_runs_is_shown_again_though_its_first_peers_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(Peer, "is_running", True)
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", lambda settings, folder, token: Peer(folder))
+    settings = PeerSettings(run="emoji-mini", name="ada", device="cpu", initial_peers=(NOBODY,))
+    assert list(join_run(settings, tmp_path).peers) == ["ada"]
+    monkeypatch.setattr(Peer, "is_running", False)
+    with pytest.raises(ConnectionError, match="none of the first peers of emoji-mini answers"):
+        join_run(settings, tmp_path)
+
+
+def test_a_crash_ends_with_its_first_line_because_its_log_was_shown(tmp_path, monkeypatch):
+    EventLog(tmp_path).write("failed", error="RuntimeError: it broke\nin two lines")
+
+    def crash(_):
+        Peer(str(tmp_path)).wait()
+
+    monkeypatch.setattr("dalle_lib.cli.Join.run", crash)
+    with pytest.raises(PeerFailed, match=r"(?s)in two lines.*\(no log\)"):
+        crash(None)
+    assert answer(monkeypatch, "join", "--run", "emoji-mini") == "dalle-lib: RuntimeError: it broke"

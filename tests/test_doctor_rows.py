@@ -1,0 +1,176 @@
+"""What the doctor says of each thing it checks, without any peer: its rows, their order and their remedies."""
+
+import itertools
+import re
+import time
+from datetime import timedelta
+from email.utils import formatdate
+from types import SimpleNamespace
+
+import pytest
+from conftest import StandInHub
+from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
+from one_hot import give_token
+
+from dalle_lib.auth import Authority, Identity
+from dalle_lib.checks import doctor as doctors
+from dalle_lib.checks.doctor import doctor
+from dalle_lib.checks.preflight import in_words, preflight, preflight_checks
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.peer.dry_run import Findings
+from dalle_lib.swarm.peer.membership import IDENTITY
+
+
+def here(**settings) -> PeerSettings:
+    return PeerSettings(**{"run": "emoji-mini", "host": "127.0.0.1", **settings})
+
+
+def test_each_check_is_told_when_it_is_done(hub, monkeypatch):
+    """A first peer that does not answer for minutes hides nothing that is known before."""
+    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": None}, {"p2pd": None}, {"first_peers": {}}]))
+    checks = doctors.doctor_checks(here(), ".", None)
+    assert next(checks).what == "system"
+    monkeypatch.setattr("dalle_lib.checks.preflight.gpus", lambda: pytest.fail("it is not this one's turn"))
+    told = list(itertools.takewhile(lambda check: check.what != "CLIP", checks))
+    assert told[-1].what == "free disk"
+    monkeypatch.setattr("dalle_lib.checks.preflight.gpus", list)
+    assert [check.what for check in checks] == [
+        "GPU", "codecs", "p2pd", "first peers", "reachable", "upload", "clock",
+    ]  # fmt: skip
+
+
+def test_a_run_without_addresses_fails_unless_the_peer_is_to_be_the_first():
+    assert not doctors._first_peers({}, here(run="owner/name")).ok
+    assert "--alone" in doctors._first_peers({}, here(run="owner/name")).remedy
+    assert doctors._first_peers({}, here(run="owner/name", alone=True)).ok
+    assert doctors._first_peers({}, here(run="owner/name", role="bootstrap")).ok
+
+
+def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
+    authority, peer = Authority.generate(), tmp_path / "peers" / "emoji-mini" / "volunteer"
+    card = mini.with_changes(members={"authority": authority.public_key})
+    run = str(card.save(tmp_path / "run"))
+
+    def check():
+        return doctor(here(run=run), tmp_path / "peers").loc["access token"]
+
+    assert not check()["ok"]
+    assert "it makes the peer's id" in check()["remedy"]
+    identity = Identity.load_or_create(peer / IDENTITY)
+    assert f"for one that names peer {identity.peer_id}" in check()["remedy"]
+    give_token(authority, card, peer, "ada", valid_for=timedelta(seconds=-60))
+    assert not check()["ok"]
+    assert "'ada' expired 0:01:" in check()["remedy"]
+    give_token(authority, card, peer, "ada")
+    assert check()["ok"]
+    assert check()["here"].startswith("ada's, until 20")
+    assert "access token" not in doctor(here(), peer).index, "this run has no members"
+
+
+def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hub, monkeypatch):
+    def note(clip: str) -> str:
+        card = mini.with_changes(clip=clip).save(tmp_path / "run")
+        row = preflight(str(card)).loc["CLIP"]
+        assert row["ok"]
+        return row["remedy"]
+
+    monkeypatch.setattr(mini.__class__, "_folders", lambda _: [])  # the CLIP is not copied
+    assert note("clip") == "training needs none; to draw, tell the organiser"
+    assert note("owner/clip") == "training needs none; to draw, tell the organiser"
+    hub.files = {"owner/clip/config.json": b"{}"}
+    assert not note("owner/clip")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
+    assert "on the Hub cannot be reached" in note("owner/other")
+
+
+@pytest.mark.parametrize(("shift", "said"), [(60.0, "-"), (-60.0, "+")])
+def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, monkeypatch, shift, said):
+    monkeypatch.setattr(StandInHub, "date_time_string", lambda *_: formatdate(time.time() + shift, usegmt=True))
+    row = doctor(here()).loc["clock"]
+    assert not row["ok"]
+    assert re.fullmatch(rf"\{said}(5[89]|60)\.\d s from the Hub's", row["here"])
+    assert "timedatectl" in row["remedy"]
+    assert doctors.MAX_SECONDS_OFF == MAX_DHT_TIME_DISCREPANCY_SECONDS
+
+
+def test_the_first_peers_clock_counts_and_the_hubs_says_whose_is_wrong():
+    assert doctors._clock(0.0, 60.0).ok, "the first peers would let it in"
+    assert "organiser" in doctors._clock(60.0, 0.0).remedy
+    assert "timedatectl" in doctors._clock(60.0, 60.0).remedy
+    assert doctors._clock(None, None).ok
+
+
+def test_without_a_network_the_clock_is_not_checked(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    assert doctors.seconds_ahead_of_hub() is None
+
+
+def test_the_upload_is_compared_with_the_runs_time_limit(mini):
+    def check(mbps: float, **settings):
+        answering = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, upload=None, mbps=mbps)
+        return doctors._upload(answering, here(**settings), mini)
+
+    sent = doctors.estimate("dalle-emoji").sent
+    enough = 8e-6 * sent / mini.averaging.timeout_s
+    assert check(1.01 * enough) == check(1.01 * enough)
+    for mbps, ok, has_remedy in (
+        (1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True), (0.0, False, True)
+    ):  # fmt: skip
+        found = check(mbps * enough)
+        assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
+    assert not check(0.51 * enough, client_mode=True).remedy
+
+
+def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
+    def check(reached: int | None, *addresses: str, **settings):
+        answering = Findings(
+            codecs=None, p2pd=None, first_peers={"peer": None}, addresses=addresses, greeting=None, reached=reached
+        )
+        return doctors._reachable(answering, here(**settings))
+
+    assert "--client-mode" in check(0).remedy
+    assert not check(31337).remedy
+    assert not check(0, client_mode=True).remedy
+    assert (
+        "--client-mode" in check(None, "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.7.5/tcp/1", "/ip4/100.64.0.1/tcp/1").remedy
+    )
+    assert not check(None, "/ip4/192.168.7.5/tcp/1", "/ip6/2a00:1450:4001::1/tcp/1").remedy
+    assert all(check(reached).ok for reached in (0, 1, None))
+    assert check(None).here.endswith("(it is connected through a relay, which hides where it is)")
+
+
+def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
+    monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
+    checks = list(preflight_checks("emoji-mini", ".", None))
+    words = "\n".join(map(in_words, checks))
+    assert words.count("FAILED") == 1
+    assert re.search(r"FAILED  free memory +1\.0 GB; needed: 3\.0 GB\n +→ close other notebooks", words)
+    assert len(words.splitlines()) == len(checks) + sum(check.remedy != "" for check in checks)
+    assert in_words(doctors.Check("GPU", "not needed", "broken", True, "mend it")).startswith("note    GPU")
+
+
+@pytest.mark.parametrize(
+    ("module", "stand_in", "row", "remedy"),
+    [
+        ("sys", SimpleNamespace(version_info=(3, 10, 4), platform="linux"), "Python", "environment with Python >=3.11"),
+        ("multiprocessing", SimpleNamespace(get_all_start_methods=lambda: ["spawn"]), "start method", "WSL2"),
+        ("platform", SimpleNamespace(system=lambda: "Windows", python_version=lambda: "3.12.0"), "system", "WSL2"),
+    ],
+)
+def test_a_machine_that_cannot_run_peers_is_told_what_can(monkeypatch, module, stand_in, row, remedy):
+    monkeypatch.setattr(f"dalle_lib.checks.preflight.{module}", stand_in)
+    check = preflight().loc[row]
+    assert not check["ok"]
+    assert remedy in check["remedy"]
+
+
+def test_a_gpu_that_torch_does_not_see_is_mentioned(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    check = preflight().loc["GPU"]
+    assert check["ok"]
+    assert "install the torch that fits this machine" in check["remedy"]
