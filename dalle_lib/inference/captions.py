@@ -130,7 +130,7 @@ class TrainingCaptions:
         def likeness(place: int) -> float:
             features = self._features[place]
             shared, own = (sum(weights[x] for x in group) for group in (wanted & features, features))
-            return shared / (own + 1) ** 0.5
+            return round(shared / (own + 1) ** 0.5, 9)  # sets are summed in any order: equal ones are to stay equal
 
         order = sorted(range(len(self.captions)), key=likeness, reverse=True)[:NEAREST]
         return [self.captions[place] for place in order if likeness(place) > 0]
