@@ -237,7 +237,7 @@ def test_who_finds_nobody_in_a_finished_run_is_told_that_it_is_complete(mini, sw
             command = [sys.executable, "-m", "dalle_lib", *join, "--device", "cpu"]
             done = subprocess.run(command, cwd=swarm_folder, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
-            assert done.stdout.splitlines()[3] == "The run is complete at epoch 2; the model is saved."
+            assert "The run is complete at epoch 2; the model is saved." in done.stdout.splitlines()
             told[name] = done.stderr.splitlines()
     assert told["ada"][-1].startswith("2/2 · loss ")
     assert [COMPLETE in lines for lines in told.values()] == [False, True]
