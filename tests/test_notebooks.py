@@ -1,6 +1,7 @@
 """Notebooks as their readers run them: from an empty folder, with the built package."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -93,6 +94,16 @@ def test_its_cells_use_the_package_rather_than_define_things(notebook):
     assert not any(isinstance(node, ast.ClassDef) for node in nodes)
     functions = [node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     assert len(functions) <= 1 or functions == LESSONS
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_it_imports_of_the_package_is_there(notebook):
+    nodes = [node for cell in code_cells(notebook) for node in ast.walk(ast.parse(cell["source"]))]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module.startswith("dalle_lib")]
+    assert imports
+    for node in imports:
+        for name in node.names:
+            assert hasattr(importlib.import_module(node.module), name.name), f"{node.module}.{name.name}"
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
