@@ -13,7 +13,7 @@ from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE, generate
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, read_codes
-from dalle_lib.streaming.batches import to_batch
+from dalle_lib.streaming.batches import codes_of, to_batch
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
 COMPARED = 96
@@ -56,7 +56,7 @@ class Gallery:
     def __init__(self, rows: list[CodeRow], vqgan: VQGAN) -> None:
         """Decode the pictures of `rows`."""
         self.captions = [row.caption for row in rows]
-        self._thumbnails = _thumbnails(vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in rows])))
+        self._thumbnails = _thumbnails(vqgan.decode(codes_of(rows)))
 
     def nearest(self, pictures: UInt8[Tensor, "pictures height width 3"]) -> list[str]:
         """Return, for each picture, the caption of the data set's nearest one by Euclidean distance."""

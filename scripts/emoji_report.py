@@ -18,6 +18,7 @@ from dalle_lib.evaluation import Gallery
 from dalle_lib.inference import TextToImage, contact_sheet
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CodeRow, read_codes
+from dalle_lib.streaming.batches import codes_of
 from dalle_lib.vqgan import VQGAN
 
 
@@ -90,5 +91,5 @@ def decibels(vqgan: VQGAN, rows: list[CodeRow], pictures: list[Picture]) -> dict
     by_caption = {picture.caption: picture for picture in pictures}
     originals = pixels_of([by_caption[row.caption] for row in rows])
     small = torch.tensor([by_caption[row.caption].small for row in rows])
-    decoded = vqgan.decode(torch.stack([torch.from_numpy(row.codes) for row in rows]))
+    decoded = vqgan.decode(codes_of(rows))
     return {"small set": psnr(decoded[small], originals[small]), "all": psnr(decoded, originals)}

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.cli.peer_options import OptionsToCheck
+from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
     from dalle_lib.checks.preflight import Check
-
-PEERS = Path("peers")
-"""Folder in which `dalle-lib join` keeps peers unless it is told another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,6 @@ class Doctor:
         from dalle_lib.machine import hub_token
         from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
-        from dalle_lib.swarm.process.folder import SETTINGS
 
         if self.folder and not (self.folder / SETTINGS).is_file():
             raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")

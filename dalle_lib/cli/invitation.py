@@ -3,28 +3,13 @@
 import ipaddress
 import re
 import shlex
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
-    from dalle_lib.swarm import Peer, PeerSettings
-
-LOOK_EVERY_S = 0.3
-
-
-def wait_for_addresses(peer: "Peer") -> list[str]:
-    """Return where a peer listens, as soon as it is connected; nothing if it ends before."""
-    while True:
-        is_running = peer.is_running
-        for event in peer.events():
-            if event["event"] == "connected":
-                return event["addresses"]
-        if not is_running:
-            return []
-        time.sleep(LOOK_EVERY_S)
+    from dalle_lib.swarm import PeerSettings
 
 
 def invitation(settings: "PeerSettings", card: "RunCard", addresses: Sequence[str]) -> str:

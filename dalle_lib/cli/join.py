@@ -1,11 +1,14 @@
 """`dalle-lib join`."""
 
+import contextlib
+import math
 import shlex
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.cli.peer_options import Options
+from dalle_lib.swarm.process.folder import PEERS
 from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ class Join:
     """
 
     peer: Options
-    folder: Path = field(default=Path("peers"))
+    folder: Path = PEERS
     """Folder of a folder for each run, with one for each peer in it. A peer goes on from what is there."""
 
     def run(self) -> None:
@@ -39,11 +42,11 @@ class Join:
         require_addresses(self.peer.initial_peers)
         print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows loads torch, for seconds
 
-        from dalle_lib.cli.invitation import invitation, wait_for_addresses
+        from dalle_lib.cli.invitation import invitation
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.machine import hub_token
         from dalle_lib.run import EMBEDDED_RUNS, RunCard
-        from dalle_lib.swarm import Peer, join_run
+        from dalle_lib.swarm import Peer, PeerFailed, join_run
         from dalle_lib.swarm.process.folder import crew_folder, require_own
 
         token = None if self.peer.run in EMBEDDED_RUNS else hub_token()
@@ -62,8 +65,9 @@ class Join:
             if not (self.peer.client_mode or self.peer.start_after_s):
                 print("Loading the model, and looking for the other peers ...", flush=True)
                 try:
-                    if addresses := wait_for_addresses(peer):
-                        print(invitation(self.peer, card, addresses), flush=True)
+                    with contextlib.suppress(PeerFailed):  # it has ended: `watch` tells why
+                        if addresses := peer.wait_for("connected", math.inf)["addresses"]:
+                            print(invitation(self.peer, card, addresses), flush=True)
                 except KeyboardInterrupt:
                     peer.ask_to_stop()
             watch(peer)

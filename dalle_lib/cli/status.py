@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.swarm.process.folder import PEERS, folders_of_peers
+
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
 
@@ -21,7 +23,7 @@ class Status:
     dalle-lib status --folder peers/emoji-mini --json
     """
 
-    folder: Path = Path("peers")
+    folder: Path = PEERS
     """Folder in which peers were started."""
     json: bool = False
     """Print one JSON document on standard output."""
@@ -29,7 +31,6 @@ class Status:
     def run(self) -> None:
         """Print how each peer stands."""
         from dalle_lib.swarm import Peer
-        from dalle_lib.swarm.process.folder import folders_of_peers
 
         peers = [Peer(folder) for folder in folders_of_peers(self.folder)]
         if self.json:

@@ -1,7 +1,6 @@
 """Pictures in a notebook: rows that appear as they are drawn, the best of many, and knobs to turn."""
 
 import base64
-import io
 from collections.abc import Callable
 from html import escape
 
@@ -10,6 +9,7 @@ from IPython.display import HTML, display
 from PIL import Image
 
 from dalle_lib.inference import Drawing, Progress, Settings, TextToImage, contact_sheet
+from dalle_lib.inference.drawing import png_bytes
 
 SHOWN_LIVE = 8
 """Candidates shown while they are drawn."""
@@ -34,11 +34,7 @@ def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
 
 def best_of(drawing: Drawing) -> HTML:
     """Return the best pictures, each with the number of candidates like it and its CLIP score; a click unfolds all."""
-    best = "".join(
-        f"<figure style='margin:0'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
-        f"<figcaption>{label}</figcaption></figure>"
-        for picture, label in zip(drawing.pictures, drawing.labels, strict=True)
-    )
+    best = "".join(map(_figure, drawing.pictures, drawing.labels))
     told = str(drawing.novelty)
     new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
     order = drawing.scores.argsort(descending=True)
@@ -61,11 +57,7 @@ def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML
     found = draw.nearest_training(drawing.prompt, count)
     shown = [("drawn", drawing.pictures[0])]
     shown += [(caption, Image.fromarray(p.numpy())) for caption, p in zip(found.captions, found.pictures, strict=True)]
-    figures = "".join(
-        f"<figure style='margin:0;width:{SIDE}px'>{_img(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-        for caption, picture in shown
-    )
+    figures = "".join(_figure(picture, caption) for caption, picture in shown)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, and the training pictures nearest to this prompt:</p>"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>"
@@ -74,12 +66,7 @@ def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML
 
 def gallery(drawings: list[Drawing]) -> HTML:
     """Return the best picture of each drawing, with its prompt below."""
-    figures = "".join(
-        f"<figure style='margin:0;width:{SIDE}px'>"
-        f"{_img(drawing.pictures[0].resize((SIDE, SIDE), Image.Resampling.LANCZOS))}"
-        f"<figcaption>{escape(drawing.prompt)}</figcaption></figure>"
-        for drawing in drawings
-    )
+    figures = "".join(_figure(drawing.pictures[0], drawing.prompt) for drawing in drawings)
     return HTML(f"<div style='display:flex;flex-wrap:wrap;gap:16px'>{figures}</div>")
 
 
@@ -122,6 +109,10 @@ class Studio(widgets.VBox):
 
 def _img(picture: Image.Image) -> str:
     """Return the picture as an HTML tag that holds its bytes, so that an exported page still shows it."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
+    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(png_bytes(picture)).decode()}'>"
+
+
+def _figure(picture: Image.Image, label: str) -> str:
+    """Return the picture above its label as HTML, SIDE pixels wide."""
+    scaled = picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return f"<figure style='margin:0;width:{SIDE}px'>{_img(scaled)}<figcaption>{escape(label)}</figcaption></figure>"

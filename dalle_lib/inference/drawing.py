@@ -84,7 +84,7 @@ class Drawing:
 
     @property
     def labels(self) -> list[str]:
-        """Of each of the best, how many candidates are the same picture, and its CLIP score: "x31 · 0.874"."""
+        """For each of the best: how many candidates are the same picture, and its CLIP score, as in "x31 · 0.874"."""
         return [f"x{choice.count} · {float(self.scores[choice.number]):.3f}" for choice in self.choices]
 
     def __repr__(self) -> str:
@@ -99,9 +99,7 @@ class Drawing:
 
     def _repr_png_(self) -> bytes:
         """Return the grid as notebooks show it."""
-        buffer = io.BytesIO()
-        self.grid().save(buffer, "PNG")
-        return buffer.getvalue()
+        return png_bytes(self.grid())
 
     def grid(self, side: int = 128) -> Image.Image:
         """Return the best pictures beside each other, `side` pixels wide, each above its label."""
@@ -140,6 +138,13 @@ class Drawing:
             "score": round(float(self.scores[number]), 4),
             **asdict(self.settings),
         }
+
+
+def png_bytes(picture: Image.Image) -> bytes:
+    """Return a picture as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def labelled(pictures: list[Image.Image], labels: list[str], side: int) -> Image.Image:

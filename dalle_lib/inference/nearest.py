@@ -1,16 +1,16 @@
 """Does a model repeat its training data, or draw something new? The training pictures that are nearest to a prompt."""
 
-import io
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from dalle_lib.inference.drawing import labelled
+from dalle_lib.inference.drawing import labelled, png_bytes
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.streaming import CodeRow
+from dalle_lib.streaming.batches import codes_of
 from dalle_lib.vqgan import VQGAN
 
 CHUNK = 256
@@ -24,7 +24,7 @@ class Nearest:
     prompt: str
     captions: list[str]
     pictures: UInt8[Tensor, "pictures height width 3"]
-    """As the VQ-GAN decodes them."""
+    """Their codes, decoded by the VQ-GAN."""
     scores: Float[Tensor, "pictures"]
     """Cosine of the prompt's and each picture's CLIP embeddings."""
 
@@ -35,9 +35,7 @@ class Nearest:
 
     def _repr_png_(self) -> bytes:
         """Return the grid as notebooks show it."""
-        buffer = io.BytesIO()
-        self.grid().save(buffer, "PNG")
-        return buffer.getvalue()
+        return png_bytes(self.grid())
 
     def grid(self, side: int = 128) -> Image.Image:
         """Return the pictures beside each other, `side` pixels wide, each above its score."""
@@ -52,15 +50,11 @@ class TrainingPictures:
         """Decode and embed the pictures of `rows`; only their embeddings are kept."""
         self.rows, self.vqgan, self.ranker = rows, vqgan, ranker
         parts = [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
-        self.features = torch.cat([ranker.embed_pictures(vqgan.decode(_codes_of(part))) for part in parts])
+        self.features = torch.cat([ranker.embed_pictures(vqgan.decode(codes_of(part))) for part in parts])
 
     def nearest(self, caption: str, count: int) -> Nearest:
         """Return the `count` pictures whose embeddings are nearest to that of `caption`, or all if there are fewer."""
         scores = self.features @ self.ranker.embed_captions([caption])[0]
         best = scores.topk(min(count, len(self.rows)))
         found = [self.rows[place] for place in best.indices.tolist()]
-        return Nearest(caption, [row.caption for row in found], self.vqgan.decode(_codes_of(found)), best.values)
-
-
-def _codes_of(rows: list[CodeRow]) -> Int[Tensor, "pictures codes"]:
-    return torch.stack([torch.from_numpy(row.codes) for row in rows])
+        return Nearest(caption, [row.caption for row in found], self.vqgan.decode(codes_of(found)), best.values)

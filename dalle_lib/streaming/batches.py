@@ -28,9 +28,14 @@ class Batch:
         return len(self.text)
 
 
+def codes_of(rows: list[CodeRow]) -> Int[Tensor, "rows codes"]:
+    """Return the codes of `rows`, one picture below the other."""
+    return torch.from_numpy(np.stack([row.codes for row in rows]))
+
+
 def to_batch(rows: list[CodeRow], tokenizer: CaptionTokenizer) -> Batch:
     """Return `rows` as one batch, with nothing left out or corrupted."""
-    codes = torch.from_numpy(np.stack([row.codes for row in rows]))
+    codes = codes_of(rows)
     return Batch(tokenizer([row.caption for row in rows]), codes, codes)
 
 

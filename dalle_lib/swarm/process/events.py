@@ -25,6 +25,12 @@ def read_events(folder: Path) -> list[dict]:
     return read_starts(folder)[-1]
 
 
+def samples_in(events: list[dict]) -> int:
+    """Return how many samples a peer has computed, by its events since one start; until it left, in whole epochs."""
+    left = [event["samples"] for event in events if event["event"] == "left"]
+    return left[-1] if left else sum(event["samples"] for event in events if event["event"] == "epoch")
+
+
 def read_starts(folder: Path) -> list[list[dict]]:
     """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
     file, starts = folder / EVENTS, [[]]

@@ -11,6 +11,8 @@ from dalle_lib.swarm.process.settings import PeerSettings
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
 
+PEERS = Path("peers")
+"""Folder in which `dalle-lib join` keeps peers unless it is told another."""
 SETTINGS = "settings.json"
 BOUND = "bound_to.json"
 MODEL = "model.safetensors"

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from dalle_lib.swarm.process.events import samples_in
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -56,8 +57,7 @@ def names_of(peers: list[Peer]) -> dict[str, str]:
 
 def samples_of(peer: Peer) -> int:
     """Return how many samples a peer has computed since it joined."""
-    left = [event["samples"] for event in peer.events() if event["event"] == "left"]
-    return left[-1] if left else int(epochs_of(peer)["samples"].sum())
+    return samples_in(peer.events())
 
 
 def last_round(events: list[dict]) -> list[str]:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from dalle_lib.swarm.process.events import read_starts
+from dalle_lib.swarm.process.events import read_starts, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -76,7 +76,7 @@ class Standing:
     swarm: SwarmStatus | None
     """What it last saw of the swarm since it was started."""
     error: str | None
-    """By which error it ended."""
+    """The error that ended it."""
     totals: Totals
 
     @classmethod
@@ -189,12 +189,11 @@ def _seconds_left(
 def _totals(starts: list[list[dict]], running: bool) -> Totals:
     epochs, samples, seconds = 0, 0, 0.0
     for number, events in enumerate(starts, start=1):
-        ended = [event for event in events if event["event"] == "epoch"]
-        left = [event["samples"] for event in events if event["event"] == "left"]
+        kinds = [event["event"] for event in events]
         joined = [event["time"] for event in events if event["event"] == "joined"]
-        epochs += len(ended)
-        samples += left[-1] if left else sum(event["samples"] for event in ended)
+        epochs += kinds.count("epoch")
+        samples += samples_in(events)
         if joined:
-            is_now = running and number == len(starts) and not left
+            is_now = running and number == len(starts) and "left" not in kinds
             seconds += (time.time() if is_now else events[-1]["time"]) - joined[0]
     return Totals(starts=len(starts), epochs=epochs, samples=samples, seconds=seconds)
