@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from emoji_data import ASSETS, SIZES, single_thread
-from emoji_pictures import Picture, make_pictures, more_pictures, pixels_of
+from emoji_data import ASSETS, KINDS, LARGE, single_thread
+from emoji_pictures import Picture, pixels_of
 from torch import Tensor
 from tqdm import trange
 from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
@@ -20,10 +20,7 @@ from dalle_lib.vqgan import load_vqgan
 
 @dataclass
 class Clip:
-    """Train a small CLIP with the runs' tokenizer, on true pictures and on what the VQ-GAN makes of their codes.
-
-    The one in the kit had 1200 steps on the large set alone, then 2860 with `more_pictures` in three parts.
-    """
+    """Train a small CLIP, for both runs, on the large set's pictures and on what each VQ-GAN makes of their codes."""
 
     out: Path = ASSETS
     steps: int = 3500
@@ -34,18 +31,23 @@ class Clip:
 
     def run(self) -> None:
         """Write the folder clip, as transformers keeps a CLIP."""
-        pictures = make_pictures()
-        shown = pictures + more_pictures()
-        vqgan, pixels = load_vqgan(self.out / "vqgan.safetensors"), pixels_of(shown)
+        pictures = KINDS[LARGE].pictures()
+        pixels, versions = pixels_of(pictures), []
+        for kind in KINDS.values():
+            vqgan = load_vqgan(self.out / kind.vqgan_file)
+            versions.append(vqgan.decode(vqgan.encode(pixels)))
         single_thread()
         model = new_model()
         tokenizer = PreTrainedTokenizerFast(
-            tokenizer_file=str(self.out / "tokenizer.json"), eos_token="</s>", pad_token="</s>", unk_token="<unk>"
+            tokenizer_file=str(self.out / KINDS[LARGE].tokenizer_file),
+            eos_token="</s>",
+            pad_token="</s>",
+            unk_token="<unk>",
         )
         processor = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
         if self.start is not None:
             model = CLIPModel.from_pretrained(self.start, dtype=torch.float32).train()
-        self._train(model, tokenizer, processor, shown, [pixels, vqgan.decode(vqgan.encode(pixels))])
+        self._train(model, tokenizer, processor, pictures, [pixels, *versions])
         for part in model.half(), tokenizer, processor:
             part.save_pretrained(self.out / "clip")
         print(json.dumps(retrieval(CLIPRanker(self.out / "clip"), pictures), indent=1))
@@ -57,7 +59,9 @@ class Clip:
             if not picture.held_out:
                 seen.setdefault(picture.name, []).append(place)
         captions = [picture.caption for picture in pictures]
-        ids = tokenizer(captions, padding="max_length", max_length=SIZES.text_length + 1, return_tensors="pt")
+        ids = tokenizer(
+            captions, padding="max_length", max_length=KINDS[LARGE].model.text_length + 1, return_tensors="pt"
+        )
         mean, std = torch.tensor(processor.image_mean), torch.tensor(processor.image_std)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=0.05, fused=True)
         schedule = linear_warmup_schedule(optimizer, self.steps // 20, self.steps)
@@ -95,7 +99,7 @@ def new_model() -> CLIPModel:
     ends = {"eos_token_id": PADDING_ID, "pad_token_id": PADDING_ID, "bos_token_id": 0}
     text = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
     vision = {"hidden_size": 160, "intermediate_size": 480, "num_hidden_layers": 3, "num_attention_heads": 5}
-    sizes = {"vocab_size": SIZES.text_vocab, "max_position_embeddings": SIZES.text_length + 1}
+    sizes = {"vocab_size": KINDS[LARGE].model.text_vocab, "max_position_embeddings": KINDS[LARGE].model.text_length + 1}
     return CLIPModel(
         CLIPConfig(
             text_config=text | sizes | ends | {"projection_dim": 128},

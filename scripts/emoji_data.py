@@ -1,11 +1,12 @@
 """The stage `data` of build_emoji.py: tokenizer, codes and cards of both runs; and what all stages know of the runs."""
 
 import json
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from emoji_pictures import BACKGROUNDS, HUES, Picture, bare_name, make_pictures, pixels_of
+from emoji_pictures import FEW, MANY, Palette, Picture, bare_name, make_pictures, pixels_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from dalle_lib.files import sha256_of
@@ -14,63 +15,92 @@ from dalle_lib.model import ModelConfig
 from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card
 from dalle_lib.streaming import CodeRow, CodesFormat, write_codes
 from dalle_lib.streaming.tokenizer import PADDING_ID
-from dalle_lib.vqgan import load_vqgan
+from dalle_lib.vqgan import VQGANConfig, load_vqgan
 
 ASSETS = Path("dalle_lib/assets")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between the two runs."""
+
+    palette: Palette
+    model: ModelConfig
+    vqgan: VQGANConfig
+    tokenizer_file: str
+    vqgan_file: str
+
+    def pictures(self) -> list[Picture]:
+        """Return all pictures of the run."""
+        return make_pictures(self.palette)
+
+
 LARGE, SMALL = "emoji", "emoji-mini"
 """Names of the runs."""
-SIZES = ModelConfig.emoji()
+KINDS = {
+    SMALL: Kind(FEW, ModelConfig.emoji(), VQGANConfig.emoji(), "tokenizer.json", "vqgan.safetensors"),
+    LARGE: Kind(
+        MANY,
+        replace(ModelConfig.emoji(), grid=16),
+        replace(VQGANConfig.emoji(), channels=96, latent_dim=48, decoder_shuffle=4),
+        "emoji-tokenizer.json",
+        "emoji-vqgan.safetensors",
+    ),
+}
 
 
 def single_thread() -> None:
     """Compute with one thread, so that numbers are added in the same order on all machines, from a fixed seed."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    random.seed(0)
 
 
 @dataclass
 class Data:
-    """Make the tokenizer, the codes and captions of both sets, and their run cards, still without checkpoints."""
+    """Make a run's tokenizer, codes and captions, and its card, still without a checkpoint."""
 
+    name: str = LARGE
     out: Path = ASSETS
 
     def run(self) -> None:
-        """Write tokenizer.json, the cards, and a folder of codes for each split of each set."""
-        pictures = make_pictures()
-        vqgan = load_vqgan(self.out / "vqgan.safetensors")
-        codes = vqgan.encode(pixels_of(pictures))
-        codes_format = CodesFormat(
-            grid=SIZES.grid, codebook_size=SIZES.image_vocab, vqgan_sha256=sha256_of(self.out / "vqgan.safetensors")
-        )
-        tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], SIZES.text_vocab)
-        tokenizer.save(str(self.out / "tokenizer.json"))
+        """Write the tokenizer, the card, and a folder of codes for each split."""
+        kind = KINDS[self.name]
+        pictures = kind.pictures()
+        vqgan_file = self.out / kind.vqgan_file
+        codes = load_vqgan(vqgan_file).encode(pixels_of(pictures))
+        sizes = kind.model
+        codes_format = CodesFormat(grid=sizes.grid, codebook_size=sizes.image_vocab, vqgan_sha256=sha256_of(vqgan_file))
+        tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], sizes.text_vocab)
+        tokenizer.save(str(self.out / kind.tokenizer_file))
         longest = max(len(tokenizer.encode(p.caption, add_special_tokens=False).ids) for p in pictures)
         print(f"tokenizer: {tokenizer.get_vocab_size()} ids, longest caption {longest} text tokens")
-        for name in LARGE, SMALL:
-            for split, held_out in ("train", False), ("held_out", True):
-                rows = [
-                    CodeRow(picture.caption, row.numpy())
-                    for picture, row in zip(pictures, codes, strict=True)
-                    if picture.held_out == held_out and (picture.small or name == LARGE)
-                ]
-                folder = self.out / name / split
-                folder.mkdir(parents=True, exist_ok=True)
-                write_codes(folder / "codes.parquet", rows, codes_format)
-                print(f"{name}/{split}: {len(rows)} pictures")
-            write_words(self.out, name, pictures)
-            make_card(self.out, name, codes_format).save(self.out, f"{name}.json")
+        for split, held_out in ("train", False), ("held_out", True):
+            rows = [
+                CodeRow(picture.caption, row.numpy())
+                for picture, row in zip(pictures, codes, strict=True)
+                if picture.held_out == held_out
+            ]
+            if self.name == LARGE:  # a reader shuffles within row groups only, and each shall hold all emoji
+                random.Random(0).shuffle(rows)
+            folder = self.out / self.name / split
+            folder.mkdir(parents=True, exist_ok=True)
+            write_codes(folder / "codes.parquet", rows, codes_format)
+            print(f"{self.name}/{split}: {len(rows)} pictures")
+        write_words(self.out, self.name, pictures)
+        make_card(self.out, self.name, codes_format).save(self.out, f"{self.name}.json")
 
 
 def write_words(out: Path, name: str, pictures: list[Picture]) -> None:
     """Write beside a run's training data which things, colours and backgrounds their captions name."""
-    seen = [picture for picture in pictures if not picture.held_out and (picture.small or name == LARGE)]
+    palette, seen = KINDS[name].palette, [picture for picture in pictures if not picture.held_out]
     captions = [picture.caption for picture in seen]
     words = {
         "things": sorted({thing for picture in seen for thing in (picture.name, bare_name(picture.name))}),
-        "colours": [colour for colour in HUES if any(caption.startswith(f"{colour} ") for caption in captions)],
+        "colours": [colour for colour in palette.hues if any(caption.startswith(f"{colour} ") for caption in captions)],
         "backgrounds": [
             colour
-            for colour in BACKGROUNDS
+            for colour in palette.backgrounds
             if any(caption.endswith(f" on a {colour} background") for caption in captions)
         ],
         "plain_background": ["white"],
@@ -94,10 +124,10 @@ def make_card(out: Path, name: str, codes_format: CodesFormat) -> RunCard:
     """Return the card of one run, whose files are in `out`."""
     return RunCard(
         name=name,
-        model=SIZES,
+        model=KINDS[name].model,
         data=DataCard(train=f"{name}/train", held_out=f"{name}/held_out", format=codes_format),
-        tokenizer=file_card(out / "tokenizer.json"),
-        vqgan=file_card(out / "vqgan.safetensors"),
+        tokenizer=file_card(out / KINDS[name].tokenizer_file),
+        vqgan=file_card(out / KINDS[name].vqgan_file),
         clip="clip",
         optimizer=OptimizerCard(lr=1e-2, warmup_epochs=5, total_epochs=60),
         averaging=AveragingCard(target_batch_size=192, matchmaking_s=3, timeout_s=20),

@@ -5,7 +5,7 @@ Needs Debian's fonts-noto-color-emoji and unicode-data.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +21,41 @@ SMALL = (
 )
 """The small set: well-known emoji, on which the demo trains."""
 GROUPS = ("Smileys & Emotion", "Animals & Nature", "Food & Drink", "Activities")
-"""Unicode's groups of emoji that, with the small set, make the large set."""
-HUES = {"red": 0, "green": 120, "blue": 215, "purple": 275}
-BACKGROUNDS = {"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)}
+"""Unicode's groups of emoji whose names no caption in another colour may take."""
+LARGE_GROUPS = GROUPS[1:]
+"""The groups that, with the small set, make the large set: most smileys differ by less than 64x64 pixels can show."""
 WHITE = (255, 255, 255)
-MORE_HUES = {"orange": 35, "lime": 80, "teal": 175, "magenta": 315}
-MORE_BACKGROUNDS = {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)}
-"""Colours that no run has: from them CLIP learns what a colour is, whatever it is on."""
+
+
+@dataclass(frozen=True)
+class Palette:
+    """The colours of a set of pictures."""
+
+    hues: dict[str, int]
+    """Colours of emoji, in degrees of the colour circle."""
+    backgrounds: dict[str, tuple[int, int, int]]
+    """Colours of backgrounds, beside white."""
+    doubles: int
+    """Pictures of each emoji in the training data that are in another colour and on a background."""
+
+
+FEW = Palette(
+    hues={"red": 0, "green": 120, "blue": 215, "purple": 275},
+    backgrounds={"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)},
+    doubles=0,
+)
+"""The small set's colours."""
+MANY = Palette(
+    hues={"red": 0, "orange": 28, "yellow": 54, "green": 120, "teal": 175, "blue": 215, "purple": 272, "magenta": 320},
+    backgrounds=FEW.backgrounds
+    | {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)},
+    doubles=12,
+)
+"""The large set's colours: enough of each that words combine."""
 COLOURLESS = 0.12
 """Colourfulness, from 0 to 1, below which an emoji has no variants in other colours."""
 NEAR_DEGREES = 20
 """Degrees between an emoji's main hue and a colour within which it has no variant in that colour."""
-DOUBLES = 2
-"""Pictures of each emoji in the large set's training data that are in another colour and on a background."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +64,14 @@ class Picture:
 
     caption: str
     pixels: np.ndarray
+    alpha: np.ndarray
+    """How opaque the emoji is at each pixel, 0 to 255."""
     name: str
     """Unicode's name of the emoji that it shows."""
     kind: str
-    """plain, colour, background, both or, for CLIP alone, more."""
+    """plain, colour, background or both."""
     held_out: bool
     """Whether the caption, and so this combination, is in no training data."""
-    small: bool
-    """Whether it belongs to the small set too."""
 
 
 def pixels_of(pictures: list[Picture]) -> torch.Tensor:
@@ -57,90 +79,65 @@ def pixels_of(pictures: list[Picture]) -> torch.Tensor:
     return torch.from_numpy(np.stack([picture.pixels for picture in pictures]))
 
 
-def make_pictures() -> list[Picture]:
-    """Return the large set. One colour and one background of each emoji are held out.
+def make_pictures(palette: Palette) -> list[Picture]:
+    """Return the small set (`FEW`) or the large set (`MANY`). One colour and one background of each emoji are held out.
 
     A held-out picture of kind "both" has the held-out colour on the held-out background.
     """
-    emoji = emoji_of_groups()
-    pictures, taken = [], set(emoji.values())
+    emoji, taken, pictures = emoji_of(GROUPS), set(), []
+    names, large = set(emoji.values()), set(emoji_of(LARGE_GROUPS))
     for symbol, name in emoji.items():
-        for picture in variants(symbol, name, taken):
-            if picture.kind == "plain" or picture.caption not in taken:
-                taken.add(picture.caption)
-                pictures.append(picture)
+        if symbol in SMALL if palette is FEW else symbol in large:
+            for picture in variants(symbol, name, palette, names | taken):
+                if picture.kind == "plain" or picture.caption not in names | taken:
+                    taken.add(picture.caption)
+                    pictures.append(picture)
     return pictures
 
 
-def emoji_of_groups() -> dict[str, str]:
-    """Return the emoji of the large set with Unicode's short names, without skin tones."""
+def emoji_of(groups: Sequence[str]) -> dict[str, str]:
+    """Return the emoji of these groups and of the small set with Unicode's short names, without skin tones."""
     chosen, group = {}, ""
     for line in Path(NAMES).read_text(encoding="utf-8").splitlines():
         if line.startswith("# group: "):
             group = line.removeprefix("# group: ")
         elif found := re.match(r".*; fully-qualified +# (\S+) E[\d.]+ (.+)", line):
             symbol, name = found[1].replace("\ufe0f", ""), found[2].lower().replace("’", "'")
-            if "skin tone" not in name and (symbol in SMALL or group in GROUPS):
+            if "skin tone" not in name and (symbol in SMALL or group in groups):
                 chosen[symbol] = name
     return chosen
 
 
-def variants(symbol: str, name: str, taken: set[str]) -> Iterator[Picture]:
+def variants(symbol: str, name: str, palette: Palette, taken: set[str]) -> Iterator[Picture]:
     """Yield the pictures of one emoji, without colours whose caption is another emoji's name."""
-    picture, small = glyph(symbol), symbol in SMALL
+    picture = glyph(symbol)
+    alpha = np.asarray(picture)[..., 3]
 
-    def drawn(caption: str, image: Image.Image, rgb: tuple[int, int, int], kind: str, held_out: bool, small=small):
-        return Picture(caption, on_background(image, rgb), name, kind, held_out, small)
+    def drawn(caption: str, image: Image.Image, rgb: tuple[int, int, int], kind: str, held_out: bool) -> Picture:
+        return Picture(caption, on_background(image, rgb), alpha, name, kind, held_out)
 
     yield drawn(name, picture, WHITE, "plain", held_out=False)
     hue, colourful = main_hue(picture)
-    bare = bare_name(name)
-    secret_hue = list(HUES)[chosen(name, len(HUES))]
-    secret_background = list(BACKGROUNDS)[chosen(f"{name} background", len(BACKGROUNDS))]
+    bare, hues, backgrounds = bare_name(name), palette.hues, palette.backgrounds
+    secret_hue = list(hues)[chosen(name, len(hues))]
+    secret_background = list(backgrounds)[chosen(f"{name} background", len(backgrounds))]
     coloured = {}
-    for colour, target in HUES.items():
+    for colour, target in hues.items():
         near = abs((hue - target + 180) % 360 - 180) < NEAR_DEGREES
         if colourful >= COLOURLESS and not near and f"{colour} {bare}" not in taken:
             coloured[colour] = turn_hue(picture, target - hue)
             yield drawn(f"{colour} {bare}", coloured[colour], WHITE, "colour", colour == secret_hue)
-    for colour, rgb in BACKGROUNDS.items():
+    for colour, rgb in backgrounds.items():
         yield drawn(f"{name} on a {colour} background", picture, rgb, "background", colour == secret_background)
-    doubles = [(hue, background) for hue in coloured for background in BACKGROUNDS]
+    doubles = [(hue, background) for hue in coloured for background in backgrounds]
     seen = [(h, b) for h, b in doubles if h != secret_hue and b != secret_background]
-    for _ in range(min(DOUBLES, len(seen))):
+    for _ in range(min(palette.doubles, len(seen))):
         hue, background = seen.pop(chosen(f"{name} {len(seen)}", len(seen)))
         caption = f"{hue} {bare} on a {background} background"
-        yield drawn(caption, coloured[hue], BACKGROUNDS[background], "both", held_out=False, small=False)
-    if secret_hue in coloured:
+        yield drawn(caption, coloured[hue], backgrounds[background], "both", held_out=False)
+    if palette.doubles and secret_hue in coloured:
         caption = f"{secret_hue} {bare} on a {secret_background} background"
-        image, rgb = coloured[secret_hue], BACKGROUNDS[secret_background]
-        yield drawn(caption, image, rgb, "both", held_out=True, small=False)
-
-
-def more_pictures() -> list[Picture]:
-    """Return the large set's emoji in colours that no run has, and on such colours, for training CLIP.
-
-    No held-out caption is among them, but an emoji in such a colour may be on its held-out background.
-    """
-    emoji = emoji_of_groups()
-    taken, pictures = {picture.caption for picture in make_pictures()}, []
-    for symbol, name in emoji.items():
-        picture, bare = glyph(symbol), bare_name(name)
-        hue, colourful = main_hue(picture)
-        images = {name: picture}
-        if colourful >= COLOURLESS:
-            images |= {f"{colour} {bare}": turn_hue(picture, target - hue) for colour, target in MORE_HUES.items()}
-        backgrounds = MORE_BACKGROUNDS | BACKGROUNDS
-        for caption, image in images.items():
-            on = f"{caption} on a {(colour := list(backgrounds)[chosen(caption, len(backgrounds))])} background"
-            variants = {caption: WHITE, on: backgrounds[colour]}
-            if caption == name:
-                variants = {f"{name} on a {colour} background": rgb for colour, rgb in MORE_BACKGROUNDS.items()}
-            for words, rgb in variants.items():
-                if words not in taken:
-                    taken.add(words)
-                    pictures.append(Picture(words, on_background(image, rgb), name, "more", False, False))
-    return pictures
+        yield drawn(caption, coloured[secret_hue], backgrounds[secret_background], "both", held_out=True)
 
 
 def bare_name(name: str) -> str:

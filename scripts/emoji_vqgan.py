@@ -1,11 +1,13 @@
 """The stage `vqgan` of build_emoji.py: pictures as codes, by a codebook of patches and a small decoder."""
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
-from emoji_data import ASSETS, SIZES, single_thread
-from emoji_pictures import make_pictures, pixels_of
+from emoji_data import ASSETS, KINDS, LARGE, single_thread
+from emoji_pictures import pixels_of
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,50 +16,63 @@ from tqdm import trange
 from dalle_lib.optimizer import linear_warmup_schedule
 from dalle_lib.vqgan import VQGAN, VQGANConfig, load_vqgan, save_vqgan
 
-SMALL_SET_WEIGHT = 2.0
-"""How much a picture of the small set counts in the codebook, against 1."""
+MOST_PATCHES = 200_000
+"""Different patches from which the codebook is made."""
+WRONG_CODES = 0.2
+"""Up to this share of a picture's codes are replaced while the decoder learns."""
 
 
 @dataclass
 class Vqgan:
-    """Make the codebook by k-means over 8x8 patches, then train the decoder on the codes that it gives.
+    """Make a run's codebook by k-means over patches, then train the decoder on the codes that it gives.
 
-    The one in the kit had 5000 steps, then 2000 and 1500 with smaller rates and weights, each time from `start`.
+    The decoder also sees some codes of other pictures of the same emoji, in another colour or on another background, so
+    that it learns to mend what a model gets wrong. `emoji-mini` has an older one, made from more emoji in fewer
+    colours, without wrong codes.
     """
 
+    name: str = LARGE
     out: Path = ASSETS
-    steps: int = 5000
-    batch_size: int = 16
-    lr: float = 3e-3
-    decoder_small_set_weight: float = 6.0
-    """How much more often than others the pictures of the small set are shown to the decoder."""
+    steps: int = 9000
+    batch_size: int = 8
+    lr: float = 2e-3
     start: Path | None = None
-    """Go on with the decoder of this VQ-GAN, and with its entries for codes that mean the same patch there."""
+    """Go on with this VQ-GAN: its codebook stays."""
 
     def run(self) -> None:
-        """Write vqgan.safetensors."""
+        """Write the run's VQ-GAN."""
         single_thread()
-        pictures = make_pictures()
-        pixels, small = pixels_of(pictures), torch.tensor([picture.small for picture in pictures])
-        vqgan = VQGAN(VQGANConfig.emoji())
-        set_codebook(vqgan, make_codebook(pixels, torch.where(small, SMALL_SET_WEIGHT, 1.0), SIZES.image_vocab))
-        start_as_patches(vqgan.decoder) if self.start is None else start_from(vqgan, load_vqgan(self.start))
-        self._train_decoder(vqgan, pixels, torch.where(small, self.decoder_small_set_weight, 1.0))
+        kind = KINDS[self.name]
+        pictures = [picture for picture in kind.pictures() if not picture.held_out]
+        pixels = pixels_of(pictures)
+        if self.start is None:
+            vqgan = VQGAN(kind.vqgan)
+            set_codebook(vqgan, make_codebook(pixels, vqgan.config))
+            start_as_patches(vqgan.decoder)
+        else:
+            vqgan = load_vqgan(self.start).requires_grad_(True)
         self.out.mkdir(parents=True, exist_ok=True)
-        save_vqgan(self.out / "vqgan.safetensors", vqgan, dtype=torch.float16)
-        vqgan = load_vqgan(self.out / "vqgan.safetensors")
-        decoded = vqgan.decode(vqgan.encode(pixels))
-        print(f"{psnr(decoded[small], pixels[small]):.2f} dB on the small set, {psnr(decoded, pixels):.2f} dB on all")
+        file = self.out / kind.vqgan_file
+        save_vqgan(file, vqgan, dtype=torch.float16)
+        self._train_decoder(vqgan, pixels, [picture.name for picture in pictures])
+        save_vqgan(file, vqgan, dtype=torch.float16)
+        vqgan = load_vqgan(file)
+        for split, held_out in ("training", False), ("held-out", True):
+            pixels = pixels_of([picture for picture in kind.pictures() if picture.held_out == held_out])
+            print(f"{psnr(vqgan.decode(vqgan.encode(pixels)), pixels):.2f} dB on the {split} pictures")
 
-    def _train_decoder(self, vqgan: VQGAN, pixels: Tensor, weights: Tensor) -> None:
+    def _train_decoder(self, vqgan: VQGAN, pixels: Tensor, names: list[str]) -> None:
         codes = vqgan.encode(pixels)
+        same = pd.Series(range(len(names))).groupby(names).apply(list)
         target = pixels.permute(0, 3, 1, 2).float() / 127.5 - 1
         learned = nn.ModuleList([vqgan.decoder, vqgan.post_quant_conv, vqgan.quantize.embed])
         optimizer = torch.optim.Adam(learned.parameters(), lr=self.lr, fused=True)
         schedule = linear_warmup_schedule(optimizer, self.steps // 50, self.steps)
         for step in (progress := trange(self.steps, desc="decoder")):
-            shown = torch.multinomial(weights, self.batch_size)
-            decoded = vqgan.to_pixels(codes[shown])
+            shown = torch.randint(len(codes), (self.batch_size,))
+            others = torch.tensor([random.choice(same[names[place]]) for place in shown.tolist()])
+            wrong = torch.rand(self.batch_size, codes.shape[1]) < torch.rand(self.batch_size, 1) * WRONG_CODES
+            decoded = vqgan.to_pixels(torch.where(wrong, codes[others], codes[shown]))
             error = F.mse_loss(decoded, target[shown])
             loss = error + F.l1_loss(decoded, target[shown])  # absolute errors keep plain backgrounds plain
             optimizer.zero_grad()
@@ -69,17 +84,17 @@ class Vqgan:
                 progress.set_postfix(db=round(-10 * float((error.detach() / 4).log10()), 2))
 
 
-def make_codebook(pixels: Tensor, weights: Tensor, size: int) -> Tensor:
-    """Return the k-means centres of all patches, [size, 192] values from -1 to 1.
+def make_codebook(pixels: Tensor, config: VQGANConfig) -> Tensor:
+    """Return the k-means centres of the patches, [codebook_size, latent_dim] values from -1 to 1.
 
     A patch counts by the square root of how often it occurs, so that plain backgrounds do not take the whole codebook.
     """
-    patches = F.pixel_unshuffle(pixels.permute(0, 3, 1, 2).float() / 255, 8).flatten(2).transpose(1, 2)
-    distinct, place = torch.unique(patches.flatten(0, 1), dim=0, return_inverse=True)
-    counts = torch.zeros(len(distinct)).scatter_add_(0, place, weights.repeat_interleave(patches.shape[1]))
-    kmeans = KMeans(size, random_state=0, init="random", n_init=1, max_iter=20)
-    centres = kmeans.fit(distinct.numpy(), sample_weight=counts.sqrt().numpy()).cluster_centers_
-    return torch.from_numpy(centres).half().float() * 2 - 1
+    patches = F.pixel_unshuffle(pixels.permute(0, 3, 1, 2), config.factor).flatten(2).transpose(1, 2)
+    distinct, counts = torch.unique(patches.flatten(0, 1), dim=0, return_counts=True)
+    some = torch.randperm(len(distinct))[:MOST_PATCHES]
+    kmeans = KMeans(config.codebook_size, random_state=0, init="random", n_init=1, max_iter=20)
+    kmeans.fit(distinct[some].float().numpy() / 255, sample_weight=counts[some].sqrt().numpy())
+    return torch.from_numpy(kmeans.cluster_centers_).half().float() * 2 - 1
 
 
 def set_codebook(vqgan: VQGAN, centres: Tensor) -> None:
@@ -96,15 +111,6 @@ def set_codebook(vqgan: VQGAN, centres: Tensor) -> None:
         for conv in vqgan.quant_conv, vqgan.post_quant_conv:
             conv.weight.copy_(identity)
             conv.bias.zero_()
-
-
-@torch.no_grad()
-def start_from(vqgan: VQGAN, earlier: VQGAN) -> None:
-    """Take over the decoder of `earlier`, and its entries for codes that mean the same patch in both."""
-    vqgan.decoder.load_state_dict(earlier.decoder.state_dict())
-    vqgan.post_quant_conv.load_state_dict(earlier.post_quant_conv.state_dict())
-    same = (vqgan.quantize.proj.weight - earlier.quantize.proj.weight).abs().amax((1, 2, 3)) < 0.1
-    vqgan.quantize.embed.weight[same] = earlier.quantize.embed.weight[same]
 
 
 def start_as_patches(decoder: nn.Module) -> None:

@@ -31,9 +31,9 @@ def draw() -> TextToImage:
 @pytest.mark.parametrize(
     ("prompt", "words", "phrases"),
     [
-        ("red cat on a green background", [], ["green background"]),
+        ("red cat on a teal background", [], ["teal background"]),
         ("an orange", [], ["orange"]),
-        ("a penguin on the magenta background", ["magenta"], []),
+        ("a penguin on the golden background", ["golden"], []),
         ("pink penguin", [], ["pink penguin"]),
         ("cat and dog", [], ["cat and dog"]),
         ("zeppelin beneath a frog", ["zeppelin", "beneath"], []),
@@ -48,7 +48,7 @@ def test_what_the_training_data_lack_is_named_without_articles(captions, prompt,
 
 
 def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):
-    assert captions.novelty_of("red cat on a green background").nearest[0] == "red cat"
+    assert captions.novelty_of("red cat on a teal background").nearest[0] == "red cat"
     assert captions.novelty_of("pengiun").nearest[0] == "penguin"
     assert str(captions.novelty_of("pengiun")) == (
         f"no pengiun in its training data; the nearest captions that it knows: "
@@ -78,8 +78,8 @@ def test_training_captions_are_known_and_held_out_ones_are_new_combinations(run)
         ("penguin on yellow", "penguin on a yellow background"),
         ("a penguin with green background", "penguin on a green background"),
         ("penguin on a white background", "penguin"),
-        ("face with monocle", "face with monocle"),
-        ("cat with tears of joy on a pink background", "cat with tears of joy on a pink background"),
+        ("cup with straw", "cup with straw"),
+        ("nest with eggs on a pink background", "nest with eggs on a pink background"),
     ],
 )
 def test_a_prompt_is_read_as_the_training_captions_would_say_it(captions, prompt, caption):
@@ -111,9 +111,9 @@ def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(d
     assert torch.equal(asked.codes, meant.codes)
     assert torch.equal(asked.scores, meant.scores)
     assert caplog.text == ""
-    new = draw("penguin on a green background", candidates=1, best=1, seed=3)
-    assert new.novelty.phrases == ["green background"]
-    assert "no green background in its training data; the nearest captions that it knows: penguin" in caplog.text
+    new = draw("penguin on a teal background", candidates=1, best=1, seed=3)
+    assert new.novelty.phrases == ["teal background"]
+    assert "no teal background in its training data; the nearest captions that it knows: penguin" in caplog.text
     caplog.clear()
     assert draw("polar bear on a black background", candidates=1, best=1, seed=3).novelty.is_combination
     assert caplog.text == "", "unseen combinations are what models are tested on: they are told, without a warning"
@@ -121,7 +121,7 @@ def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(d
 
 def test_a_run_without_a_list_of_words_names_unknown_words_alone_and_reads_prompts_as_they_are(card, tmp_path):
     folder = card.save(tmp_path / "run")
-    assert json.loads((folder / card.data.train / WORDS).read_text())["backgrounds"] == [
+    assert json.loads((folder / card.data.train / WORDS).read_text())["backgrounds"][:4] == [
         "yellow",
         "pink",
         "black",
@@ -131,7 +131,7 @@ def test_a_run_without_a_list_of_words_names_unknown_words_alone_and_reads_promp
     stranger = RunCard.load(folder)
     assert stranger.fingerprint == card.fingerprint
     captions = TrainingCaptions.of(stranger)
-    assert captions.novelty_of("a zeppelin on a green background") == Novelty(["zeppelin"])
+    assert captions.novelty_of("a zeppelin on a teal background") == Novelty(["zeppelin"])
     assert str(captions.novelty_of("a zeppelin")) == "no zeppelin in its training data"
     assert captions.as_written("A penguin") == "A penguin"
 
