@@ -48,9 +48,8 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
 
     The attention kernel, dropout, the type of the weights, checkpointing and reversible layers are set.
     """
-    if not from_file:
-        fields = PRESETS[preset_name(model)] if isinstance(model, str) else dict(model)
-    if not from_file and fields["model_type"] == "dalle":
+    fields = {} if from_file else PRESETS[preset_name(model)] if isinstance(model, str) else dict(model)
+    if fields.get("model_type") == "dalle":
         from dalle_lib.model import DALLE, ModelConfig
 
         sizes = vars(describe(fields).config)

@@ -63,6 +63,10 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     """
 
     def __post_init__(self) -> None:
+        if not self.name.strip() or "/" in self.name:
+            raise ValueError(f"name must have a letter or more and no slash, but is {self.name!r}.")
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise ValueError(f"the minutes to take part must be above 0, but are {self.max_minutes}.")
         if not 0 < self.duty <= 1:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         if self.batch_size < 1 or self.threads < 1:
