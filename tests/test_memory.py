@@ -39,6 +39,7 @@ def test_parameters_have_the_shapes_of_the_real_model(model):
     with torch.device("meta"):
         real = build_model(SMALL.get(model, model), Training())
     described = describe(SMALL.get(model, model))
+    assert described.table_bytes == pytest.approx(sum(table.nbytes for table in real.buffers()), abs=10_000)
     assert estimate(SMALL.get(model, model)).parameters == sum(p.numel() for p in real.parameters())
     assert shapes_of(described.parameters) == shapes_of(real.parameters())
     if model in PUBLISHED:
