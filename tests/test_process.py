@@ -18,7 +18,7 @@ from conftest import living, processes_of
 from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join, join_run, take_part
+from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -289,24 +289,3 @@ def test_only_events_since_the_last_start_are_read(tmp_path):
     for event in "started", "epoch", "ended", "started", "joined":
         log.write(event)
     assert [event["event"] for event in read_events(tmp_path)] == ["started", "joined"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"duty": 0.0}, "duty must be above 0"),
-        ({"name": " "}, "name must have a letter or more and no slash, but is ' '"),
-        ({"name": "a/b"}, "no slash, but is 'a/b'"),
-        ({"max_minutes": 0.0}, r"the minutes to take part must be above 0, but are 0\.0"),
-    ],
-)
-def test_wrong_settings_are_refused(wrong, told):
-    with pytest.raises(ValueError, match=told):
-        PeerSettings(run="emoji-mini", **wrong)
-
-
-@pytest.mark.parametrize(("name", "minutes", "told"), [("eve", 1.0, "another one than 'eve'"), ("me", -1.0, "minutes")])
-def test_nothing_is_started_for_a_neighbours_name_or_without_minutes(tmp_path, name, minutes, told):
-    with pytest.raises(ValueError, match=told):
-        take_part("emoji-mini", name, minutes, tmp_path / "swarm")
-    assert not (tmp_path / "swarm").exists()
