@@ -42,9 +42,17 @@ def draw() -> TextToImage:
 def test_what_the_training_data_lack_is_named_without_articles(captions, prompt, words, phrases):
     novelty = captions.novelty_of(prompt)
     assert (novelty.words, novelty.phrases, novelty.is_combination) == (words, phrases, False)
-    assert str(novelty).startswith(", ".join(f"no {name}" for name in words + phrases) + " in its training data; ")
+    told = [", ".join(f"no {word}" for word in words) + " in its training data"] if words else []
+    told += [f"no training caption is about {', '.join(map(repr, phrases))}"] if phrases else []
+    assert str(novelty).startswith("; ".join(told) + "; the nearest captions")
     assert 1 <= len(novelty.nearest) <= 3
     assert set(novelty.nearest) <= set(captions.captions)
+
+
+def test_a_word_that_captions_hold_is_never_said_to_be_missing(captions):
+    for word in "on", "yellow", "background":
+        assert word in captions.known_words
+        assert str(captions.novelty_of(word)).startswith(f"no training caption is about '{word}'")
 
 
 def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):
@@ -113,7 +121,7 @@ def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(d
     assert caplog.text == ""
     new = draw("penguin on a green background", candidates=1, best=1, seed=3)
     assert new.novelty.phrases == ["green background"]
-    assert "no green background in its training data; the nearest captions that it knows: penguin" in caplog.text
+    assert "no training caption is about 'green background'; the nearest captions that it knows:" in caplog.text
     caplog.clear()
     assert draw("polar bear on a black background", candidates=1, best=1, seed=3).novelty.is_combination
     assert caplog.text == "", "unseen combinations are what models are tested on: they are told, without a warning"

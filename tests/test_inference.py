@@ -5,9 +5,10 @@ import io
 import numpy as np
 import pytest
 import torch
+from IPython.display import DisplayHandle
 from PIL import Image
 
-from dalle_lib.dashboard.pictures import Studio, best_of, gallery
+from dalle_lib.dashboard.pictures import Studio, best_of, gallery, live_rows
 from dalle_lib.evaluation import Gallery, choose_captions
 from dalle_lib.inference import PRESETS, Progress, Settings, TextToImage, downloads
 from dalle_lib.inference.choosing import different
@@ -192,7 +193,8 @@ def test_progress_comes_after_each_row_and_ends_at_one(draw, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"candidates": 2, "best": 3}, "best <= candidates"),
+        ({"candidates": 2, "best": 0}, "best and candidates of at least 1"),
+        ({"candidates": 0}, "best and candidates of at least 1"),
         ({"temperature": 0.0}, "temperature > 0"),
         ({"top_p": 1.5}, "top_p <= 1"),
     ],
@@ -253,6 +255,18 @@ def test_the_knobs_draw_what_they_say(draw):
     expected = draw("frog", candidates=4, best=4, top_k=8, guidance=1.0, seed=3)
     assert torch.equal(drawn.candidates, expected.candidates)
     assert not studio.button.disabled
+
+
+def test_the_last_rows_of_each_prompt_stay_on_the_page(draw, monkeypatch):
+    places: dict[str, list[str]] = {}
+    monkeypatch.setattr(DisplayHandle, "display", lambda self, page: places.update({self.display_id: [page.data]}))
+    monkeypatch.setattr(DisplayHandle, "update", lambda self, page: places[self.display_id].append(page.data))
+    draw(["frog", "<b>cat</b>", "cat", "cat"], candidates=2, best=1, progress=live_rows(draw))
+    assert len(places) == 4
+    for pages, prompt in zip(places.values(), ["frog", "&lt;b&gt;cat&lt;/b&gt;", "cat", "cat"], strict=True):
+        assert len(set(pages)) == draw.model.config.grid, "each row of codes changes what is shown"
+        assert f"{prompt}: 100% of 2 candidates" in pages[-1]
+        assert "data:image/png;base64," in pages[-1]
 
 
 def test_pages_hold_their_pictures_and_escape_prompts(draw):
