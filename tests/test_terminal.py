@@ -18,7 +18,7 @@ from rich.console import Console
 
 from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
-from dalle_lib.dashboard.terminal import Lines, panel
+from dalle_lib.dashboard.terminal import Lines, fitted, panel
 from dalle_lib.dashboard.words import COMPLETE, news, troubles
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
 from dalle_lib.swarm.process.events import EventLog
@@ -70,6 +70,18 @@ def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_t
         "ada-2: 10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
     ]
     assert "ada-2: Training with the others · 10/60 · loss 1.43" in console.export_text()
+
+
+def test_prose_is_broken_at_words_and_what_is_copied_stays_whole():
+    address = "Address: /ip4/192.0.2.1/tcp/4321/p2p/" + "Q" * 40
+    command = "Friends: dalle-lib join --run emoji-mini --name your-name"
+    told = fitted(f"Limits:  until the run is complete, 1 processor thread.\n{address}\n{command}\n", 40)
+    assert told.splitlines() == [
+        "Limits:  until the run is complete, 1",
+        "         processor thread.",
+        address,
+        command,
+    ]
 
 
 def test_news_tell_who_is_alone_and_who_accepts_no_connections():

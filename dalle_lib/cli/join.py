@@ -1,6 +1,8 @@
 """`dalle-lib join`."""
 
 import shlex
+import shutil
+import sys
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -60,11 +62,11 @@ class Join:
             return
         if not is_complete(peer, card):
             require_way_in(self.peer, card, folder)
-            print(beginning(card, self.peer, peer, is_old=folder == self.folder), flush=True)
+            print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
             crew = start_crew(self.peer, card, folder, token)
             watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
             crew.close()
-        print(ending(peer, self, card))
+        print(_fitted(ending(peer, self, card)))
 
     def as_typed(self) -> list[str]:
         """Return this command as a volunteer types it: with the options whose values are not the defaults."""
@@ -78,6 +80,13 @@ class Join:
             values = [] if value is True else map(str, value) if isinstance(value, tuple) else [str(value)]
             words += [f"--{name.replace('_', '-')}", *values]
         return words
+
+
+def _fitted(text: str) -> str:
+    """Return a text as this terminal shows it best; a file or a pipe gets it as it is."""
+    from dalle_lib.dashboard.terminal import fitted
+
+    return fitted(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
 
 
 def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: bool) -> str:

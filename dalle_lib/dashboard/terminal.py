@@ -1,6 +1,8 @@
 """A peer in a terminal: one live panel, or a line an epoch where the output is a file or a pipe."""
 
 import os
+import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOBase
@@ -20,6 +22,21 @@ from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
 MAX_WIDTH = 78
 BAR_WIDTH = 40
+
+
+def fitted(text: str, width: int) -> str:
+    """Return a text whose lines of prose are broken at words to fit `width` columns, under the text after a label.
+
+    Lines with a command or a long word such as an address stay whole, so that they can be copied.
+    """
+    lines = []
+    for line in text.splitlines():
+        is_copied = "dalle-lib " in line or any(len(word) > width // 2 for word in line.split())
+        label = re.match(r"(\w+:)? *", line)[0]
+        indent = " " * len(label)
+        kept = [line] if is_copied else textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+        lines += kept or [line]
+    return "\n".join(lines)
 
 
 class Teller:
@@ -93,7 +110,8 @@ class LivePanel:
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console = self._live.console
+            console.print(fitted(line, console.width), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -57,6 +57,12 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
 
     Raises CannotJoin for what the volunteer or the organiser can mend.
     """
+    token = _read_hub_token()
+    stop = threading.Event()
+    threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
+    if stop.wait(settings.start_after_s):
+        return
+
     import torch
 
     from dalle_lib.swarm.averaging import codec
@@ -64,11 +70,6 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.trainer import Trainer
 
-    token = _read_hub_token()
-    stop = threading.Event()
-    threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
-    if stop.wait(settings.start_after_s):
-        return
     torch.set_num_threads(settings.threads)
     codec.install()
     card, membership, workplace = _prepare(folder, settings, token)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.addresses import require_addresses, require_port, why_nobody_answers
-from dalle_lib.swarm.process.folder import require_own
+from dalle_lib.swarm.process.folder import require_own, require_writable
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -115,6 +115,7 @@ def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) ->
     require_own(Path(folder) / settings.name, card)
     if Peer(Path(folder) / settings.name).is_running:
         return
+    require_writable(Path(folder) / settings.name)
     if importlib.util.find_spec("hivemind") is None:
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
     addresses = [*card.initial_peers, *settings.initial_peers]

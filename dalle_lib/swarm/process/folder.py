@@ -1,6 +1,7 @@
 """A peer's folder belongs to one run: which run that is, what is saved there, and where the peers of a run live."""
 
 import json
+import os
 import shlex
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -81,6 +82,16 @@ def require_own(folder: Path, card: "RunCard") -> None:
         f"changed. To join {own.name!r}, choose another name or another folder for your peer, or move that one away "
         f"and keep who your peer is: {_moving_away(folder)}"
     )
+
+
+def require_writable(folder: Path) -> None:
+    """Raise ValueError if a peer's folder cannot be made or written to, as far as that is known without trying it."""
+    found = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not (found.is_dir() and os.access(found, os.W_OK)):
+        raise ValueError(
+            f"this peer cannot keep its progress in {folder}, because {found} is no folder that this program may write "
+            "to. Name another --folder."
+        )
 
 
 def _moving_away(folder: Path) -> str:
