@@ -267,6 +267,7 @@ def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path,
 
     started = []
     monkeypatch.setattr("dalle_lib.swarm.process.crew.join", start)
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
     monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
     join_run(PeerSettings(run="emoji-mini", alone=True), tmp_path)
     assert [settings.initial_peers for settings in started] == [(), (HERE,), (HERE,)]

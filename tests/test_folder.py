@@ -56,6 +56,7 @@ def test_the_command_that_is_named_lets_a_member_go_on_in_a_changed_run(mini, tm
 
 
 def test_no_peer_of_a_crew_is_started_where_one_of_its_folders_belongs_to_another_run(mini, swarm_folder, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
     monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
     save_progress(swarm_folder / "ada-2", mini, epoch=7)
     before = contents(swarm_folder)

@@ -72,6 +72,18 @@ def test_a_mistake_is_answered_without_loading_anything_heavy(typed, tmp_path):
     subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
 
 
+def test_peers_are_started_without_loading_torch_where_there_is_no_gpu(tmp_path):
+    code = (
+        "import sys; from dalle_lib.run import RunCard; from dalle_lib.swarm import PeerSettings;"
+        "from dalle_lib.swarm.process import crew; crew.GPU_FILES = ();"
+        "crew.join = lambda settings, *_: print(settings.device);"
+        "crew.start_crew(PeerSettings(run='emoji'), RunCard.load('emoji'), sys.argv[1]);"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("auto\n", "")
+
+
 def test_the_command_line_explains_itself_without_loading_anything_heavy():
     code = (
         "import sys, dalle_lib.cli;"

@@ -91,6 +91,7 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
 
 
 def test_a_run_is_joined_by_a_peer_on_each_gpu_and_helped_by_one_bootstrap_peer(mini, swarm_folder, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
     monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
     port = 10 * secrets.randbelow(1000) + 20_000
     settings = PeerSettings(run="emoji-mini", name="ada", host="127.0.0.1", port=port, start_after_s=600)

@@ -15,6 +15,8 @@ from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
 
+GPU_FILES = ("nvidia*", "nvmap", "kfd", "dxg")
+"""Files in /dev by which GPUs are reached: NVIDIA's, a Jetson's, AMD's, those of Windows in WSL2."""
 LOOK_EVERY_S = 0.1
 """Seconds between looks at whether a peer still runs."""
 
@@ -83,7 +85,7 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
 
 def start_crew(settings: PeerSettings, card: RunCard, folder: str | Path, token: str | None = None) -> Crew:
-    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. This loads torch, to find GPUs."""
+    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs."""
     folder = Path(folder).resolve()
     devices = _devices(settings)
     crew = Crew(folder, settings.run)
@@ -105,7 +107,9 @@ def _devices(settings: PeerSettings) -> list[str]:
         return ["cpu"]
     if settings.device != "auto":
         return [settings.device]
-    from dalle_lib.machine import working_gpus
+    if not any(file for pattern in GPU_FILES for file in Path("/dev").glob(pattern)):
+        return ["auto"]  # the peer itself looks again
+    from dalle_lib.machine import working_gpus  # loads torch, for seconds
 
     return working_gpus() or ["cpu"]
 
