@@ -232,7 +232,7 @@ def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(
     first = Terminal(swarm_folder, *join)
     shown = first.wait_for("1/60")
     for part in ("small, a text-to-image model of 3.6 million parameters; 60 epochs of 64 samples", "peers/small/ada",
-                 "Listening on 127.0.0.1:", "no other peer is there yet", "Ctrl+C leaves and saves."):  # fmt: skip
+                 "Address: /ip4/127.0.0.1/tcp/", "no other peer is there yet", "Ctrl+C leaves and saves."):  # fmt: skip
         assert part in shown
     second = Terminal(swarm_folder, *join)
     second.wait_for("Ctrl+C only stops watching")
