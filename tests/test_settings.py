@@ -9,8 +9,8 @@ from dalle_lib.swarm import PeerSettings, take_part
     ("wrong", "told"),
     [
         ({"duty": 0.0}, "duty must be above 0"),
-        ({"name": " "}, "name must have a letter or more and no slash, but is ' '"),
-        ({"name": "a/b"}, "no slash, but is 'a/b'"),
+        ({"name": " "}, "expected a name of 1 to 64 .* but got ' '"),
+        ({"name": "a/b"}, "other than '/', .* but got 'a/b'"),
         ({"max_minutes": 0.0}, r"the minutes to take part must be above 0, but are 0\.0"),
     ],
 )

@@ -15,11 +15,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.swarm.process.events import STARTED, EventLog
-from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
+from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.process.settings import PeerSettings
-
-ALREADY_RUNNING = 75
-"""Exit code where another supervisor has the folder: EX_TEMPFAIL of sysexits.h."""
 
 
 def main(folder: Path) -> int:
