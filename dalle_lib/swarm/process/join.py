@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EVENTS, read_events
 from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -39,6 +40,8 @@ ALREADY_RUNNING = 75
 """Exit code of a supervisor whose folder another one has: EX_TEMPFAIL of sysexits.h."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
+PID_TIMEOUT_S = 5.0
+"""Seconds in which a supervisor that has locked its folder must have written its process id there."""
 LEAVE_TIMEOUT_S = 60.0
 """Seconds after which a supervisor kills a peer that was asked to leave."""
 STOP_TIMEOUT_S = 1.5 * LEAVE_TIMEOUT_S
@@ -115,11 +118,29 @@ class Peer:
         )
 
     def ask_to_stop(self) -> None:
-        """Ask it to leave, and return at once."""
+        """Ask it to leave, and return at once; a peer that another program starts now is waited for a moment.
+
+        Raises PeerFailed if the folder does not say within `PID_TIMEOUT_S` which process to ask.
+        """
         if self.folder.resolve() in _LEASHES:
             _LEASHES[self.folder.resolve()].stdin.close()
-        elif self.is_running:
-            os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+        else:
+            self._signal_supervisor()
+
+    def _signal_supervisor(self) -> None:
+        deadline = time.monotonic() + PID_TIMEOUT_S
+        while self.is_running:
+            try:
+                os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+                break
+            except (FileNotFoundError, ValueError, ProcessLookupError) as error:
+                # It has not written its id yet: there is none, or one of an earlier start.
+                if time.monotonic() > deadline:
+                    raise PeerFailed(
+                        f"expected {self.folder / PID} to name the process that runs the peer, but it names none "
+                        f"({in_one_line(error)}). If no peer runs there, end the program that holds {LOCK}."
+                    ) from error
+            time.sleep(0.05)
 
     def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """Ask it to leave, and return when it has. Raises PeerFailed as `wait` does."""

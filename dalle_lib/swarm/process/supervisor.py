@@ -29,6 +29,10 @@ def main(folder: Path) -> int:
 
 
 def _supervise(folder: Path) -> int:
+    leave = threading.Event()
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, lambda *_: leave.set())
+    (folder / PID).write_text(str(os.getpid()))
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
@@ -41,11 +45,7 @@ def _supervise(folder: Path) -> int:
         env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(settings.threads)},
     )
     hand_on(token, child)
-    (folder / PID).write_text(str(os.getpid()))
     events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
-    leave = threading.Event()
-    for number in signal.SIGINT, signal.SIGTERM:
-        signal.signal(number, lambda *_: leave.set())
     if follows_stdin():
         threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
     while child.poll() is None and not leave.wait(0.1):
