@@ -1,9 +1,7 @@
-"""This machine: its platform and time limit, memory, disk, Hub token, and the GPUs that really compute."""
+"""This machine: memory, disk, and the GPUs that really compute."""
 
 import logging
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +11,6 @@ import torch
 
 logger = logging.getLogger(__name__)
 
-TOKEN = "HF_TOKEN"
-"""The name under which platforms keep a volunteer's Hub token (a Hugging Face token)."""
-WIND_UP_MINUTES = 20.0
-"""Minutes of a session that are kept for what follows training: leaving cleanly, pictures, the summary."""
 SMALL_PARAMETERS = 10_000_000
 """Models with fewer parameters draw on one thread; the embedded runs' have 3.6 million, the paper's 126 million."""
 _CGROUP = Path("/sys/fs/cgroup")
@@ -26,64 +20,6 @@ LOADING = 2
 
 class NotEnoughRoom(RuntimeError):
     """A download would not fit on this machine's disk or in its memory."""
-
-
-@dataclass(frozen=True)
-class Platform:
-    """Where this program runs."""
-
-    name: str
-    """Colab, Kaggle, or "your own machine"."""
-    session_hours: float | None = None
-    """Hours after which the platform ends a session; None for no limit."""
-    is_unattended: bool = False
-    """Whether nobody watches the notebook, as in Kaggle's "Save & Run All"."""
-
-    def minutes_left(self) -> float | None:
-        """Return how many minutes a peer may train, so that WIND_UP_MINUTES of the session are left; None for no limit.
-
-        The session's age is that of the server that started this kernel, because kernels can be restarted.
-        """
-        if self.session_hours is None:
-            return None
-        server = psutil.Process().parent() or psutil.Process()
-        age_minutes = (time.time() - server.create_time()) / 60
-        return max(0.0, 60 * self.session_hours - age_minutes - WIND_UP_MINUTES)
-
-
-def this_platform(environ: Mapping[str, str] = os.environ) -> Platform:
-    """Return the platform on which this process runs, by the environment variables that the platform sets."""
-    if "KAGGLE_KERNEL_RUN_TYPE" in environ:
-        return Platform("Kaggle", session_hours=12.0, is_unattended=environ["KAGGLE_KERNEL_RUN_TYPE"] == "Batch")
-    if "COLAB_RELEASE_TAG" in environ:  # on Kaggle too, whose image is made from Colab's
-        return Platform("Colab", session_hours=12.0)
-    return Platform("your own machine")
-
-
-def training_minutes(wanted: float) -> float:
-    """Return `wanted`, or fewer minutes where the platform would end the session before."""
-    left = this_platform().minutes_left()
-    return wanted if left is None else min(wanted, left)
-
-
-def hub_token() -> str | None:
-    """Return the Hub token of the platform's secrets, or the one stored on this machine, or None. Nobody is asked."""
-    token = _kaggle_secret() if this_platform().name == "Kaggle" else None
-    if token is None:
-        from huggingface_hub import get_token  # on Colab it reads the secrets, too
-
-        token = get_token()
-    return token
-
-
-def _kaggle_secret() -> str | None:
-    try:
-        from kaggle_secrets import UserSecretsClient
-
-        return UserSecretsClient().get_secret(TOKEN) or None
-    except Exception as error:  # Kaggle's client raises errors of its own, which differ from image to image
-        logger.info("Kaggle's secrets hold no %s: %s", TOKEN, error)
-        return None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from dalle_lib.model import DALLE
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.run import RunCard, batches_of, file_card
 
+PRECISION = {SMALL: torch.float8_e4m3fn, LARGE: torch.float16}
+"""Type of the stored weights. On the young model's loss, 3.17 nats a code, 8 bits cost 0.004."""
+
 
 @dataclass
 class Model:
@@ -58,7 +61,7 @@ class Model:
             schedule.step()
             curve.append((before["steps"] + step, output.image_loss.item(), output.text_loss.item()))
             if step % 250 == 0 or step == self.steps:
-                save_model(checkpoint, model, dtype=torch.float16)
+                save_model(checkpoint, model, dtype=PRECISION[self.name])
                 if self.report is not None:
                     self._write_curve(before, curve, time.process_time() - started)
         card.with_changes(checkpoint=file_card(checkpoint)).save(self.out, f"{self.name}.json")

@@ -123,7 +123,7 @@ class Repository:
             "<!-- Made by scripts/publish.py from the notebooks. -->",
             "# Notebooks",
             "",
-            "The badges work once this repository is published.",
+            "The badges work once this repository is published. Times are of two cores of an AMD EPYC processor.",
             "",
             "| notebook | for | what | time | GPU | what leaves your machine | open |",
             "| --- | --- | --- | --- | --- | --- | --- |",

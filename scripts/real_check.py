@@ -44,21 +44,21 @@ class Sources:
 
     def checks(self, out: Path) -> dict[str, Callable[[], str]]:
         """Return each check by its name; it returns what it found, and raises what went wrong. Pictures go to `out`."""
-        opened = {f"badge {address}": lambda address=address: open_badge(address) for address in self.addresses()}
+        opened = {f"badge {address}": lambda address=address: check_address(address) for address in self.addresses()}
         return opened | {
-            f"{RECORDS} records of {self.text}": self.read_text,
-            "the tokenizer of captions": self.load_tokenizer,
-            "CLIP": self.load_clip,
-            "the paper's checkpoint": self.load_model,
-            "the paper's VQ-GAN": self.load_vqgan,
-            "a picture": lambda: self.draw(out),
+            f"{RECORDS} records of {self.text}": self.check_text,
+            "the tokenizer of captions": self.check_tokenizer,
+            "CLIP": self.check_clip,
+            "the paper's checkpoint": self.check_model,
+            "the paper's VQ-GAN": self.check_vqgan,
+            "a picture": lambda: self.check_drawing(out),
         }
 
     def addresses(self) -> list[str]:
         """Return the addresses that the badges lead to, and those of the notebooks to download."""
         return re.findall(r"\]\((https?://[^)]+\.ipynb)\)", self.badges.read_text(encoding="utf-8"))
 
-    def read_text(self) -> str:
+    def check_text(self) -> str:
         """Read the first records as notebook 03 does, and return how many characters they hold."""
         stream = stream_text(self.text, AutoTokenizer.from_pretrained(TEXT_MODEL))
         texts = [record["text"] for record in islice(stream.records(), RECORDS)]
@@ -66,37 +66,37 @@ class Sources:
             raise ValueError(f"expected {RECORDS} records, but the stream ended after {len(texts)}.")
         return f"{sum(map(len, texts))} characters"
 
-    def load_tokenizer(self) -> str:
+    def check_tokenizer(self) -> str:
         """Turn a caption into ids, and return the tokenizer's size."""
         tokenizer = self.paper.read_tokenizer()
         tokenizer([PROMPT])
         return f"{tokenizer.vocab_size} ids, {fetched('tokenizer', self.paper.tokenizer)}"
 
-    def load_clip(self) -> str:
+    def check_clip(self) -> str:
         """Place a caption among CLIP's features, and return how many there are."""
         features = CLIPRanker(self.paper.clip).embed_captions([PROMPT]).shape[1]
         return f"{features} features, {fetched('clip', self.paper.clip)}"
 
-    def load_model(self) -> str:
+    def check_model(self) -> str:
         """Load the transformer, and return its size and its file's digest."""
         model = self.paper.read_model()
         count = sum(parameter.numel() for parameter in model.parameters())
         return f"{count} parameters, {fetched('model', self.paper.model)}"
 
-    def load_vqgan(self) -> str:
+    def check_vqgan(self) -> str:
         """Load the VQ-GAN, and return its sizes and the digest of its converted file, which run cards name."""
         config = self.paper.read_vqgan().config
         kept = sorted((Path(constants.HF_HOME) / "dalle_lib").glob("*.safetensors"))
         digests = ", ".join(f"{file.name} SHA-256 {sha256_of(file)}" for file in kept)
         return f"{config.codebook_size} codes, {config.grid}x{config.grid} a picture; converted: {digests}"
 
-    def draw(self, out: Path) -> str:
+    def check_drawing(self, out: Path) -> str:
         """Draw one picture, and return where it is."""
         drawing = TextToImage.from_paper(self.paper)(PROMPT, candidates=1, best=1, seed=0)
         return ", ".join(str(file) for file in drawing.save(out))
 
 
-def open_badge(address: str) -> str:
+def check_address(address: str) -> str:
     """Open an address as a browser does, and return the answer's status. Raises httpx.HTTPError if it is an error."""
     answer = httpx.get(address, follow_redirects=True, timeout=TIMEOUT_S)
     answer.raise_for_status()

@@ -187,6 +187,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--second-try", action="store_true", help="run a failed test with real peers once more")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why the first try of each test failed that was run once more; pytest itself only names these tests."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first try of {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+        for title, text in report.sections:
+            terminalreporter.section(title, sep="-")
+            terminalreporter.line(text)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that start real peers, which may miss each other on a busy machine."""
     for item in items:

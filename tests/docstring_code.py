@@ -1,4 +1,4 @@
-"""The plain version of a function that its docstring shows."""
+"""The plain versions of functions that docstrings show."""
 
 import inspect
 import sys
@@ -6,10 +6,13 @@ import textwrap
 from collections.abc import Callable
 
 
-def written_plainly(function: Callable) -> Callable:
-    """Return the function of the same name that the docstring's code block defines, among its module's own names."""
-    text = inspect.getdoc(function)
-    start = text.index(f"    def {function.__name__}(")
+def written_plainly(function: Callable, name: str | None = None) -> Callable:
+    """Return the function that a docstring's code block defines, among the names of the module of `function`.
+
+    It is called `name`, or as `function` is.
+    """
+    text, name = inspect.getdoc(function), name or function.__name__
+    start = text.index(f"    def {name}(")
     block = [text[start:].split("\n", 1)[0]]
     for line in text[start:].split("\n")[1:]:
         if line and not line.startswith(" "):
@@ -17,4 +20,4 @@ def written_plainly(function: Callable) -> Callable:
         block.append(line)
     names = dict(vars(sys.modules[function.__module__]))
     exec(textwrap.dedent("\n".join(block)), names)
-    return names[function.__name__]
+    return names[name]

@@ -48,8 +48,9 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
         yield part
 
     async def codes(stream) -> list[str]:
+        # p2pd resets a stream whose answering side closes it before it has read everything: an answer may be lost.
         try:
-            return [averaging_pb2.MessageCode.Name(message.code) async for message in await stream]
+            return [averaging_pb2.MessageCode.Name(message.code) async for message in await stream] or ["closed"]
         except ConnectionError:
             return ["closed"]
 

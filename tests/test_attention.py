@@ -1,24 +1,19 @@
-import doctest
-import inspect
 from collections.abc import Callable
 
 import pytest
 import torch
+from docstring_code import written_plainly
 from small_models import ODD, SMALL, random_batch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dalle_lib.model import DALLE, ModelConfig
-from dalle_lib.model.attention import REACH, WholeRows
+from dalle_lib.model.attention import WholeRows
 
 
 @pytest.fixture(scope="module")
 def attend_densely() -> Callable[..., torch.Tensor]:
-    """The function in the docstring of `WholeRows.attend`, defined by running that docstring."""
-    example = doctest.DocTestParser().get_doctest(
-        inspect.getdoc(WholeRows.attend), {"torch": torch, "REACH": REACH}, "WholeRows.attend", None, None
-    )
-    assert doctest.DocTestRunner().run(example, clear_globs=False).failed == 0
-    return example.globs["attend_densely"]
+    """The function in the docstring of `WholeRows.attend`."""
+    return written_plainly(WholeRows.attend, "attend_densely")
 
 
 @pytest.mark.usefixtures("strips")

@@ -10,7 +10,7 @@ from dalle_lib.dashboard.bars import bytes_text
 from dalle_lib.dashboard.calculator import OWN, Calculator
 from dalle_lib.dashboard.estimates import advice_html, layer_html, terms_html, verdict_sentence
 from dalle_lib.measurement import read_config
-from dalle_lib.memory import GPUS, Training, estimate, largest_batch
+from dalle_lib.memory import GPUS, Training, estimate, gpu_named, largest_batch
 from dalle_lib.memory.hardware import GPU
 from dalle_lib.notebook_run import to_html
 
@@ -122,8 +122,26 @@ def test_a_pasted_config_is_read_and_a_wrong_one_is_explained(calculator):
 def test_a_config_comes_from_the_hub(hub):
     hub.files["someone/small/config.json"] = json.dumps(SMALL).encode()
     assert read_config("someone/small") == SMALL
-    with pytest.raises(ConnectionError, match="paste its text instead"):
+    with pytest.raises(ConnectionError, match=r"gave no config\.json of someone/else .* paste its text instead"):
         read_config("someone/else")
+
+
+def test_without_a_network_the_hub_is_asked_once_and_the_answer_is_one_line(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: pytest.fail("this would try for half a minute"))
+    with pytest.raises(ConnectionError, match="someone/model is not on this machine, and the Hub cannot be asked"):
+        read_config("someone/model")
+
+
+def test_an_unknown_model_or_gpu_is_refused_with_the_known_ones_and_a_gpu_may_be_a_size():
+    with pytest.raises(ValueError, match="unknown model 'gpt5': did you mean gpt2"):
+        Calculator("gpt5")
+    with pytest.raises(ValueError, match="unknown GPU 'T5': expected one of T4"):
+        Calculator(SMALL, "T5", max_batch=MAX_BATCH)
+    sized = Calculator(SMALL, "24", Training(sequence=64, precision="fp16"), max_batch=MAX_BATCH)
+    assert verdict_sentence(sized.result, gpu_named("24")) in sized.verdict.value
+    assert "no peak of a GPU with 24 GiB in fp16 is known" in sized.verdict.value
+    assert Calculator("GPT2", "t4", max_batch=1).result == estimate("gpt2")
 
 
 def test_advice_is_drawn_when_it_is_unfolded(calculator):

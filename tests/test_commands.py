@@ -1,8 +1,10 @@
 """What `dalle-lib` answers to mistakes: one line, at once, and exit code 1; a crash alone brings its log."""
 
+import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from dataclasses import fields
 
@@ -13,8 +15,8 @@ from dalle_lib.cli import main
 from dalle_lib.cli.invitation import invitation
 from dalle_lib.cli.join import Join
 from dalle_lib.rerank import CLIPRanker
+from dalle_lib.run import EMBEDDED
 from dalle_lib.swarm import CannotJoin, Peer, PeerFailed, PeerSettings, join, join_run
-from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
 from dalle_lib.swarm.process.events import EventLog
 
 PEER = "12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
@@ -48,7 +50,13 @@ def nothing_starts(monkeypatch):
         (["--run", "emoji-mini", "--initial-peers", NOBODY], "(127.0.0.1 port 1: Connection refused)"),
         (["--run", "emoji-mini", "--initial-peers", "/ip4/127.0.0.1/tcp/1"], "it lacks the peer's id"),
         (["--run", "emoji-mini", "--role", "bootstrap", "--client-mode"], "cannot be in client mode"),
-        (["--run", "emoji-mini", "--alone", "--folder", "broken/run.json"], "Not a directory"),
+        (["--run", "emoji-mini", "--name", "../ada"], "expected a name of 1 to 64 letters"),
+        (["--run", "emoji-mini", "--name", ""], "expected a name of 1 to 64 letters"),
+        (["--run", "emoji-mini", "--port", "70000"], "expected a port from 1 to 65535"),
+        (["--run", "emoji-mini", "--device", "gpu"], 'expected a device such as "cpu"'),
+        (["--run", "emoji-mini", "--role", "bootstrap", "--host", "300.1.1.1"], "cannot listen on 300.1.1.1, port 0"),
+        (["--run", "no_data", "--role", "trainer", "--initial-peers", NOBODY], "not beside its card in no_data: emoji"),
+        (["--run", "emoji-mini", "--alone", "--folder", "broken/run.json"], "Name another --folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -56,6 +64,10 @@ def test_a_mistake_is_answered_by_one_line_before_anything_starts(arguments, tol
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{'name': ")
+    (tmp_path / "no_data").mkdir()
+    for name in "tokenizer.json", "emoji-mini.safetensors":
+        (tmp_path / "no_data" / name).touch()
+    (tmp_path / "no_data" / "run.json").write_bytes((EMBEDDED / "emoji-mini.json").read_bytes())
     if "--alone" not in arguments:  # whose mistake is found when its folder is made
         request.getfixturevalue("nothing_starts")
     monkeypatch.setattr("dalle_lib.run.files.download", lambda *_: pytest.fail("the Hub was asked"))
@@ -99,48 +111,6 @@ def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "dalle-lib: stopped.\n"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        NOBODY,
-        "/ip6/::1/tcp/31337/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",
-        f"/dns4/peer.example/tcp/443/wss/p2p/{PEER}",
-        f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}",
-        f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
-        f"/dnsaddr/peer.example/p2p/{PEER}",
-    ],
-)
-def test_addresses_that_libp2p_writes_are_accepted(address):
-    require_addresses([address])
-
-
-@pytest.mark.parametrize(
-    ("address", "told"),
-    [
-        ("127.0.0.1:31337", "lacks the peer's id"),
-        (NOBODY[1:], "another form"),
-        (NOBODY[:-2], "a part of it may be missing"),
-        (NOBODY.replace("12D3", "12D0"), "is no peer's id"),
-        (NOBODY.replace("127.0.0.1", "127.0.0"), "Expected 4 octets"),
-        (NOBODY.replace("tcp/1/", "tcp/70000/"), "there is no port 70000"),
-        (NOBODY.replace("tcp/1/", "tcp/0/"), "there is no port 0"),
-    ],
-)
-def test_what_can_be_no_address_is_told_what_is_wrong_with_it(address, told):
-    with pytest.raises(ValueError, match=told):
-        require_addresses([address])
-
-
-def test_one_first_peer_that_answers_is_enough_and_what_only_p2pd_can_try_is_left_to_it():
-    assert "127.0.0.1 port 1: Connection refused" in why_nobody_answers([NOBODY])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        answers = NOBODY.replace("tcp/1/", f"tcp/{server.getsockname()[1]}/")
-        assert why_nobody_answers([NOBODY, answers]) is None
-    assert why_nobody_answers([NOBODY, NOBODY.replace("tcp", "udp")]) is None
-    assert why_nobody_answers([NOBODY + f"/p2p-circuit/p2p/{PEER}"]) is None
-    assert why_nobody_answers([]) is None
-
-
 def test_a_first_peer_that_is_no_peer_is_told_in_one_line_and_without_a_log(swarm_folder, monkeypatch, capsys):
     monkeypatch.chdir(swarm_folder)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -159,6 +129,12 @@ def test_a_port_that_is_in_use_is_told(swarm_folder):
         settings = PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1", port=port)
         with pytest.raises(CannotJoin, match=rf"listen on 127\.0\.0\.1, port {port}: Address already in use"):
             join(settings, swarm_folder).wait_for("connected")
+
+
+def test_a_peer_that_cannot_write_its_events_is_told_so(swarm_folder):
+    (swarm_folder / "events.jsonl").mkdir()  # as on a disk that is full, the first event cannot be written
+    with pytest.raises(CannotJoin, match=r"could not write to .*events\.jsonl, and ended\. [\d,.]+ MB are free"):
+        join(PeerSettings(run="emoji-mini", host="127.0.0.1"), swarm_folder)
 
 
 def test_a_file_that_is_not_the_runs_is_told_without_the_log(mini, swarm_folder):
@@ -216,6 +192,29 @@ def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
     assert [doctor.peer for doctor in checked] == [settings, PeerSettings(run="emoji-mini")]
 
 
+def test_the_list_of_commands_has_two_examples_and_no_more_than_a_sentence_each(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().out
+    examples = [line for line in told.splitlines() if line.strip().startswith("dalle-lib ")]
+    assert examples == [
+        'dalle-lib generate "penguin on a yellow background"',
+        "dalle-lib join --run owner/name --name ada",
+    ]
+    assert len(told.splitlines()) <= 35
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["memory", "gpt2"]], ids=" ".join)
+def test_output_that_nobody_reads_ends_a_command_silently(arguments):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "dalle_lib", *arguments]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(theirs)
+    assert (done.stderr, done.returncode) == ("", 1)
+
+
 def test_the_version_and_where_to_start_are_told(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dalle-lib", "--version"])
     main()
@@ -259,7 +258,7 @@ def test_the_invitation_says_who_can_use_it_and_what_they_need(mini, tmp_path):
 
 
 def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path, monkeypatch):
-    def start(settings, folder, token):
+    def start(settings, folder, token, card):
         folder.mkdir(parents=True)
         EventLog(folder).write("connected", addresses=[HERE])
         EventLog(folder).write("ended")
@@ -268,14 +267,15 @@ def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path,
 
     started = []
     monkeypatch.setattr("dalle_lib.swarm.process.crew.join", start)
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
+    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
     join_run(PeerSettings(run="emoji-mini", alone=True), tmp_path)
     assert [settings.initial_peers for settings in started] == [(), (HERE,), (HERE,)]
 
 
 def test_a_peer_that_runs_is_shown_again_though_its_first_peers_are_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(Peer, "is_running", True)
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", lambda settings, folder, token: Peer(folder))
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", lambda settings, folder, token, card: Peer(folder))
     settings = PeerSettings(run="emoji-mini", name="ada", device="cpu", initial_peers=(NOBODY,))
     assert list(join_run(settings, tmp_path).peers) == ["ada"]
     monkeypatch.setattr(Peer, "is_running", False)

@@ -18,9 +18,9 @@ from dalle_lib.checks.preflight import Check, table
 from dalle_lib.dashboard.bars import COLOURS, OTHER_COLOURS, show_bars
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html, to_png, to_svg
 from dalle_lib.dashboard.checklist import checklist
-from dalle_lib.dashboard.contributions import OTHERS, contributions, contributions_chart, largest
+from dalle_lib.dashboard.contributions import MAX_ROUNDS, OTHERS, contributions, contributions_chart, largest
 from dalle_lib.dashboard.estimates import layer_html, result_html, terms_html
-from dalle_lib.dashboard.grids import grid, ranked_grid
+from dalle_lib.dashboard.grids import grid, on_page, ranked_grid
 from dalle_lib.dashboard.lessons import ladder, loss_curves, map_chart, packing
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
@@ -213,6 +213,8 @@ def test_peers_beyond_the_colours_are_added_up_but_never_ones_own():
     assert named[OTHERS].item() == 10 + 12 + 13 + 14
     assert named.sum(axis=1).equals(counted.sum(axis=1))
     assert OTHERS in to_svg(contributions_chart(named))
+    many = pd.concat([named] * MAX_ROUNDS, ignore_index=True)
+    assert f"the last {MAX_ROUNDS} rounds" in to_svg(contributions_chart(many))
 
 
 def test_scores_count_right_pictures_before_and_after(shown):
@@ -222,7 +224,7 @@ def test_scores_count_right_pictures_before_and_after(shown):
 
 
 def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
-    for nothing in (grid(None, None), ranked_grid([]), scores(None), scores(None, None)):
+    for nothing in (grid(None, None), on_page(ranked_grid([]), "best"), scores(None), scores(None, None)):
         assert html.unescape(nothing.data) == f"<p>{NOT_EXAMINED}</p>"
     newcomer = Peer(tmp_path)
     assert "has not finished a round" in contributions(newcomer, Crew(tmp_path, "emoji-mini", {"you": newcomer})).data
@@ -243,6 +245,7 @@ def test_the_sheet_of_clips_choice_has_room_for_the_caption_with_most_pictures(s
     grey = (np.asarray(sheet) == 77).all(2).any(0)
     assert grey[-50 - 8 : -8].all(), "the fifth of the best is in the last column"
     assert ranked_grid(drawings[:1], side=50).width == sheet.width - 58, "four columns give the heading room"
+    assert "<img alt='CLIP&#x27;s choice' style='max-width:none'" in on_page(sheet, "CLIP's choice").data
 
 
 def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew):

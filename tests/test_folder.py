@@ -39,12 +39,29 @@ def test_the_folder_of_another_run_is_refused_and_not_touched(mini, swarm_folder
     assert contents(swarm_folder) == before
 
 
+def test_the_command_that_is_named_lets_a_member_go_on_in_a_changed_run(mini, tmp_path):
+    folder = tmp_path / "a run" / "ada"
+    save_progress(folder, mini, epoch=31)
+    bind(folder, mini)
+    for name in "identity.key", "access.token":
+        (folder / name).write_text(name)
+    before = contents(folder)
+    with pytest.raises(ValueError, match="with other settings in its card") as refused:
+        require_own(folder, longer(mini))
+    command = str(refused.value).split("keep who your peer is: ")[1]
+    subprocess.run(["bash", "-c", command], check=True, timeout=60)
+    require_own(folder, longer(mini))
+    assert contents(folder) == {name: name.encode() for name in ("identity.key", "access.token")}
+    assert contents(folder.with_name("ada-old1")) == before
+
+
 def test_no_peer_of_a_crew_is_started_where_one_of_its_folders_belongs_to_another_run(mini, swarm_folder, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
+    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
     save_progress(swarm_folder / "ada-2", mini, epoch=7)
     before = contents(swarm_folder)
     with pytest.raises(ValueError, match="ada-2 belongs to run 'emoji-mini'"):
-        join_run(PeerSettings(run="emoji", name="ada", host="127.0.0.1"), swarm_folder)
+        join_run(PeerSettings(run="emoji", name="ada", host="127.0.0.1", alone=True), swarm_folder)
     assert contents(swarm_folder) == before
 
 

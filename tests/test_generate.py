@@ -37,11 +37,13 @@ def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["frog", "--best", "5", "--candidates", "4"], "expected 1 <= best <= candidates"),
+        (["frog", "--best", "0"], "expected best and candidates of at least 1, but got best=0, candidates=32"),
+        (["frog", "--candidates", "0"], "expected best and candidates of at least 1, but got best=4, candidates=0"),
+        (["frog", "--out", "/dev/null/pictures"], "expected a folder to write pictures to, but got /dev/null/pictures"),
         (["frog", "--temperature", "0"], "finite temperature > 0"),
         (["frog", "--seed", "-1"], "expected seed >= 0"),
         (["frog", "--preset", "paper-top-p", "--top-p", "0.5"], "preset paper-top-p means top_p=0.75"),
-        (["frog", "--preset", "paper-top-k", "--best", "129"], "candidates=128"),
+        (["frog", "--preset", "paper-top-k", "--best", "0"], "candidates=128"),
         ([" "], "expected prompts of at least one word"),
         ([], "expected prompts of at least one word"),
     ],
@@ -58,6 +60,18 @@ def test_settings_are_checked_before_the_model_loads(options, message, monkeypat
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_a_terminal_is_told_how_far_a_drawing_is(draw, monkeypatch, tmp_path):
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_: draw)
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog", "--candidates", "1", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    main()
+    *shown, last = terminal.getvalue().removesuffix("\r").split("\r\x1b[K")
+    assert shown[0] == "\x1b[Kloading the model ..."
+    assert "frog: 50% of 1 candidates ..." in shown
+    assert last == "", "nothing remains of the line"
+    assert len(list(tmp_path.iterdir())) == 2, "the best one and the sheet: fewer candidates than --best are no mistake"
 
 
 def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys):

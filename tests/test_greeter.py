@@ -3,13 +3,16 @@
 import asyncio
 import contextlib
 
+import psutil
 import pytest
 from hivemind.p2p import P2P, P2PHandlerError, PeerID
-from two_peers import port_of, port_of_peer, two_peers
+from hivemind.proto.runtime_pb2 import ExpertRequest
+from two_peers import peer_at, port_of, port_of_peer, two_peers
 
 from dalle_lib.swarm.peer.greeter import (
     MAX_BYTES,
     MAX_REFUSED,
+    REDIAL_S,
     Greeter,
     NotMeasured,
     dial_back,
@@ -135,6 +138,7 @@ def test_the_greeter_reaches_peers_and_nothing_else():
             told = await dial_back(newcomer, greeter, [1, port_of(other), await port_of_peer(newcomer)])
             assert told["reached"] == await port_of_peer(newcomer)
             assert abs(told["ahead"]) < 1
+            await asyncio.sleep(REDIAL_S)
             assert (await dial_back(newcomer, greeter, [1, port_of(other)]))["reached"] == 0
 
     asyncio.run(meet())
@@ -151,6 +155,13 @@ async def silent_ports():
         yield [port_of(server) for server in servers], connected
         for _, writer in connected:
             writer.close()
+
+
+async def until_answered(newcomer: P2P, greeter: PeerID) -> dict:
+    """Ask to be dialled back until the greeter is not busy, and return its answer."""
+    while True:
+        with contextlib.suppress(P2PHandlerError):
+            return await dial_back(newcomer, greeter, [])
 
 
 async def refusals(calls: list[asyncio.Task], unanswered: int) -> list[str]:
@@ -172,10 +183,73 @@ def test_an_address_is_dialled_for_one_caller_at_a_time_and_then_for_the_next(mo
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-            async with asyncio.timeout(30):
-                while "Busy" in str(why):  # until the greeter has heard that the first caller hung up
-                    why = await asyncio.gather(dial_back(attacker, greeter, []), return_exceptions=True)
-            assert why[0]["reached"] == 0
+            # until the greeter has heard that the first caller hung up
+            assert (await asyncio.wait_for(until_answered(attacker, greeter), 30))["reached"] == 0
+
+    asyncio.run(meet())
+
+
+def test_an_address_is_not_dialled_again_at_once(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.REDIAL_S", 600.0)
+
+    async def meet() -> None:
+        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            assert (await dial_back(newcomer, greeter, [1]))["reached"] == 0
+            with pytest.raises(P2PHandlerError, match="it dials another peer at your address back"):
+                await dial_back(newcomer, greeter, [1])
+
+    asyncio.run(meet())
+
+
+def test_callers_that_hang_up_leave_no_file_open(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.REDIAL_S", 0.0)
+
+    async def hang_up(newcomer: P2P, greeter: PeerID, after_s: float) -> None:
+        with contextlib.suppress(TimeoutError, P2PHandlerError):
+            await asyncio.wait_for(dial_back(newcomer, greeter, []), after_s)
+
+    async def meet() -> None:
+        async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
+            before = psutil.Process().num_fds()
+            for _ in range(20):
+                await asyncio.gather(*(hang_up(newcomer, greeter, i / 10_000) for i in range(50)))
+            assert (await until_answered(newcomer, greeter))["reached"] == 0
+            assert psutil.Process().num_fds() < before + 20, "of 1000 calls"
+
+    asyncio.run(meet())
+
+
+def test_a_newcomer_at_another_address_is_served_though_strangers_keep_calling(monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.UPLOAD_S", 1.0)
+    monkeypatch.setattr("dalle_lib.swarm.peer.greeter.MAX_DIALLED", 2)
+    has_begun, is_over = asyncio.Event(), asyncio.Event()
+
+    async def keep_asking(attacker: P2P, greeter: PeerID) -> None:
+        while not is_over.is_set():
+            await asyncio.gather(dial_back(attacker, greeter, []), return_exceptions=True)
+
+    async def keep_taking_the_upload(attacker: P2P, greeter: PeerID) -> None:
+        while not is_over.is_set():
+            reader, writer = await call(attacker, greeter)
+            with contextlib.closing(writer):
+                if await answer_of(reader) == b"{}\n":
+                    has_begun.set()
+                    await answer_of(reader)
+
+    async def meet() -> None:
+        async with two_peers(float("inf")) as (first, attacker, _), peer_at("127.0.0.2", first) as newcomer:
+            await Greeter(first).serve()
+            async with asyncio.TaskGroup() as attacks:
+                for _ in range(8):
+                    attacks.create_task(keep_asking(attacker, first.peer_id))
+                for _ in range(2):
+                    attacks.create_task(keep_taking_the_upload(attacker, first.peer_id))
+                await has_begun.wait()
+                port = await port_of_peer(newcomer)
+                assert (await dial_back(newcomer, first.peer_id, [port]))["reached"] == port
+                for _ in range(2):
+                    assert await upload_mbps(newcomer, first.peer_id) > 0
+                is_over.set()
 
     asyncio.run(meet())
 
@@ -202,5 +276,8 @@ def test_a_long_request_is_refused_before_it_is_read():
         async with greeter_and_newcomer(float("inf")) as (greeter, newcomer):
             with pytest.raises(P2PHandlerError, match="expected a request of at most 1000 bytes"):
                 await dial_back(newcomer, greeter, list(range(1, 1000)))
+            hidden = ExpertRequest(uid=1000 * "x", metadata=b'{"ports": []}')
+            with pytest.raises(P2PHandlerError, match="expected a request of at most 1000 bytes"):
+                await Greeter.get_stub(newcomer, greeter).rpc_dial_back(hidden, timeout=60)
 
     asyncio.run(meet())

@@ -5,9 +5,10 @@ import io
 import numpy as np
 import pytest
 import torch
+from IPython.display import DisplayHandle
 from PIL import Image
 
-from dalle_lib.dashboard.pictures import Studio, best_of, gallery
+from dalle_lib.dashboard.pictures import Studio, best_of, gallery, live_rows
 from dalle_lib.evaluation import Gallery, choose_captions
 from dalle_lib.inference import PRESETS, Progress, Settings, TextToImage, downloads
 from dalle_lib.inference.choosing import different
@@ -52,7 +53,8 @@ def test_it_draws_what_its_training_captions_say(draw, card, rows):
     captions = choose_captions(seen, 12, seed=1)
     drawings = draw(captions, candidates=4, best=1, seed=0)
     best = torch.stack([drawing.candidates[drawing.best[0]] for drawing in drawings])
-    found = Gallery(rows, draw.vqgan).nearest(best)
+    among = [row for place, row in enumerate(rows) if place % 8 == 0 or row.caption in captions]
+    found = Gallery(among, draw.vqgan).nearest(best)
     assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 9, list(zip(captions, found, strict=True))
 
 
@@ -69,12 +71,12 @@ def test_the_best_are_those_that_clip_scores_highest_beyond_its_noise(drawing):
     assert all(seconds > 0 for seconds in drawing.seconds.values())
 
 
-def test_a_picture_that_nearly_all_candidates_are_is_kept_once_and_comes_before_a_stray_one(draw):
+def test_a_picture_that_nearly_all_candidates_are_is_kept_once_and_comes_first(draw):
     drawing = draw(PROMPT, candidates=32, best=4, top_k=0, seed=0)
-    assert [choice.count for choice in drawing.choices] == [31, 1]
-    common, stray = drawing.best
-    assert 0 < drawing.scores[stray] - drawing.scores[common] < drawing.noise
-    assert repr(drawing).startswith(f"<Drawing of {PROMPT!r} by emoji, seed 0; 32 candidates, best x31 · 0.8")
+    count = drawing.choices[0].count
+    assert 28 <= count == max(choice.count for choice in drawing.choices)
+    assert sum(choice.count for choice in drawing.choices) == 32
+    assert repr(drawing).startswith(f"<Drawing of {PROMPT!r} by emoji, seed 0; 32 candidates, best x{count} · 0.")
 
 
 def test_a_drawing_shows_itself(drawing, draw):
@@ -96,7 +98,7 @@ def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, mo
         "dalle_lib.inference.text_to_image.free_memory", lambda _: int((8.5 * each + of_text) / CACHE_SHARE)
     )
     assert draw.side_by_side(20) == 8
-    assert draw.side_by_side(20, guidance=1.5) == 3
+    assert draw.side_by_side(20, guidance=1.5) == 4
     assert torch.equal(draw(PROMPT, candidates=20, best=1, seed=1, **BOLD).codes, drawing.codes)
 
 
@@ -180,7 +182,7 @@ def test_progress_comes_after_each_row_and_ends_at_one(draw, monkeypatch):
     monkeypatch.setattr(draw, "side_by_side", lambda *_: 3)
     draw("frog", candidates=5, best=1, seed=0, progress=seen.append)
     assert [(p.drawn, *p.codes.shape) for p in seen] == [
-        (first, count, 8 * row) for first, count in ((0, 3), (3, 2)) for row in range(1, 9)
+        (first, count, 16 * row) for first, count in ((0, 3), (3, 2)) for row in range(1, 17)
     ]
     assert [p.share for p in seen] == sorted(p.share for p in seen)
     assert seen[-1].share == pytest.approx(1.0)
@@ -192,7 +194,8 @@ def test_progress_comes_after_each_row_and_ends_at_one(draw, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"candidates": 2, "best": 3}, "best <= candidates"),
+        ({"candidates": 2, "best": 0}, "best and candidates of at least 1"),
+        ({"candidates": 0}, "best and candidates of at least 1"),
         ({"temperature": 0.0}, "temperature > 0"),
         ({"top_p": 1.5}, "top_p <= 1"),
     ],
@@ -253,6 +256,18 @@ def test_the_knobs_draw_what_they_say(draw):
     expected = draw("frog", candidates=4, best=4, top_k=8, guidance=1.0, seed=3)
     assert torch.equal(drawn.candidates, expected.candidates)
     assert not studio.button.disabled
+
+
+def test_the_last_rows_of_each_prompt_stay_on_the_page(draw, monkeypatch):
+    places: dict[str, list[str]] = {}
+    monkeypatch.setattr(DisplayHandle, "display", lambda self, page: places.update({self.display_id: [page.data]}))
+    monkeypatch.setattr(DisplayHandle, "update", lambda self, page: places[self.display_id].append(page.data))
+    draw(["frog", "<b>cat</b>", "cat", "cat"], candidates=2, best=1, progress=live_rows(draw))
+    assert len(places) == 4
+    for pages, prompt in zip(places.values(), ["frog", "&lt;b&gt;cat&lt;/b&gt;", "cat", "cat"], strict=True):
+        assert len(set(pages)) == draw.model.config.grid, "each row of codes changes what is shown"
+        assert f"{prompt}: 100% of 2 candidates" in pages[-1]
+        assert "data:image/png;base64," in pages[-1]
 
 
 def test_pages_hold_their_pictures_and_escape_prompts(draw):

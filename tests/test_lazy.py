@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used: `import dalle_lib`, its auth, inference, run, swarm."""
+"""Packages whose names are imported when they are first used, and what is told without loading torch by that."""
 
 import ast
 import importlib
@@ -8,7 +8,10 @@ from types import ModuleType
 
 import pytest
 
-PACKAGES = ("dalle_lib", "dalle_lib.auth", "dalle_lib.inference", "dalle_lib.run", "dalle_lib.swarm")
+PACKAGES = (
+    "dalle_lib", "dalle_lib.auth", "dalle_lib.inference", "dalle_lib.model", "dalle_lib.run", "dalle_lib.streaming",
+    "dalle_lib.swarm",
+)  # fmt: skip
 
 
 @pytest.fixture(params=PACKAGES)
@@ -52,6 +55,33 @@ def test_dir_lists_lazy_names_beside_the_modules_own():
     code = "import dalle_lib; print(*dir(dalle_lib))"
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert {"TextToImage", "estimate", "__version__", "__doc__"} <= set(listed.stdout.split())
+
+
+NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
+
+
+@pytest.mark.parametrize("typed", [["--initial-peers", NOBODY], ["--alone", "--host", "300.1.1.1"], []], ids=" ".join)
+def test_a_mistake_is_answered_without_loading_anything_heavy(typed, tmp_path):
+    code = (
+        "import sys; from dalle_lib.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as ended: assert 'dalle-lib: ' in ended.code, ended.code\n"
+        "heavy = {'torch', 'hivemind', 'transformers', 'pandas'} & set(sys.modules); assert not heavy, heavy"
+    )
+    command = [sys.executable, "-c", code, "join", "--run", "emoji-mini", *typed]
+    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
+
+
+def test_peers_are_started_without_loading_torch_where_there_is_no_gpu(tmp_path):
+    code = (
+        "import sys; from dalle_lib.run import RunCard; from dalle_lib.swarm import PeerSettings;"
+        "from dalle_lib.swarm.process import crew; crew.GPU_FILES = ();"
+        "crew.join = lambda settings, *_: print(settings.device);"
+        "crew.start_crew(PeerSettings(run='emoji'), RunCard.load('emoji'), sys.argv[1]);"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("auto\n", "")
 
 
 def test_the_command_line_explains_itself_without_loading_anything_heavy():

@@ -6,12 +6,14 @@ import json
 import time
 
 import pytest
+from hivemind.p2p import P2P
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
-from two_peers import two_peers
+from two_peers import port_of, two_peers
 
 from dalle_lib.swarm.peer import dry_run
 from dalle_lib.swarm.peer.greeter import MAX_BYTES, NotMeasured, dial_back, upload_mbps
 
+PEER = "12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 NO_REACHED = ("NaN", "[1]", '"\\u001b[2Jport"', "31338", "-1", "{}")
 NO_TIME = ("NaN", "Infinity", "-Infinity", "-1.0", "1e300", '"now"', "null")
 NO_COUNT = ("NaN", "Infinity", "-1", '"5"', "null", str(MAX_BYTES + 1), "5e6")
@@ -78,3 +80,25 @@ def test_a_strangers_words_are_short_and_printable(capsys):
         assert "xxx" in said
         assert said.isprintable()
         assert len(said) < 400
+
+
+def test_a_stranger_at_a_first_peers_address_cannot_control_the_terminal():
+    async def say(_, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            for line in b"/multistream/1.0.0\n", b"\x1b[2J\x1b]0;no\x07 \xe2\x80\xaeelse\n":
+                writer.write(bytes([len(line)]) + line)
+            await writer.drain()
+
+    async def meet() -> None:
+        newcomer = await P2P.create()
+        try:
+            async with await asyncio.start_server(say, "127.0.0.1", 0) as stranger:
+                address = f"/ip4/127.0.0.1/tcp/{port_of(stranger)}"
+                why = await dry_run._connect(newcomer, PEER, [address])
+        finally:
+            await newcomer.shutdown()
+        assert why.startswith(address)
+        assert "else" in why
+        assert why.isprintable()
+
+    asyncio.run(meet())

@@ -13,13 +13,14 @@ import torch
 from nbclient import NotebookClient
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dalle_lib import machine
+from dalle_lib import machine, platforms
 from dalle_lib.checks.preflight import preflight
 from dalle_lib.checks.report import LOG_LINES, problem_report
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.inference import TextToImage, choose_device
-from dalle_lib.machine import NotEnoughRoom, Platform, autocast_dtype, this_platform
+from dalle_lib.machine import NotEnoughRoom, autocast_dtype
+from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
 from dalle_lib.swarm.peer.trainer import Workplace
@@ -50,30 +51,30 @@ def test_training_ends_before_the_platform_ends_the_session(monkeypatch):
 
     started(hours_ago=2)
     left = Platform("Kaggle", session_hours=12).minutes_left()
-    assert left == pytest.approx(600 - machine.WIND_UP_MINUTES, abs=0.1)
+    assert left == pytest.approx(600 - platforms.WIND_UP_MINUTES, abs=0.1)
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert machine.training_minutes(30) == 30
-    assert machine.training_minutes(10_000) == pytest.approx(left, abs=0.1)
+    assert platforms.training_minutes(30) == 30
+    assert platforms.training_minutes(10_000) == pytest.approx(left, abs=0.1)
     started(hours_ago=11.9)
-    assert machine.training_minutes(30) == 0
+    assert platforms.training_minutes(30) == 0
 
 
 def test_the_hub_token_comes_from_the_platforms_secrets_and_nobody_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    assert machine.hub_token() is None
+    assert platforms.hub_token() is None
     secrets = types.ModuleType("kaggle_secrets")
     kept = {"HF_TOKEN": SECRET}
     secrets.UserSecretsClient = lambda: types.SimpleNamespace(get_secret=kept.__getitem__)
     monkeypatch.setitem(sys.modules, "kaggle_secrets", secrets)
-    assert machine.hub_token() is None, "not on Kaggle"
+    assert platforms.hub_token() is None, "not on Kaggle"
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    assert machine.hub_token() == SECRET
+    assert platforms.hub_token() == SECRET
     kept.clear()
-    assert machine.hub_token() is None
+    assert platforms.hub_token() is None
     monkeypatch.setenv("HF_TOKEN", "hf_own")
-    assert machine.hub_token() == "hf_own"
+    assert platforms.hub_token() == "hf_own"
 
 
 def test_16_bits_are_those_that_the_gpu_computes_in(monkeypatch):

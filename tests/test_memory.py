@@ -11,8 +11,9 @@ from small_configs import SMALL
 
 from dalle_lib.cli import main
 from dalle_lib.measurement import build_model
-from dalle_lib.memory import PRESETS, Training, advise, estimate, largest_batch
+from dalle_lib.memory import GPUS, PRESETS, Training, advise, estimate, gpu_named, largest_batch
 from dalle_lib.memory.decoders import GPT2
+from dalle_lib.memory.estimate import ASSUMED
 from dalle_lib.memory.presets import FAMILIES, describe
 
 PUBLISHED = {"dalle-paper": 125_894_244, "gpt2-large": 774_030_080, "t5-3b": 2_851_598_336}
@@ -38,6 +39,7 @@ def test_parameters_have_the_shapes_of_the_real_model(model):
     with torch.device("meta"):
         real = build_model(SMALL.get(model, model), Training())
     described = describe(SMALL.get(model, model))
+    assert described.table_bytes == pytest.approx(sum(table.nbytes for table in real.buffers()), abs=10_000)
     assert estimate(SMALL.get(model, model)).parameters == sum(p.numel() for p in real.parameters())
     assert shapes_of(described.parameters) == shapes_of(real.parameters())
     if model in PUBLISHED:
@@ -177,5 +179,36 @@ def test_the_command_line_prints_the_result_of_estimate(capsys, monkeypatch, tmp
     main()
     text = capsys.readouterr().out
     assert "774,030,080 parameters" in text
-    assert "It does not fit a T4" in text
+    assert "It does not fit: T4 has 15.8 GB. Not even a batch of 1 surely fits." in text
     assert "with gradient checkpointing" in text
+    assumed = [line for line in text.splitlines() if "assumed range" in line]
+    assert [line[7:29].strip() for line in assumed] == list(ASSUMED)
+
+
+def test_models_and_gpus_are_known_by_name_in_any_case_and_gpus_by_size():
+    assert estimate("GPT2") == estimate("gpt2")
+    assert gpu_named("t4") == gpu_named("T4") == GPUS["T4"]
+    assert gpu_named("24").size == 24 * 2**30
+    assert gpu_named("24").name == "a GPU with 24 GiB"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["gpt2_large"], "unknown model 'gpt2_large': did you mean gpt2-large? Otherwise, expected one of bert-base"),
+        (["llama"], "unknown model 'llama': expected one of"),
+        (["gpt2", "--gpu", "a100"], "unknown GPU 'a100': did you mean A100 40GB or A100 80GB? Otherwise"),
+        (["gpt2", "--gpu", "16 GB"], "its memory in GiB as a number, such as 16"),
+        (["gpt2", "--gpu", "-4"], "unknown GPU '-4': expected one of"),
+        (["none.json"], "no file none.json"),
+        (["half.json"], "half.json: expected a config.json's text, but it is not whole"),
+    ],
+)
+def test_the_command_line_names_what_was_meant(capsys, monkeypatch, tmp_path, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half.json").write_text('{"model_type": ')
+    monkeypatch.setattr("sys.argv", ["dalle-lib", "memory", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert told in str(ended.value)
+    assert "\n" not in str(ended.value)

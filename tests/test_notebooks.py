@@ -135,3 +135,15 @@ def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path, cap
     assert ticks
     for attribute in 'src="http', "src='http", 'href="http', "@import":
         assert attribute not in html.replace('href="https://jupyter', ""), attribute
+
+
+def test_what_the_exercises_of_notebook_03_repeat_is_assigned_by_one_cell():
+    (tutorial,) = (path for path in NOTEBOOKS if path.stem.startswith("03"))
+    assigned = [
+        {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for cell in code_cells(tutorial)
+        for statement in ast.parse(cell["source"]).body
+        if not isinstance(statement, ast.FunctionDef)
+    ]
+    for name in "m", "r", "linear", "dynamic", "ways", "exact":
+        assert sum(name in names for names in assigned) == 1, name

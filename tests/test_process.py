@@ -18,7 +18,8 @@ from conftest import living, processes_of
 from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join
+from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -89,11 +90,12 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     assert all_ended(swarm_folder)
 
 
-def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.working_gpus", lambda: ["cuda:0", "cuda:1"])
+def test_a_run_is_joined_by_a_peer_on_each_gpu_and_helped_by_one_bootstrap_peer(mini, swarm_folder, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
+    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
     port = 10 * secrets.randbelow(1000) + 20_000
-    settings = PeerSettings(run="emoji-mini", role="bootstrap", name="ada", host="127.0.0.1", port=port)
-    crew = join_run(settings, swarm_folder)
+    settings = PeerSettings(run="emoji-mini", name="ada", host="127.0.0.1", port=port, start_after_s=600)
+    crew = start_crew(settings, mini, swarm_folder)
     found = {name: PeerSettings.load(peer.folder / "settings.json") for name, peer in crew.peers.items()}
     assert {name: (peer.name, peer.device, peer.port) for name, peer in found.items()} == {
         "ada": ("ada", "cuda:0", port),
@@ -102,9 +104,10 @@ def test_a_run_of_others_is_joined_by_a_peer_on_each_gpu(swarm_folder, monkeypat
     assert all(peer.is_running for peer in crew.peers.values())
     crew.close()
     assert all_ended(swarm_folder)
-    one = join_run(replace(settings, device="cuda:1"), swarm_folder)
-    assert list(one.peers) == ["ada"]
-    one.close()
+    for one in replace(settings, device="cuda:1"), replace(settings, role="bootstrap"):
+        crew = start_crew(one, mini, swarm_folder)
+        assert list(crew.peers) == ["ada"]
+        crew.close()
 
 
 def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):
@@ -239,6 +242,12 @@ def test_what_cannot_be_a_hub_token_is_refused_and_not_shown(swarm_folder):
         assert "hf_" not in str(refused.value)
 
 
+def test_asked_to_leave_while_it_loads_it_ends_without_joining(swarm_folder):
+    peer = join(PeerSettings(run="emoji-mini", host="127.0.0.1"), swarm_folder)
+    peer.stop()
+    assert {event["event"] for event in read_events(swarm_folder)} <= {"started", "loaded", "ended"}
+
+
 @pytest.mark.parametrize("says_stop", [True, False])
 def test_after_the_hub_token_its_standard_input_is_the_leash(swarm_folder, says_stop):
     supervisor = supervise(swarm_folder, subprocess.PIPE, f"{TOKEN}\n")
@@ -275,22 +284,3 @@ def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     with pytest.raises(PeerFailed, match=r"(?s)^ArrowInvalid: .*The log of .* ends:.*codes\.py") as failed:
         peer.wait(timeout_s=300)
     assert not isinstance(failed.value, CannotJoin)
-
-
-def test_a_line_being_written_is_not_read(tmp_path):
-    EventLog(tmp_path).write("started")
-    with open(tmp_path / "events.jsonl", "a") as handle:
-        handle.write('{"event": "epo')
-    assert [event["event"] for event in read_events(tmp_path)] == ["started"]
-
-
-def test_only_events_since_the_last_start_are_read(tmp_path):
-    log = EventLog(tmp_path)
-    for event in "started", "epoch", "ended", "started", "joined":
-        log.write(event)
-    assert [event["event"] for event in read_events(tmp_path)] == ["started", "joined"]
-
-
-def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match="duty must be above 0"):
-        PeerSettings(run="emoji-mini", duty=0.0)

@@ -13,6 +13,7 @@ tried = []
 
 def fails_once(name):
     tried.append(name)
+    print("said by", name)
     assert tried.count(name) == 2
 
 @pytest.mark.peers
@@ -31,7 +32,7 @@ def test_plain():
 """
 
 
-def test_only_tests_with_real_peers_are_run_again_and_named(tmp_path):
+def test_only_tests_with_real_peers_are_run_again_and_named_with_their_first_failure(tmp_path):
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_once.py").write_text(FAILING_ONCE)
     command = [
@@ -42,3 +43,7 @@ def test_only_tests_with_real_peers_are_run_again_and_named(tmp_path):
     named = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if line.startswith("RERUN ")]
     assert named == ["test_marked", "test_with_a_folder_for_peers", "test_chaos"], done.stdout
     assert "1 failed, 3 passed, 3 rerun" in done.stdout
+    for test, argument in zip(named, ("marked", "folder", "chaos"), strict=True):
+        told = done.stdout.split(f"first try of test_once.py::{test} ")[1].split("first try of ")[0]
+        assert "assert 1 == 2" in told, done.stdout
+        assert f"said by {argument}" in told, "what the test printed is shown too"

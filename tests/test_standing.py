@@ -12,7 +12,7 @@ from dalle_lib.swarm.process.standing import Standing
     [
         ([STARTED], True, "starting", "loading the model"),
         ([STARTED, LOADED], True, "looking", "Looking for the other peers"),
-        ([STARTED, LOADED, CONNECTED], True, "catching up", "Catching up with the others"),
+        ([STARTED, LOADED, CONNECTED], True, "catching up", "Connected: taking over the others' progress"),
         (BEGINNING, True, "training", "Training with the others"),
         ([*BEGINNING, *epoch(10), LEFT_OUT | {"is_waiting": True}], True, "waiting", "Waiting for the others' next"),
         ([*BEGINNING, LEFT_OUT | {"is_waiting": True}, *epoch(10)], True, "training", "Training"),
@@ -22,7 +22,7 @@ from dalle_lib.swarm.process.standing import Standing
         ([*BEGINNING, LEFT | {"epoch": 60}], False, "complete", "The run is complete at epoch 60"),
         ([*BEGINNING, {"event": "failed", "error": "its GPU broke"}], False, "failed", "error: its GPU broke"),
         (BEGINNING, False, "killed", "Ended without saving"),
-        ([STARTED, {"event": "ended", "exit_code": 0}], False, "ended", "Ended"),
+        ([STARTED, {"event": "ended", "exit_code": 0}], False, "ended", "Stopped, with nothing to save"),
     ],
 )
 def test_each_state_has_plain_words(mini, tmp_path, events, is_running, state, words):

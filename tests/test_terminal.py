@@ -18,10 +18,10 @@ from rich.console import Console
 
 from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
-from dalle_lib.dashboard.terminal import Lines, panel
-from dalle_lib.dashboard.words import COMPLETE, news
+from dalle_lib.dashboard.terminal import Lines, fitted, panel
+from dalle_lib.dashboard.words import COMPLETE, news, troubles
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
-from dalle_lib.swarm.process.history import troubles
+from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S
 from dalle_lib.swarm.process.standing import Standing
 
@@ -37,8 +37,11 @@ def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_l
 def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
     file = io.StringIO()
     show = Lines(file)
-    for events in BEGINNING, [*BEGINNING, *epoch(10), *epoch(11)], [*BEGINNING, *epoch(10), *epoch(11), *epoch(12)]:
-        with running(peer_with(tmp_path, events, mini)) as peer:
+    peer, log = peer_with(tmp_path, BEGINNING, mini), EventLog(tmp_path)
+    with running(peer):
+        for new in [], [*epoch(10), *epoch(11)], epoch(12):
+            for event in new:
+                log.write(**event)
             show(peer, "Ctrl+C leaves and saves.")
             show(peer, "Ctrl+C leaves and saves.")
     assert file.getvalue().splitlines() == [
@@ -48,6 +51,36 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
         "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
         "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
         "12/60 · loss 1.43 · 3 peers · yours 31% · 288 samples · 5 min left",
+    ]
+
+
+def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_the_panel(mini, tmp_path):
+    first = peer_with(tmp_path / "ada", BEGINNING, mini)
+    second = peer_with(tmp_path / "ada-2", [*BEGINNING, *epoch(10)], mini, name="ada-2")
+    file = io.StringIO()
+    with running(first), running(second):
+        Lines(file, [second], invite=lambda addresses: f"Friends: {addresses[0]}")(first)
+        console = Console(width=90, file=io.StringIO(), record=True)
+        console.print(panel(Standing.of(first), "", [Standing.of(second)]))
+    assert file.getvalue().splitlines() == [
+        "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0",
+        "Joined at epoch 9, found 2 other peers. Computing on cpu.",
+        "ada-2: Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
+        "ada-2: Joined at epoch 9, found 2 other peers. Computing on cpu.",
+        "ada-2: 10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
+    ]
+    assert "ada-2: Training with the others · 10/60 · loss 1.43" in console.export_text()
+
+
+def test_prose_is_broken_at_words_and_what_is_copied_stays_whole():
+    address = "Address: /ip4/192.0.2.1/tcp/4321/p2p/" + "Q" * 40
+    command = "Friends: dalle-lib join --run emoji-mini --name your-name"
+    told = fitted(f"Limits:  until the run is complete, 1 processor thread.\n{address}\n{command}\n", 40)
+    assert told.splitlines() == [
+        "Limits:  until the run is complete, 1",
+        "         processor thread.",
+        address,
+        command,
     ]
 
 
@@ -92,9 +125,9 @@ def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini,
     assert "Stopped watching. The peer goes on" in told
 
 
-def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(tmp_path):
+def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mini, tmp_path):
     peer = peer_with(tmp_path, [CONNECTED, {"event": "ended", "exit_code": 0}], role="bootstrap")
-    told = ending(peer, Join(peer=PeerSettings(run="emoji-mini", role="bootstrap")))
+    told = ending(peer, Join(peer=PeerSettings(run="emoji-mini", role="bootstrap")), mini)
     assert told == "This peer has left: newcomers no longer find the others through it."
 
 
@@ -199,7 +232,7 @@ def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(
     first = Terminal(swarm_folder, *join)
     shown = first.wait_for("1/60")
     for part in ("small, a text-to-image model of 3.6 million parameters; 60 epochs of 64 samples", "peers/small/ada",
-                 "Listening on 127.0.0.1:", "no other peer is there yet", "Ctrl+C leaves and saves."):  # fmt: skip
+                 "Address: /ip4/127.0.0.1/tcp/", "no other peer is there yet", "Ctrl+C leaves and saves."):  # fmt: skip
         assert part in shown
     second = Terminal(swarm_folder, *join)
     second.wait_for("Ctrl+C only stops watching")
@@ -210,6 +243,7 @@ def test_a_volunteer_joins_leaves_comes_back_and_a_second_terminal_only_watches(
     assert first.process.poll() is None
     first.press_ctrl_c()
     shown = first.end()
+    assert "^C" not in shown, "it would break the panel"
     assert "Left the run; progress is saved at epoch" in shown
     assert "Go on:   dalle-lib join --run run --name ada --alone --" in shown
     assert not processes_of(swarm_folder)

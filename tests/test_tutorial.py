@@ -130,8 +130,9 @@ def test_measurements_are_a_table_in_which_a_training_that_did_not_fit_has_a_lin
     table = ladder_table({"a": fits, "b": large})
     assert list(table["predicted"]) == ["99 bytes", "9.00 GB"]
     assert list(table["measured"]) == ["100 bytes", "does not fit into 2.00 GB"]
-    assert list(table["error"]) == ["-1.0%", ""]
-    assert error_text(replace(fits, predicted=100_002, peak=10**5)) == "+0.0020%"
+    assert list(table["error"]) == ["-1.00%", ""]
+    assert error_text(replace(fits, predicted=100_020, peak=10**5)) == "+0.02%"
+    assert error_text(replace(fits, predicted=99_999, peak=10**5)) == "under 0.01%"
     assert list(table["mean loss"]) == ["1.50", ""]
 
 

@@ -56,13 +56,27 @@ async def two_peers(bits_per_second: float):
     first, newcomer = await P2P.create(), await P2P.create()
     link = await slow_link(await port_of_peer(first), bits_per_second)
     try:
-        address = Multiaddr(f"/ip4/127.0.0.1/tcp/{port_of(link.server)}")
-        await newcomer._client.connect(first.peer_id, [address])
+        await connect(newcomer, first, port_of(link.server))
         yield first, newcomer, link
     finally:
         link.server.close()
         for p2p in newcomer, first:
             await p2p.shutdown()
+
+
+@contextlib.asynccontextmanager
+async def peer_at(host: str, first: P2P):
+    """A peer that is connected to a first peer from another address of this machine, such as 127.0.0.2."""
+    peer = await P2P.create(host_maddrs=[f"/ip4/{host}/tcp/0"])
+    try:
+        await connect(peer, first, await port_of_peer(first))
+        yield peer
+    finally:
+        await peer.shutdown()
+
+
+async def connect(peer: P2P, first: P2P, port: int) -> None:
+    await peer._client.connect(first.peer_id, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")])
 
 
 async def port_of_peer(p2p: P2P) -> int:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus, this_platform
+from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus
 from dalle_lib.one_line import in_one_line
+from dalle_lib.platforms import this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 
 NEEDED_MEMORY = 3e9

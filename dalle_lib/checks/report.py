@@ -11,7 +11,7 @@ import pandas as pd
 from dalle_lib.checks.doctor import doctor_checks
 from dalle_lib.checks.preflight import Check, in_words, preflight_checks
 from dalle_lib.checks.secrets import without_secrets
-from dalle_lib.machine import hub_token
+from dalle_lib.platforms import hub_token
 from dalle_lib.run import EMBEDDED_RUNS
 from dalle_lib.swarm.process.join import SETTINGS, Peer
 from dalle_lib.swarm.process.settings import PeerSettings

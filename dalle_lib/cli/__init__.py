@@ -4,7 +4,9 @@ Each command is a dataclass in a module of its own; its fields are its options. 
 so --help is quick.
 """
 
+import os
 import sys
+from typing import Annotated, Any, Union
 
 import tyro
 
@@ -22,30 +24,47 @@ EXTRAS = {"hivemind": "swarm", "cryptography": "swarm", "altair": "notebooks", "
 """The part of the kit that brings a package that not every command needs; "inference" brings all others."""
 
 
+COMMANDS = {
+    "demo": Demo,
+    "join": Join,
+    "status": Status,
+    "generate": Generate,
+    "memory": Memory,
+    "doctor": Doctor,
+    "convert-vqgan": ConvertVqgan,
+}
+DESCRIPTION = """Train a text-to-image model together, and draw with it. For example:
+
+dalle-lib generate "penguin on a yellow background"
+
+dalle-lib join --run owner/name --name ada
+
+`dalle-lib COMMAND --help` tells what a command does, with more examples, and `dalle-lib --version` the version."""
+
+
 def main() -> None:
     """Run the command that the arguments name; an error that the user can mend ends it with one line and exit code 1.
 
-    Ctrl+C ends it with exit code 130.
+    Ctrl+C ends it with exit code 130. Output that nobody reads any more, as after `| head`, ends it silently.
     """
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        sys.exit(1)
+
+
+def _run() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"dalle-lib {__version__}")
         return
     try:
-        command = tyro.extras.subcommand_cli_from_dict(
-            {
-                "demo": Demo,
-                "join": Join,
-                "status": Status,
-                "generate": Generate,
-                "memory": Memory,
-                "doctor": Doctor,
-                "convert-vqgan": ConvertVqgan,
-            },
-            prog="dalle-lib",
-            description="Train a text-to-image model together, and draw with it. `dalle-lib --version` tells the "
-            "version, `dalle-lib COMMAND --help` what a command does, with examples.",
-        )
-        command.run()
+        tyro.cli(_commands(), prog="dalle-lib", description=DESCRIPTION).run()
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         print("dalle-lib: stopped.", file=sys.stderr)
         sys.exit(130)
@@ -56,6 +75,21 @@ def main() -> None:
         sys.exit(f'dalle-lib: {in_one_line(error)}: pip install "dalle-lib[{extra}]"')
     except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
         sys.exit(f"dalle-lib: {_told(error)}")
+
+
+def _commands():
+    """Return the commands as one type for tyro; in the list of all of them, each has the first line of its help."""
+    is_list = sys.argv[1:2] in ([], ["-h"], ["--help"])
+    described = [
+        Annotated[
+            Any,
+            tyro.conf.subcommand(
+                name, constructor=command, description=command.__doc__.splitlines()[0] if is_list else None
+            ),
+        ]
+        for name, command in COMMANDS.items()
+    ]
+    return Union[tuple(described)]  # noqa: UP007 (there is no `|` of a list of types)
 
 
 def _told(error: Exception) -> str:

@@ -43,7 +43,7 @@ class Doctor:
         from dalle_lib.checks.doctor import doctor_checks
         from dalle_lib.checks.preflight import table
         from dalle_lib.checks.report import report_lines
-        from dalle_lib.machine import hub_token
+        from dalle_lib.platforms import hub_token
         from dalle_lib.run import EMBEDDED_RUNS
         from dalle_lib.swarm import Peer
 

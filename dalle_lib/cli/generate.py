@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -12,7 +13,7 @@ import tyro
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 
 if TYPE_CHECKING:
-    from dalle_lib.inference import Drawing, TextToImage
+    from dalle_lib.inference import Drawing, Progress, TextToImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,8 @@ class Generate:
     candidates: int | None = None
     """How many pictures to draw of each prompt; None takes 32, or the preset's 128."""
     best: int = 4
-    """How many different ones of them to keep, by CLIP; fewer if most candidates are the same picture."""
+    """At most how many different ones of them to keep, by CLIP; where its scores differ by no more than its noise, the
+    commoner picture comes first."""
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
     device: str | None = None
     """cpu or cuda; None takes a GPU if there is one."""
@@ -51,8 +53,11 @@ class Generate:
         settings, candidates = self.settings.with_preset(self.preset), how_many(self.candidates, self.preset)
         check_counts(candidates, self.best)
         settings.check()
+        make_folder(self.out)
+        show_progress("loading the model ...")
         draw = drawer(self.model, self.device)
-        drawings = draw(prompts, candidates=candidates, best=self.best, **asdict(settings))
+        show_progress("")
+        drawings = draw(prompts, candidates=candidates, best=self.best, progress=show_progress, **asdict(settings))
         files = [drawing.save(self.out) for drawing in drawings]
         if self.json:
             print(json.dumps([as_dict(*drawn) for drawn in zip(drawings, files, strict=True)], indent=1))
@@ -73,6 +78,32 @@ def one_or_many(words: Sequence[str]) -> list[str]:
         return list(words)
     print(f'Is "{together}" one prompt? [Y/n] ', end="", file=sys.stderr, flush=True)
     return list(words) if input().strip().lower().startswith("n") else [together]
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` if it is not there, so that a wrong one is told before the drawing and not after.
+
+    Raises ValueError if it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ValueError(f"expected a folder to write pictures to, but got {folder} ({reason}): set --out.") from error
+
+
+def show_progress(now: "str | Progress") -> None:
+    """Show what is done, or how far a drawing is, in one line of a terminal, which what comes next overwrites.
+
+    A finished drawing leaves no line. Where standard error is no terminal, nothing is shown.
+    """
+    if not sys.stderr.isatty():
+        return
+    if not isinstance(now, str):
+        now = f"{now.prompt[:40]}: {now.share:.0%} of {now.candidates} candidates ..." if now.share < 1 else ""
+    print(f"\x1b[K{now}", end="\r", file=sys.stderr, flush=True)
 
 
 def as_dict(drawing: "Drawing", files: list[Path]) -> dict:

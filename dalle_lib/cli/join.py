@@ -1,9 +1,10 @@
 """`dalle-lib join`."""
 
-import contextlib
-import math
 import shlex
-from dataclasses import dataclass, fields
+import shutil
+import sys
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,14 @@ class Join:
 
         card_here(self.peer.run)
         require_addresses(self.peer.initial_peers)
-        print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows loads torch, for seconds
+        print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows may ask the Hub
 
         from dalle_lib.cli.invitation import invitation
         from dalle_lib.dashboard.watching import watch
-        from dalle_lib.machine import hub_token
+        from dalle_lib.platforms import hub_token
         from dalle_lib.run import EMBEDDED_RUNS, RunCard
-        from dalle_lib.swarm import Peer, PeerFailed, join_run
+        from dalle_lib.swarm import Peer
+        from dalle_lib.swarm.process.crew import require_way_in, start_crew
         from dalle_lib.swarm.process.folder import crew_folder, require_own
 
         token = None if self.peer.run in EMBEDDED_RUNS else hub_token()
@@ -59,20 +61,12 @@ class Join:
             watch(peer)
             return
         if not is_complete(peer, card):
-            told = beginning(card, self.peer, peer, is_old=folder == self.folder)
-            crew = join_run(self.peer, folder, token)
-            print(told, flush=True)
-            if not (self.peer.client_mode or self.peer.start_after_s):
-                print("Loading the model, and looking for the other peers ...", flush=True)
-                try:
-                    with contextlib.suppress(PeerFailed):  # it has ended: `watch` tells why
-                        if addresses := peer.wait_for("connected", math.inf)["addresses"]:
-                            print(invitation(self.peer, card, addresses), flush=True)
-                except KeyboardInterrupt:
-                    peer.ask_to_stop()
-            watch(peer)
+            require_way_in(self.peer, card, folder)
+            print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
+            crew = start_crew(self.peer, card, folder, token)
+            watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
             crew.close()
-        print(ending(peer, self))
+        print(_fitted(ending(peer, self, card)))
 
     def as_typed(self) -> list[str]:
         """Return this command as a volunteer types it: with the options whose values are not the defaults."""
@@ -86,6 +80,13 @@ class Join:
             values = [] if value is True else map(str, value) if isinstance(value, tuple) else [str(value)]
             words += [f"--{name.replace('_', '-')}", *values]
         return words
+
+
+def _fitted(text: str) -> str:
+    """Return a text as this terminal shows it best; a file or a pipe gets it as it is."""
+    from dalle_lib.dashboard.terminal import fitted
+
+    return fitted(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
 
 
 def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: bool) -> str:
@@ -108,25 +109,22 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
 
 def size_of(card: "RunCard") -> str:
     """Return what is trained in a run, and how large it is."""
-    import torch
+    from dalle_lib.memory.dalle import DALLEDescription
 
-    from dalle_lib.model import DALLE
-
-    with torch.device("meta"):
-        parameters = sum(parameter.numel() for parameter in DALLE(card.model).parameters())
+    parameters = DALLEDescription(asdict(card.model)).parameter_count
     return f"a text-to-image model of {parameters / 1e6:,.1f} million parameters"
 
 
 def limits(settings: PeerSettings) -> str:
     """Return what a peer may use, and when it leaves."""
     minutes = settings.max_minutes
-    told = ["none on its time" if minutes is None else f"it leaves after {minutes:g} minutes"]
+    told = ["until the run is complete" if minutes is None else f"it leaves after {minutes:g} minutes"]
     if settings.start_after_s:
         told.append(f"it starts after {settings.start_after_s:g} s")
     if settings.duty < 1:
         told.append(f"it computes {settings.duty:.0%} of the time")
     told.append(f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}")
-    told.append("all GPUs that work, or else the processor" if settings.device == "auto" else f"on {settings.device}")
+    told.append("each GPU, or else the processor" if settings.device == "auto" else f"on {settings.device}")
     return ", ".join(told)
 
 
@@ -138,7 +136,7 @@ def is_complete(peer: "Peer", card: "RunCard") -> bool:
     return epoch is not None and epoch >= card.optimizer.total_epochs
 
 
-def ending(peer: "Peer", command: Join) -> str:
+def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
     """Return what a volunteer wants to know at the end: what they gave in all, where the model is, what to do next."""
     from dalle_lib.dashboard.words import state_in_words, totals_in_words
     from dalle_lib.swarm.process.folder import MODEL
@@ -148,10 +146,18 @@ def ending(peer: "Peer", command: Join) -> str:
         return "This peer has left: newcomers no longer find the others through it."
     standing = Standing.of(peer)
     lines = [f"{state_in_words(standing)}.", f"Yours:   {totals_in_words(standing)}."]
-    if (peer.folder / MODEL).exists():
+    if standing.epoch and (peer.folder / MODEL).exists():
         lines.append(f"Model:   {peer.folder / MODEL}")
-        draw = ["dalle-lib", "generate", "penguin on a yellow background", "--run", str(peer.folder)]
+        draw = ["dalle-lib", "generate", prompt_for(card), "--run", str(peer.folder)]
         lines.append(f"Draw:    {shlex.join(draw)}")
     if not standing.is_complete:
         lines.append(f"Go on:   {shlex.join(command.as_typed())}")
     return "\n".join(lines)
+
+
+def prompt_for(card: "RunCard") -> str:
+    """Return a caption that the model of a run has trained on; a reminder where its data are elsewhere."""
+    from dalle_lib.inference.captions import TrainingCaptions
+
+    known = TrainingCaptions.of(card)
+    return "your prompt" if known is None or not known.captions else known.captions[0]

@@ -13,8 +13,9 @@ from dalle_lib.measurement import read_config
 from dalle_lib.memory import GPUS, PRESETS, Estimate, Training, estimate, largest_batch
 from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.dalle import DALLEDescription
+from dalle_lib.memory.hardware import gpu_named
 from dalle_lib.memory.models import MAX_LAYERS
-from dalle_lib.memory.presets import describe
+from dalle_lib.memory.presets import describe, preset_name
 from dalle_lib.memory.training import AttentionKernel, Offload, OptimizerName, Precision
 
 _WRONG = (ValueError, TypeError, ArithmeticError, AttributeError, ConnectionError)
@@ -27,7 +28,9 @@ class Calculator(widgets.VBox):
     """A widget with knobs for a model, a GPU and each field of `Training`.
 
     `result` is the estimate, or None if the knobs contradict each other. `model` is the name of a preset or the fields
-    of a Hub config, `gpu` a key of `GPUS`. Batches up to `max_batch` are offered and tried.
+    of a Hub config, `gpu` what `gpu_named` takes. Batches up to `max_batch` are offered and tried.
+
+    Raises ValueError for an unknown model or GPU, with the known ones.
     """
 
     def __init__(
@@ -41,14 +44,16 @@ class Calculator(widgets.VBox):
         self.max_batch = max_batch
         self.config: str | Mapping = model
         self.result: Estimate | None = None
-        self.model = _dropdown("model", [*PRESETS, OWN], OWN if is_own else model)
+        self.model = _dropdown("model", [*PRESETS, OWN], OWN if is_own else preset_name(model))
         self.own = widgets.Textarea(
             json.dumps(dict(model)) if is_own else "",
             placeholder="owner/name of a model on the Hub, or the text of its config.json; then click elsewhere",
             continuous_update=False,
             layout=widgets.Layout(width="620px", height="60px"),
         )
-        self.gpu = _dropdown("GPU", list(GPUS), gpu)
+        chosen = gpu_named(gpu)
+        self.gpus = GPUS | {chosen.name: chosen}
+        self.gpu = _dropdown("GPU", list(self.gpus), chosen.name)
         self.utilisation = _slider("% of GPU's peak", 30, 10, 60)
         self.mbit_per_s = widgets.SelectionSlider(
             options=[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], value=50, description="Mbit/s", **_wide()
@@ -123,7 +128,7 @@ class Calculator(widgets.VBox):
     def _update(self, _=None) -> None:
         if self._is_resizing:
             return
-        gpu = GPUS[self.gpu.value]
+        gpu = self.gpus[self.gpu.value]
         try:
             training = self.training
             self.result = result = estimate(self.config, training)
@@ -143,7 +148,7 @@ class Calculator(widgets.VBox):
     def _unfold(self, _=None) -> None:
         """Show the advice if it is unfolded; as it takes a second, it is not computed otherwise."""
         if self.more.selected_index == 0 and self.result:
-            self.advice.value = advice_html(self.config, self.result.training, GPUS[self.gpu.value])
+            self.advice.value = advice_html(self.config, self.result.training, self.gpus[self.gpu.value])
 
     def _fail(self, error: Exception) -> None:
         why = "" if isinstance(error, (ValueError, ConnectionError)) else "A size in this config is not possible: "

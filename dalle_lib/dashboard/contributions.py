@@ -37,11 +37,12 @@ def contributions_chart(counted: pd.DataFrame) -> alt.Chart:
     `counted` has samples, and at most as many columns as there are colours in SERIES.
     """
     names = list(counted.columns)
+    which = f"each of the last {MAX_ROUNDS} rounds" if len(counted) > MAX_ROUNDS else "each round"
     data = counted.iloc[-MAX_ROUNDS:].rename_axis(index="epoch", columns="peer").stack().rename("samples").reset_index()
     data = data[data["samples"] > 0].assign(place=data["peer"].map(names.index))
     colours = alt.Scale(domain=names, range=list(SERIES[: len(names)]))
     return (
-        alt.Chart(data, width=WIDTH, height=140, title="Samples that counted in each round")
+        alt.Chart(data, width=WIDTH, height=140, title=f"Samples that counted in {which}")
         .mark_bar()
         .encode(
             x=alt.X("epoch:O", title="epoch", axis=alt.Axis(labelAngle=0, labelOverlap=True)),

@@ -18,9 +18,9 @@ _CELL = "style='text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid r
 
 
 def samples_per_second(result: Estimate, gpu: GPU, utilisation: float) -> float | None:
-    """Return sequences per second at a share of the GPU's 16-bit peak; None for a training without 16-bit products."""
+    """Return sequences per second at a share of the GPU's 16-bit peak; None without 16-bit products or a known peak."""
     precision = result.training.precision
-    if precision == "fp32" or (precision != "fp16" and not gpu.has_bf16):
+    if gpu.teraflops is None or precision == "fp32" or (precision != "fp16" and not gpu.has_bf16):
         return None
     return result.samples_per_second(gpu.teraflops * 1e12 * utilisation)
 
@@ -42,7 +42,7 @@ def details(result: Estimate, gpu: GPU, batch: int, max_batch: int, utilisation:
     speed = samples_per_second(result, gpu, utilisation)
     seconds = result.seconds_to_send(mbit_per_s * 1e6)
     largest = f"at least {batch}" if batch == max_batch else str(batch)
-    assumed = f"if {gpu.name} computes at {utilisation:.0%} of its {gpu.teraflops:g} TFLOP/s and does nothing else"
+    assumed = f"if {gpu.name} computes at {utilisation:.0%} of its {gpu.teraflops} TFLOP/s and does nothing else"
     unknown = f"not estimated, because no peak of {gpu.name} in {result.training.precision} is known"
     return [
         f"Largest batch that surely fits: {largest}." if batch else "Not even a batch of 1 surely fits.",

@@ -1,6 +1,8 @@
 """Pictures from before and after training, and from before and after CLIP's choice, as one sheet each."""
 
+import base64
 from collections.abc import Sequence
+from html import escape
 
 from IPython.display import HTML
 from PIL import Image, ImageDraw
@@ -9,6 +11,7 @@ from dalle_lib.dashboard.summary import KINDS, NOT_EXAMINED
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing
+from dalle_lib.inference.drawing import png_bytes
 
 SHOWN = 8
 """Captions of each kind in the grid."""
@@ -70,6 +73,18 @@ def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HT
             place, outline = (x + side - 2, y + side - 2), {"stroke_width": 2, "stroke_fill": "white"}
             draw.text(place, f"x{choice.count}", fill="black", anchor="rs", **outline)
     return sheet
+
+
+def on_page(sheet: Image.Image | HTML, told: str) -> HTML:
+    """Return a sheet in its own size for a notebook, so that its captions stay legible where the page is narrow.
+
+    `told` says in words what the sheet shows. A sentence in place of a sheet stays as it is.
+    """
+    if isinstance(sheet, HTML):
+        return sheet
+    data = base64.b64encode(png_bytes(sheet)).decode()
+    picture = f"<img alt='{escape(told)}' style='max-width:none' src='data:image/png;base64,{data}'>"
+    return HTML(f"<div style='overflow-x:auto'>{picture}</div>")
 
 
 def _resized(picture: Image.Image, side: int) -> Image.Image:

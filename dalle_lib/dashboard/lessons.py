@@ -70,10 +70,9 @@ def ladder_table(measurements: Mapping[str, Measurement]) -> pd.DataFrame:
 
 
 def error_text(measured: Measurement) -> str:
-    """Return the error of the prediction in percent, with two digits that count."""
+    """Return the error of the prediction in percent, or that it is under a hundredth of one."""
     percent = 100 * measured.prediction_error
-    places = max(0, 1 - math.floor(math.log10(abs(percent)))) if percent else 1
-    return f"{percent:+.{places}f}%"
+    return f"{percent:+.2f}%" if abs(percent) >= 0.01 else "under 0.01%"
 
 
 def differences_from(reference: str, curves: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:

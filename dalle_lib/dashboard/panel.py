@@ -4,8 +4,8 @@ from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import duration, state_in_words
-from dalle_lib.swarm.process.history import epochs_of, last_round
+from dalle_lib.dashboard.words import duration, last_round, state_in_words
+from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from html import escape
 
 import ipywidgets as widgets
-from IPython.display import HTML, display
+from IPython.display import HTML, DisplayHandle, display
 from PIL import Image
 
 from dalle_lib.inference import Drawing, Progress, Settings, TextToImage, contact_sheet
@@ -18,18 +18,34 @@ SIDE = 128
 
 
 def live_rows(draw: TextToImage) -> Callable[[Progress], None]:
-    """Return a `progress` for `draw` that shows a bar, and the first candidates row by row as they are drawn."""
-    bar = widgets.FloatProgress(max=1.0, layout=widgets.Layout(width="50%"))
-    label, rows = widgets.Label(), widgets.HTML()
-    display(widgets.VBox([widgets.HBox([bar, label]), rows]))
+    """Return a `progress` for `draw` that shows a bar, and the first candidates row by row as they are drawn.
+
+    Each prompt has a place of its own, and what it showed last remains on the saved page. For notebooks alone.
+    """
+    prompt, share, place = "", 1.0, DisplayHandle()
 
     def show(progress: Progress) -> None:
-        bar.value = progress.share
-        label.value = f"{progress.prompt}: {progress.share:.0%} of {progress.candidates} candidates"
-        unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
-        rows.value = _img(contact_sheet(unfinished, columns=SHOWN_LIVE, side=SIDE // 2))
+        nonlocal prompt, share, place
+        page = HTML(rows_so_far(draw, progress))
+        if progress.prompt != prompt or progress.share <= share:  # the same prompt may come again
+            place = DisplayHandle()
+            place.display(page)
+        else:
+            place.update(page)
+        prompt, share = progress.prompt, progress.share
 
     return show
+
+
+def rows_so_far(draw: TextToImage, progress: Progress) -> str:
+    """Return, as HTML, a bar of what is drawn of a prompt, and the first candidates as far as they are drawn."""
+    unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
+    columns = min(SHOWN_LIVE, len(unfinished))
+    return (
+        f"<p><progress value='{progress.share:.3f}'></progress> "
+        f"{escape(progress.prompt)}: {progress.share:.0%} of {progress.candidates} candidates</p>"
+        f"{_img(contact_sheet(unfinished, columns=columns, side=SIDE // 2))}"
+    )
 
 
 def best_of(drawing: Drawing) -> HTML:
@@ -89,9 +105,10 @@ class Studio(widgets.VBox):
             "seed": widgets.IntText(seed, description="seed", **wide),
         }
         self.button = widgets.Button(description="Draw", button_style="primary")
+        self.rows = widgets.HTML()
         self.output = widgets.Output()
         self.button.on_click(lambda _: self.press())
-        super().__init__([self.prompt, *self.knobs.values(), self.button, self.output])
+        super().__init__([self.prompt, *self.knobs.values(), self.button, self.rows, self.output])
 
     def press(self) -> None:
         """Draw with the knobs' settings and show the pictures; a wrong setting shows its error instead."""
@@ -100,11 +117,16 @@ class Studio(widgets.VBox):
         try:
             with self.output:
                 settings = {name: knob.value for name, knob in self.knobs.items()}
-                drawing = self.draw(self.prompt.value, **settings, progress=live_rows(self.draw))
+                drawing = self.draw(self.prompt.value, **settings, progress=self.show_rows)
                 self.drawings.append(drawing)
                 display(best_of(drawing))
         finally:
+            self.rows.value = ""
             self.button.disabled = False
+
+    def show_rows(self, progress: Progress) -> None:
+        """Show the first candidates as far as they are drawn. An Output widget cannot update what it shows."""
+        self.rows.value = rows_so_far(self.draw, progress)
 
 
 def _img(picture: Image.Image) -> str:

@@ -1,6 +1,9 @@
 """A peer in a terminal: one live panel, or a line an epoch where the output is a file or a pipe."""
 
-from collections.abc import Iterator
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOBase
 
@@ -12,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dalle_lib.dashboard.words import epoch_of, facts_of, line_of, news, state_in_words
-from dalle_lib.swarm.process.history import troubles
+from dalle_lib.dashboard.words import Invite, epoch_of, facts_of, line_of, news, state_in_words, troubles
+from dalle_lib.swarm.process.events import EventReader
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
@@ -21,57 +24,127 @@ MAX_WIDTH = 78
 BAR_WIDTH = 40
 
 
-class Lines:
-    """Prints what is new of a peer: where it listens, whom it found, a line an epoch, troubles, a hint."""
+def fitted(text: str, width: int) -> str:
+    """Return a text whose lines of prose are broken at words to fit `width` columns, under the text after a label.
 
-    def __init__(self, file: TextIOBase) -> None:
-        self._file = file
-        self._epochs = 0
+    Lines with a command or a long word such as an address stay whole, so that they can be copied.
+    """
+    lines = []
+    for line in text.splitlines():
+        is_copied = "dalle-lib " in line or any(len(word) > width // 2 for word in line.split())
+        label = re.match(r"(\w+:)? *", line)[0]
+        indent = " " * len(label)
+        kept = [line] if is_copied else textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+        lines += kept or [line]
+    return "\n".join(lines)
+
+
+class Teller:
+    """What there is to tell of one peer that was not told before."""
+
+    def __init__(self, invite: Invite | None = None, prefix: str = "") -> None:
+        """Say with `invite` how friends join this peer; `prefix` begins each line."""
+        self._invite, self._prefix = invite, prefix
         self._told: set[str] = set()
+        self._reader: EventReader | None = None
+        self._epochs = 0
+
+    def new_of(self, peer: Peer, hint: str = "", *, with_epochs: bool = False) -> Iterator[str]:
+        """Yield new lines: where it listens, whom it found, a line an epoch if wished, troubles, the hint."""
+        events = self.reader(peer).starts()[-1]
+        yield from self._untold(news(events, self._invite))
+        if with_epochs:
+            standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
+            self._epochs += len(standings)
+            yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
+        yield from self._untold([*(f"  {trouble}" for trouble in troubles(events)), hint])
+
+    def reader(self, peer: Peer) -> EventReader:
+        """Return the reader of the peer's events, which goes on from where it was."""
+        self._reader = self._reader or EventReader(peer.folder)
+        return self._reader
+
+    def _untold(self, lines: list[str]) -> Iterator[str]:
+        for line in lines:
+            if line and line not in self._told:
+                self._told.add(line)
+                yield f"{self._prefix}{line}"
+
+
+class Lines:
+    """Prints what is new of a peer, and of the other peers of its volunteer, whose lines begin with their names."""
+
+    def __init__(self, file: TextIOBase, others: Sequence[Peer] = (), invite: Invite | None = None) -> None:
+        self._file, self._first = file, Teller(invite)
+        self._others = {peer: Teller(prefix=f"{peer.folder.name}: ") for peer in others}
 
     def __call__(self, peer: Peer, hint: str = "") -> None:
         """Print what was not printed yet."""
-        events = peer.events()
-        self._tell(news(events))
-        standings = Standing.after_epochs(peer, self._epochs)
-        self._epochs += len(standings)
-        for standing in standings:
-            print(line_of(standing), file=self._file, flush=True)
-        self._tell([*(f"  {trouble}" for trouble in troubles(events)), hint])
+        self._print(self._first.new_of(peer, hint, with_epochs=True))
+        for other, teller in self._others.items():
+            self._print(teller.new_of(other, with_epochs=True))
 
-    def _tell(self, lines: list[str]) -> None:
+    def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
-            if line and line not in self._told:
-                print(line, file=self._file, flush=True)
-                self._told.add(line)
+            print(line, file=self._file, flush=True)
 
 
 class LivePanel:
-    """Shows one panel, always up to date; above it, where the peer listens, whom it found, and troubles."""
+    """Shows one panel, always up to date; above it, where the peer listens, whom it found, and troubles.
 
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._told: set[str] = set()
+    Other peers of the same volunteer have a line each in the panel.
+    """
+
+    def __init__(self, live: Live, others: Sequence[Peer] = (), invite: Invite | None = None) -> None:
+        self._live, self._first = live, Teller(invite)
+        self._others = {peer: Teller(prefix=f"{peer.folder.name}: ") for peer in others}
 
     def __call__(self, peer: Peer, hint: str = "") -> None:
-        """Show the peer as it is now."""
-        events = peer.events()
-        for line in [*news(events), *troubles(events)]:
-            if line not in self._told:
-                self._live.console.print(line, highlight=False, markup=False, soft_wrap=True)
-                self._told.add(line)
-        self._live.update(panel(Standing.of(peer), hint), refresh=True)
+        """Show the peers as they are now."""
+        self._print(self._first.new_of(peer))
+        standings = []
+        for other, teller in self._others.items():
+            self._print(teller.new_of(other))
+            standings.append(Standing.of(other, teller.reader(other)))
+        self._live.update(panel(Standing.of(peer, self._first.reader(peer)), hint, standings), refresh=True)
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            console = self._live.console
+            console.print(fitted(line, console.width), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
-def live_panel(file: TextIOBase) -> Iterator[LivePanel]:
+def live_panel(file: TextIOBase, others: Sequence[Peer] = (), invite: Invite | None = None) -> Iterator[LivePanel]:
     """Yield what shows the live panel of a peer on the terminal `file`; its last state stays there."""
-    with Live(console=Console(file=file), auto_refresh=False) as live:
-        yield LivePanel(live)
+    with _no_sign_of_ctrl_c(file), Live(console=Console(file=file), auto_refresh=False) as live:
+        yield LivePanel(live, others, invite)
 
 
-def panel(standing: Standing, hint: str = "") -> Panel:
-    """Return how a peer stands as a panel: its state in words, how far the run is, what matters, what Ctrl+C does."""
+@contextmanager
+def _no_sign_of_ctrl_c(file: TextIOBase) -> Iterator[None]:
+    """Keep the terminal from showing `^C`, which would break the panel that is being drawn there."""
+    import termios
+
+    descriptor = file.fileno()
+    if os.tcgetpgrp(descriptor) != os.getpgrp():  # a program in the background is stopped if it changes a terminal
+        yield
+        return
+    before = termios.tcgetattr(descriptor)
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHOCTL
+    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
+
+
+def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -> Panel:
+    """Return how a peer stands as a panel: its state in words, how far the run is, what matters, what Ctrl+C does.
+
+    `others` are the other peers of the same volunteer, which get a line each.
+    """
     rows: list = [Text(state_in_words(standing), style="bold")]
     if standing.epoch is not None and standing.total_epochs:
         rows.append(_bars(standing))
@@ -81,6 +154,9 @@ def panel(standing: Standing, hint: str = "") -> Panel:
         names = ", ".join(peer.name for peer in standing.swarm.peers)
         together = f"together {speed:,.0f} samples a second: {names}"
         rows.append(Text(together, style="dim", no_wrap=True, overflow="ellipsis"))
+    for other in others:
+        told = [state_in_words(other), *([] if other.epoch is None else facts_of(other))]
+        rows.append(Text(f"{other.name}: {' · '.join(told)}"))
     if hint:
         rows.append(Text(hint, style="dim"))
     title = Text(f"{standing.run} · {standing.name}")

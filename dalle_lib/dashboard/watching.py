@@ -3,12 +3,12 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from dalle_lib.checks.report import problem_report
 from dalle_lib.dashboard.terminal import Lines, live_panel
-from dalle_lib.machine import this_platform
+from dalle_lib.dashboard.words import Invite
+from dalle_lib.platforms import this_platform
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, CannotJoin, Peer, PeerFailed
 
 UPDATE_EVERY_S = 1.0
@@ -21,17 +21,21 @@ Show = Callable[[Peer, str], None]
 """Shows a peer as it is now, and a hint: what Ctrl+C does."""
 
 
-def watch(peer: Peer) -> None:
+def watch(peer: Peer, *others: Peer, invite: Invite | None = None) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
-    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. Raises CannotJoin if
-    the peer could not take part, and PeerFailed if it ended by any other error, after printing a block to copy into a
-    report of it.
+    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `others` are the
+    other peers of the same volunteer, which are shown beside it and leave with it; a notebook shows `peer` alone.
+    `invite` says how friends join `peer`, where a terminal shows that.
+
+    Raises CannotJoin if a peer could not take part, and PeerFailed if one ended by any other error, after printing a
+    block to copy into a report of it.
     """
+    peers = (peer, *others)
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
-    with _display() as show:
-        while peer.is_running:
+    with _display(others, invite) as show:
+        while any(each.is_running for each in peers):
             try:
                 show(peer, hint)
                 time.sleep(UPDATE_EVERY_S)
@@ -40,29 +44,38 @@ def watch(peer: Peer) -> None:
                     show(peer, STOPPED_WATCHING)
                     return
                 hint = LEAVING
-                peer.ask_to_stop()
+                for each in peers:
+                    each.ask_to_stop()
         show(peer, "")
     if _is_notebook() and this_platform().is_unattended:
         panel_display()(peer)
+    for each in peers:
+        _require_clean_end(each)
+
+
+def _require_clean_end(peer: Peer) -> None:
+    """Raise the errors of `watch` if a peer that has ended did so by an error."""
     try:
         peer.wait()
     except CannotJoin:
         raise
     except PeerFailed:
+        from dalle_lib.checks.report import problem_report  # loads torch, for seconds
+
         print(problem_report(peer))
         raise
 
 
 @contextmanager
-def _display() -> Iterator[Show]:
-    """Yield what shows a peer where this program runs."""
+def _display(others: Sequence[Peer], invite: Invite | None) -> Iterator[Show]:
+    """Yield what shows a peer where this program runs, and the others beside it in a terminal."""
     if _is_notebook():
         yield Lines(sys.stdout) if this_platform().is_unattended else panel_display()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with live_panel(sys.stderr) as show:
+        with live_panel(sys.stderr, others, invite) as show:
             yield show
     else:
-        yield Lines(sys.stderr)
+        yield Lines(sys.stderr, others, invite)
 
 
 def panel_display() -> Show:

@@ -1,11 +1,17 @@
 """How a peer stands, in plain words, the same in a terminal and a notebook: its state, a line an epoch, its totals."""
 
+from collections.abc import Callable
+
 from dalle_lib.swarm.process.standing import Standing
 
+Invite = Callable[[list[str]], str]
+"""Says how friends join a peer that listens at these addresses."""
 COMPLETE = (
     "Peers that have left say that this run is complete. What you train now is of no use to them: ask the run's "
     "organiser for the model."
 )
+RECENT_EVENTS = 12
+"""Last events in which troubles are looked for."""
 
 
 def state_in_words(standing: Standing) -> str:
@@ -16,7 +22,7 @@ def state_in_words(standing: Standing) -> str:
         "postponed": "Waiting until its time to start has come",
         "starting": "Starting: loading the model",
         "looking": "Looking for the other peers",
-        "catching up": "Catching up with the others",
+        "catching up": "Connected: taking over the others' progress, if there is any",
         "training": "Training alone: nobody else is there now" if alone else "Training with the others",
         "averaging": "Averaging gradients with the others",
         "waiting": "Waiting for the others' next round, to have the same model as they",
@@ -26,7 +32,7 @@ def state_in_words(standing: Standing) -> str:
         "complete": f"The run is complete{at}; the model is saved",
         "failed": f"Ended by an error: {standing.error}",
         "killed": "Ended without saving: it was killed, or the machine was switched off",
-        "ended": "Ended",
+        "ended": "Stopped, with nothing to save",
     }[standing.state]
 
 
@@ -59,11 +65,16 @@ def epoch_of(standing: Standing) -> str:
     return f"{_or_dash(standing.epoch)}/{_or_dash(standing.total_epochs)}"
 
 
-def news(events: list[dict]) -> list[str]:
-    """Return where a peer listens and whom it found, as far as its events tell."""
+def news(events: list[dict], invite: Invite | None = None) -> list[str]:
+    """Return where a peer listens and whom it found, as far as its events tell.
+
+    `invite` says instead where it listens, for those who may join it there.
+    """
     lines = []
     for event in events:
-        if event["event"] == "connected":
+        if event["event"] == "connected" and event["addresses"] and invite is not None:
+            lines += invite(event["addresses"]).splitlines()
+        elif event["event"] == "connected":
             where = ", ".join(sorted({_host_and_port(address) for address in event["addresses"]}))
             lines.append(f"Listening on {where}." if where else "Connecting out only, accepting no connections.")
         if event["event"] == "joined":
@@ -73,6 +84,32 @@ def news(events: list[dict]) -> list[str]:
             lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
             if event.get("said_complete"):
                 lines.append(COMPLETE)
+    return lines
+
+
+def last_round(events: list[dict]) -> list[str]:
+    """Return lines that say whose gradients the last update holds and what went wrong lately: none before an update."""
+    rounds = [event for event in events if event["event"] == "averaged"]
+    if not rounds:
+        return []
+    last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
+    peers = f"{last['peers']} peer{'s' if last['peers'] != 1 else ''}"
+    counted = f"The update of epoch {last['epoch']} holds the gradients of {peers}"
+    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events)]
+
+
+def troubles(events: list[dict]) -> list[str]:
+    """Return lines that say what went wrong lately."""
+    rounds = [event for event in events if event["event"] == "averaged"]
+    lines = [f"Epoch {last['epoch']}: {last['error']}." for last in rounds[-1:] if last["error"]]
+    for event in events[-RECENT_EVENTS:]:
+        # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
+        # next round: neither is trouble, because nothing that the volunteer computed is lost.
+        if event["event"] == "left_out" and event["samples"] and event.get("counts_in") is None:
+            lost = f"{event['samples']} samples of yours are"
+            lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
+        if event["event"] == "problem":
+            lines.append(f"Peer {event['peer'][-6:]}: {event['problem']}.")
     return lines
 
 

@@ -37,8 +37,10 @@ class Novelty:
     def __str__(self) -> str:
         """Return one sentence for whoever asked for the picture; nothing if all is known."""
         told = []
-        if missing := [*self.words, *self.phrases]:
-            told.append(", ".join(f"no {name}" for name in missing) + " in its training data")
+        if self.words:
+            told.append(", ".join(f"no {name}" for name in self.words) + " in its training data")
+        if self.phrases:
+            told.append(f"no training caption is about {', '.join(map(repr, self.phrases))}")
         elif self.is_combination:
             told.append("a new combination: its training data hold the parts, but not together")
         if told and self.nearest:

@@ -82,9 +82,9 @@ def how_many(candidates: int | None, preset: str | None) -> int:
 
 
 def check_counts(candidates: int, best: int) -> None:
-    """Raise ValueError if of so many candidates so many cannot be kept."""
-    if not 1 <= best <= candidates:
-        raise ValueError(f"expected 1 <= best <= candidates, but got best={best}, candidates={candidates}.")
+    """Raise ValueError if nothing would be drawn or kept. `best` is a limit, so it may be more than there are."""
+    if best < 1 or candidates < 1:
+        raise ValueError(f"expected best and candidates of at least 1, but got best={best}, candidates={candidates}.")
 
 
 def check_prompts(prompts: Iterable[str]) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dalle_lib.memory import PRESETS, Training
-from dalle_lib.memory.presets import FAMILIES, describe
+from dalle_lib.memory.presets import FAMILIES, describe, preset_name
+from dalle_lib.one_line import in_one_line
 
 _SMALL = 256
 """Elements up to which a statistic is not moved: step counts, and code tables that all tensors share."""
@@ -21,18 +22,25 @@ def read_config(text: str) -> dict:
 
     Raises ValueError if `text` is neither, and ConnectionError if the Hub cannot be reached or has no such file.
     """
-    if text.lstrip().startswith("{"):
-        return json.loads(text)
-    if len(text.split("/")) != 2:
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"expected a config.json's text, but it is not whole: {error}.") from error
+    if len(text.split("/")) != 2 or len(text.split()) != 1:
         raise ValueError(f"expected a config.json's text, or owner/name of a model on the Hub, but got {text[:40]!r}.")
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    from dalle_lib.hub_http import httpx
+    from dalle_lib.hub_http import httpx, why_silent
 
+    instead = "If you have its config.json elsewhere, name that file on the command line, or paste its text instead"
+    if not isinstance(try_to_load_from_cache(text, "config.json"), str) and (why := why_silent()):
+        raise ConnectionError(f"{text} is not on this machine, and the Hub cannot be asked ({why}). {instead}.")
     try:
-        return json.loads(Path(hf_hub_download(text.strip(), "config.json")).read_text(encoding="utf-8"))
+        return json.loads(Path(hf_hub_download(text, "config.json")).read_text(encoding="utf-8"))
     except (httpx.HTTPError, OSError) as error:
-        raise ConnectionError(f"the Hub gave no config.json of {text}, paste its text instead: {error}") from error
+        raise ConnectionError(f"the Hub gave no config.json of {text} ({in_one_line(error)}). {instead}.") from error
 
 
 def build_model(model: str | Mapping, training: Training, from_file: bool = False) -> nn.Module:
@@ -40,7 +48,8 @@ def build_model(model: str | Mapping, training: Training, from_file: bool = Fals
 
     The attention kernel, dropout, the type of the weights, checkpointing and reversible layers are set.
     """
-    if not from_file and (fields := PRESETS[model] if isinstance(model, str) else dict(model))["model_type"] == "dalle":
+    fields = {} if from_file else PRESETS[preset_name(model)] if isinstance(model, str) else dict(model)
+    if fields.get("model_type") == "dalle":
         from dalle_lib.model import DALLE, ModelConfig
 
         sizes = vars(describe(fields).config)

@@ -2,8 +2,8 @@
 
 from dalle_lib.memory.advice import advise, largest_batch
 from dalle_lib.memory.estimate import Estimate, estimate
-from dalle_lib.memory.hardware import GPUS
+from dalle_lib.memory.hardware import GPUS, gpu_named
 from dalle_lib.memory.presets import PRESETS
 from dalle_lib.memory.training import Training
 
-__all__ = ["GPUS", "PRESETS", "Estimate", "Training", "advise", "estimate", "largest_batch"]
+__all__ = ["GPUS", "PRESETS", "Estimate", "Training", "advise", "estimate", "gpu_named", "largest_batch"]

@@ -75,6 +75,7 @@ class GPTJ(ModelDescription):
     def declare_parameters(self) -> None:
         c = self.config
         h, inner = c.n_embd, c.n_inner or 4 * c.n_embd
+        self.table_bytes = c.n_layer * c.n_positions * c.rotary_dim * 4  # each layer has angles of its own
         self.words = self.embedding("wte", c.vocab_size, h)
         self.blocks = self.layers(
             lambda i: SimpleNamespace(

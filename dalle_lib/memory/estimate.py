@@ -40,6 +40,9 @@ RAM_TERMS = {
 }
 """Each term of RAM, with its formula in words."""
 
+ASSUMED = ("CUDA context", "allocator slack", "data", "Python and libraries")
+"""The terms that are not calculated. Each has a range, whose middle stands among the other terms."""
+
 EIGHT_BIT_FROM = 2**16
 """Elements from which a peer sends a tensor in 8 bits; smaller tensors are sent in 16."""
 
@@ -79,7 +82,7 @@ class Estimate:
     @property
     def tensors(self) -> dict[str, int]:
         """The terms of GPU memory that are tensors; their sum is `allocated`."""
-        return {term: size for term, size in self.gpu.items() if term not in ("CUDA context", "allocator slack")}
+        return {term: size for term, size in self.gpu.items() if term not in ASSUMED}
 
     def fits(self, size: int) -> bool | None:
         """Return whether this fits a GPU of `size` bytes: True, False, or None if that depends on the assumed terms."""

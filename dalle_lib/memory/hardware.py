@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from dalle_lib.names import did_you_mean, find_name
+
 GIB = 2**30
 
 
@@ -14,8 +16,9 @@ class GPU:
     """Total memory in GiB, from public reports of torch's own messages."""
     has_bf16: bool
     """Whether its matrix units compute in bf16."""
-    teraflops: float
-    """Peak of dense 16-bit matrix products with 32-bit sums, in 10^12 operations per second, by the data sheet."""
+    teraflops: float | None
+    """Peak of dense 16-bit matrix products with 32-bit sums, in 10^12 operations per second, by the data sheet; or
+    None if it is not known."""
 
     @property
     def size(self) -> int:
@@ -53,14 +56,18 @@ DATA = (round(0.1 * GIB), round(1.0 * GIB))
 """Bytes of RAM that a stream of text or codes takes: an assumed range."""
 
 
-def gpu_bytes(name: str) -> int:
-    """Return the memory in bytes of the GPU called `name`, or of `name` GiB. Raises ValueError if it is neither."""
-    if name in GPUS:
-        return GPUS[name].size
+def gpu_named(name: str) -> GPU:
+    """Return the GPU called `name`, whatever the case of its letters, or one with `name` GiB and no known peak.
+
+    Raises ValueError if `name` is neither.
+    """
+    if found := find_name(name, GPUS):
+        return GPUS[found]
     try:
-        size = float(name)
+        gib = float(name)
     except ValueError:
-        size = 0.0
-    if not 0 < size < 1e6:
-        raise ValueError(f"unknown GPU {name!r}: expected one of {', '.join(GPUS)}, or a size in GiB.")
-    return round(size * GIB)
+        gib = 0.0
+    if not 0 < gib < 1e6:
+        known = f"expected one of {', '.join(GPUS)}, or its memory in GiB as a number, such as 16"
+        raise ValueError(f"unknown GPU {name!r}: {did_you_mean(name, GPUS)}{known}.")
+    return GPU(f"a GPU with {gib:g} GiB", gib, has_bf16=True, teraflops=None)

@@ -6,6 +6,7 @@ from dalle_lib.memory.dalle import DALLEDescription
 from dalle_lib.memory.decoders import GPT2, GPTJ, Llama, Mistral, Qwen2
 from dalle_lib.memory.encoders import BERT, T5
 from dalle_lib.memory.models import ModelDescription
+from dalle_lib.names import did_you_mean, find_name
 
 FAMILIES: dict[str, type[ModelDescription]] = {
     "gpt2": GPT2, "gptj": GPTJ, "llama": Llama, "mistral": Mistral, "qwen2": Qwen2, "bert": BERT, "t5": T5,
@@ -64,6 +65,15 @@ PRESETS: dict[str, dict] = {
 are not public: GPT-2's architecture with their papers' sizes. `dalle-paper` is the model of arXiv:2207.03481."""
 
 
+def preset_name(name: str) -> str:
+    """Return the preset called `name`, whatever the case of its letters. Raises ValueError if there is none."""
+    found = find_name(name, PRESETS)
+    if found is None:
+        known = f"expected one of {', '.join(PRESETS)}, or the config.json of another model"
+        raise ValueError(f"unknown model {name!r}: {did_you_mean(name, PRESETS)}{known}.")
+    return found
+
+
 def describe(model: str | Mapping, distinct_layers: int | None = None) -> ModelDescription:
     """Return the description of a model, given a preset's name or the fields of a Hub config (`model_type` and sizes).
 
@@ -71,9 +81,7 @@ def describe(model: str | Mapping, distinct_layers: int | None = None) -> ModelD
     a name that is no preset, and for an architecture that is not described here.
     """
     if isinstance(model, str):
-        if model not in PRESETS:
-            raise ValueError(f"unknown model {model!r}: expected one of {', '.join(PRESETS)}, or a Hub config.")
-        model = PRESETS[model]
+        model = PRESETS[preset_name(model)]
     family = model.get("model_type")
     if family not in FAMILIES:
         raise ValueError(

@@ -60,21 +60,21 @@ class WholeRows:
     def attend(self, q: Heads, k: Heads, v: Heads) -> Heads:
         """Return what each position reads. A code's softmax runs over text and codes jointly.
 
-        The same, with a dense mask:
+        The same, with a dense mask::
 
-        >>> def attend_densely(kind, q, k, v, text_part, grid):
-        ...     position = torch.arange(q.shape[1])
-        ...     row, col = (position - text_part) // grid, (position - text_part) % grid
-        ...     up, left = row[:, None] - row, col[:, None] - col  # of a query (first axis) from a key (second axis)
-        ...     is_near = {
-        ...         "row": up == 0,
-        ...         "column": left == 0,
-        ...         "convolution": (up <= REACH) & (left.abs() <= REACH),
-        ...     }[kind]
-        ...     is_seen = (position <= position[:, None]) & ((position < text_part) | is_near)
-        ...     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
-        ...     weights = scores.masked_fill(~is_seen, -torch.inf).softmax(-1)
-        ...     return torch.einsum("bhqk,bkhd->bqhd", weights, v)
+            def attend_densely(kind, q, k, v, text_part, grid):
+                position = torch.arange(q.shape[1])
+                row, col = (position - text_part) // grid, (position - text_part) % grid
+                up, left = row[:, None] - row, col[:, None] - col  # of a query (first axis) from a key (second axis)
+                is_near = {
+                    "row": up == 0,
+                    "column": left == 0,
+                    "convolution": (up <= REACH) & (left.abs() <= REACH),
+                }[kind]
+                is_seen = (position <= position[:, None]) & ((position < text_part) | is_near)
+                scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+                weights = scores.masked_fill(~is_seen, -torch.inf).softmax(-1)
+                return torch.einsum("bhqk,bkhd->bqhd", weights, v)
         """
         (text_q, code_q), (text_k, code_k), (text_v, code_v) = (self._text_and_codes(x) for x in (q, k, v))
         text_read = attend(text_q, text_k, text_v, is_causal=True)

@@ -135,6 +135,24 @@ class RunCard(Part):
             )
         return path
 
+    def require_beside(self) -> None:
+        """Raise ValueError if something that a trainer needs should lie beside the card, and does not.
+
+        A card on the Hub is not asked: what it names is downloaded when it is needed.
+        """
+        if self.repository is not None:
+            return
+        missing = [file.name for file in (self.tokenizer, self.checkpoint) if file and not self._home.has(file.name)]
+        if not self.data.train.startswith("hf://"):
+            train = self._home.subfolder(self.data.train)
+            if not (train.is_file() or any(train.rglob("*.parquet"))):
+                missing.append(f"{self.data.train}, a folder of Parquet files")
+        if missing:
+            raise ValueError(
+                f"run {self.name!r} names what is not beside its card in {self._home.folder}: {', '.join(missing)}. "
+                "Copy the organiser's whole folder there."
+            )
+
     def data_source(self, source: str) -> str:
         """Return where one of the card's data sets or other folders is, as `stream_codes` takes it.
 

@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 
+from dalle_lib.names import did_you_mean
 from dalle_lib.one_line import in_one_line
 
 EMBEDDED = Path(__file__).parents[1] / "assets"
@@ -13,8 +13,6 @@ EMBEDDED_RUNS = ("emoji", "emoji-mini")
 """`emoji` is a finished model of hundreds of emoji, `emoji-mini` an early one of a few, which trains in minutes."""
 CARD = "run.json"
 """Name of a card in its folder or repository."""
-HUB_TIMEOUT_S = 5.0
-"""Seconds in which the Hub must begin to answer when a card that is not here yet is asked for."""
 CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
 
 
@@ -35,9 +33,7 @@ def card_here(run: str | Path) -> Path | None:
         return path
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)):
         return None
-    similar = get_close_matches(str(run), EMBEDDED_RUNS, n=1)
-    meant = f"did you mean {similar[0]}? Otherwise, " if similar else ""
-    raise ValueError(f"no run {str(run)!r}: {meant}{CHOICES}.")
+    raise ValueError(f"no run {str(run)!r}: {did_you_mean(str(run), EMBEDDED_RUNS)}{CHOICES}.")
 
 
 @dataclass(frozen=True)
@@ -174,20 +170,13 @@ def has_file(repository: str, name: str, token: str | None) -> bool:
 
 
 def _require_card_or_hub(repository: str) -> None:
-    """Raise ValueError if neither the cache here has the card nor the Hub answers.
+    """Raise ValueError if neither the cache here has the card nor the Hub answers."""
+    from huggingface_hub import try_to_load_from_cache
 
-    hf_hub_download would try for half a minute before it says so.
-    """
-    from huggingface_hub import constants, get_session, try_to_load_from_cache
+    from dalle_lib.hub_http import why_silent
 
-    from dalle_lib.hub_http import httpx
-
-    if isinstance(try_to_load_from_cache(repository, CARD), str):
-        return
-    try:
-        get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
-    except (httpx.HTTPError, OSError) as error:
+    if not isinstance(try_to_load_from_cache(repository, CARD), str) and (why := why_silent()):
         raise ValueError(
-            f"{repository} is not on this machine, and the Hub cannot be asked ({in_one_line(error)}). Is this machine "
-            f"online? A run of your own is named by its folder."
-        ) from error
+            f"{repository} is not on this machine, and the Hub cannot be asked ({why}). Is this machine online? A run "
+            f"of your own is named by its folder."
+        )

@@ -164,7 +164,7 @@ async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
         return f"{', '.join(addresses)}: no answer within {CONNECT_TIMEOUT_S:.0f} s"
     except ControlFailure as error:
         tried = re.findall(r"\* \[(\S+)\] ([^\n]*)", str(error))
-        return ", ".join(f"{address}: {why}" for address, why in tried) or in_one_line(error)
+        return ", ".join(f"{address}: {_printable(why)}" for address, why in tried) or _strangers_words(error)
     return None
 
 
@@ -190,8 +190,12 @@ async def _is_greeted(p2p, peer: str) -> bool:
 
 def _strangers_words(error: Exception) -> str:
     """Return the message of an error that a stranger may have written, so that it can do no harm in a terminal."""
-    words = in_one_line(error)[:MAX_WORDS]
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words)
+    return _printable(in_one_line(error))
+
+
+def _printable(words: str) -> str:
+    """Return the first MAX_WORDS letters of what a stranger says, without any that control a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:MAX_WORDS])
 
 
 def _tell(**facts) -> None:

@@ -1,8 +1,9 @@
 """What a bootstrap peer does for newcomers: it dials them back, and measures how fast their upload reaches it.
 
 Newcomers have not shown that they are members, so this module bounds what all calls together can cost: a few
-connections to a caller's own address, for few callers at once, and one upload at a time, counted up to `MAX_BYTES`. A
-newcomer refuses in turn what a first peer cannot have seen.
+connections to a caller's own address, for few callers at once, and one upload at a time, counted up to `MAX_BYTES`.
+Callers are told apart by their addresses, because anybody can have many identities. A newcomer refuses in turn what a
+first peer cannot have seen.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ import time
 
 import hivemind
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
-from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo, StreamInfo
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
+from hivemind.utils.multiaddr import Multiaddr
 
 from dalle_lib.auth.clocks import seconds_ahead
 
@@ -25,6 +27,8 @@ MAX_BYTES = 8_000_000
 CHUNK = 50_000
 UPLOAD_S = 5.0
 """An upload is counted for at most this long."""
+MAX_UPLOADERS = 3
+"""Addresses that may hold or await the place of the one upload that is measured; each of them holds it in turn."""
 HANG_UP_S = 3.0
 """Seconds that a caller has to read the last answer and to hang up."""
 MAX_REFUSED = 16
@@ -34,6 +38,8 @@ MAX_TIME = 1e11
 ANSWER_TIMEOUT_S = 20.0
 MAX_PORTS = 4
 DIAL_TIMEOUT_S = 5.0
+REDIAL_S = 1.0
+"""Seconds for which an address that was dialled back is not dialled again: many callers may share it."""
 MAX_DIALLED = 32
 """Newcomers that are dialled back at once, each at an address of its own; further ones are refused."""
 MAX_REQUEST = 1000
@@ -57,9 +63,10 @@ class Greeter(ServicerBase):
     def __init__(self, p2p: P2P) -> None:
         self._p2p = p2p
         self._one_upload = asyncio.Lock()
+        self._uploaders: set[str] = set()
         self._refused = asyncio.Semaphore(MAX_REFUSED)
-        self._callers = asyncio.Semaphore(MAX_DIALLED)
         self._dialled: set[str] = set()
+        self._listing: asyncio.Task | None = None
 
     async def serve(self) -> None:
         """Begin to answer."""
@@ -74,41 +81,47 @@ class Greeter(ServicerBase):
 
         Raises Busy if too many ask at once, and ValueError if the request is too long; hivemind tells the caller.
         """
-        if len(request.metadata) > MAX_REQUEST:
-            raise ValueError(f"expected a request of at most {MAX_REQUEST} bytes, but it has {len(request.metadata)}")
-        if self._callers.locked():
-            raise Busy("it dials too many others back: try again in a minute")
-        async with self._callers:
-            ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
-            reached = await self._first_that_accepts(await self._address_of(context.remote_id), ports)
+        if request.ByteSize() > MAX_REQUEST:
+            raise ValueError(f"expected a request of at most {MAX_REQUEST} bytes, but it has {request.ByteSize()}")
+        ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
+        reached = await self._first_that_accepts(await self._address_of(context.remote_id), ports)
         return ExpertResponse(metadata=json.dumps({"time": time.time(), "reached": reached}).encode())
 
     async def _first_that_accepts(self, address: str | None, ports: list[int]) -> int | None:
         if address is None:
             return None
+        if len(self._dialled) >= MAX_DIALLED:
+            raise Busy("it dials too many others back: try again in a minute")
         if address in self._dialled:
             raise Busy("it dials another peer at your address back: try again in a minute")
         self._dialled.add(address)
         try:
             accepts = await asyncio.gather(*(_is_libp2p(address, port) for port in ports))
         finally:
-            self._dialled.remove(address)
+            asyncio.get_running_loop().call_later(REDIAL_S, self._dialled.remove, address)
         return next((port for port, accepted in zip(ports, accepts, strict=True) if accepted), 0)
 
-    async def _measure_upload(self, _: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _measure_upload(
+        self, stream: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answer an uploader with two lines of JSON: whether it may send, then what was counted.
 
-        An uploader sends nothing before the first line. A refused one gets `{"refused": why}`, any other `{}`, sends
-        until the second line arrives, `{"bytes": ..., "seconds": ...}`, and hangs up.
+        An uploader sends nothing before the first line. A refused one gets `{"refused": why}`, any other `{}` when its
+        turn has come, sends until the second line arrives, `{"bytes": ..., "seconds": ...}`, and hangs up. Of several
+        uploaders at one address, one awaits its turn and the others are refused.
 
         p2pd resets a stream whose answering side closes first, and the last answer may be lost. So the caller hangs
         up; it is cut off after HANG_UP_S or when it sends what it should not.
         """
         with contextlib.closing(writer), contextlib.suppress(ConnectionError, TimeoutError):
-            if not self._one_upload.locked():
-                async with self._one_upload:
-                    _write_line(writer, {})
-                    counted = await _count(reader)
+            if (uploader := _host(stream.addr)) not in self._uploaders and len(self._uploaders) < MAX_UPLOADERS:
+                self._uploaders.add(uploader)
+                try:
+                    async with self._one_upload:
+                        _write_line(writer, {})
+                        counted = await _count(reader)
+                finally:
+                    self._uploaders.remove(uploader)
                 _write_line(writer, counted)
                 await _until_hung_up(reader, MAX_BYTES)
             elif not self._refused.locked():
@@ -117,11 +130,19 @@ class Greeter(ServicerBase):
                     await _until_hung_up(reader, 0)
 
     async def _address_of(self, peer: PeerID) -> str | None:
-        for connected in await self._p2p.list_peers():
-            for address in map(str, connected.addrs):
-                if connected.peer_id == peer and "p2p-circuit" not in address:
-                    return address.split("/")[2]
+        for _ in range(2):  # the list that others wait for may be older than this peer's connection
+            for connected in await self._connected():
+                for address in connected.addrs:
+                    if connected.peer_id == peer and "p2p-circuit" not in str(address):
+                        return _host(address)
         return None
+
+    async def _connected(self) -> tuple[PeerInfo, ...]:
+        """Return who is connected: one list at a time, for all who wait for one."""
+        # A caller that hangs up cancels its call, and hivemind 1.1.12 never closes the socket of a cancelled list.
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.create_task(self._p2p.list_peers())
+        return await asyncio.shield(self._listing)
 
 
 async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
@@ -195,6 +216,11 @@ async def _until_hung_up(reader: asyncio.StreamReader, tolerated: int) -> None:
     async with asyncio.timeout(HANG_UP_S):
         while tolerated >= 0 and (chunk := await reader.read(CHUNK)):
             tolerated -= len(chunk)
+
+
+def _host(address: Multiaddr) -> str:
+    """Return the address of a machine, or of the relay through which it is connected, from /ip4/..."""
+    return str(address).split("/")[2]
 
 
 def _write_line(writer: asyncio.StreamWriter, fields: dict) -> None:

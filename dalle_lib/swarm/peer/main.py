@@ -4,12 +4,12 @@ import logging
 import logging.handlers
 import multiprocessing
 import os
-import socket
 import sys
 import threading
 from pathlib import Path
 
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.process.addresses import require_port
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, CannotJoin
@@ -57,6 +57,12 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
 
     Raises CannotJoin for what the volunteer or the organiser can mend.
     """
+    token = _read_hub_token()
+    stop = threading.Event()
+    threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
+    if stop.wait(settings.start_after_s):
+        return
+
     import torch
 
     from dalle_lib.swarm.averaging import codec
@@ -64,20 +70,19 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.trainer import Trainer
 
-    token = _read_hub_token()
-    stop = threading.Event()
-    threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
-    if stop.wait(settings.start_after_s):
-        return
     torch.set_num_threads(settings.threads)
     codec.install()
     card, membership, workplace = _prepare(folder, settings, token)
     if workplace is not None:
         events.write("loaded", device=str(workplace.device))
+    if stop.is_set():  # there is nothing to save yet, and nobody to tell
+        return
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
+        if stop.is_set():
+            return
         membership.publish(dht)
         if workplace is None:
             greet(dht, stop)
@@ -117,13 +122,9 @@ def connect(card, settings: PeerSettings, membership, validators: list):
     from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
     try:
-        # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
-        socket.create_server((settings.host, settings.port)).close()
-    except OSError as error:
-        raise CannotJoin(
-            f"this peer cannot listen on {settings.host}, port {settings.port}: {error.strerror}. Stop the program "
-            "that uses the port, or choose another --port or --host."
-        ) from error
+        require_port(settings.host, settings.port)
+    except ConnectionError as error:
+        raise CannotJoin(str(error)) from error
     try:
         return hivemind.DHT(
             start=True,
@@ -141,9 +142,12 @@ def connect(card, settings: PeerSettings, membership, validators: list):
             "is about access, join with --client-mode. `dalle-lib doctor` tells more."
         ) from error
     except P2PDaemonError as error:
+        why = in_one_line(error)
+        if "bootstrap peers" in why:
+            why = "nobody with the id in the address answers there"
         raise CannotJoin(
-            f"this peer found no first peer of the run ({in_one_line(error)}). Does the run still go on, and is the "
-            "address, with the id at its end, the one that its organiser gives now? `dalle-lib doctor` tells more."
+            f"this peer found no first peer of the run ({why}). Does the run still go on, and is the address, with the "
+            "id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same options tells more."
         ) from error
 
 

@@ -20,8 +20,7 @@ from dalle_lib.auth.clocks import TOLERATED_S
 from dalle_lib.auth.roster import check_token_of
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.trust import Trust
-
-IDENTITY, TOKEN = "identity.key", "access.token"
+from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
 
 
 def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import hivemind
 import torch
 
-from dalle_lib.machine import require_room_in_cache, working_gpus
+from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch
@@ -43,9 +43,19 @@ class Workplace:
 
     @classmethod
     def prepare(cls, card: RunCard, settings: PeerSettings) -> "Workplace":
-        """Return the run's model on this peer's device. Raises NotEnoughRoom before anything is downloaded."""
+        """Return the run's model on this peer's device.
+
+        Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
+        the run's card names is not beside it.
+        """
         found = working_gpus() if settings.device == "auto" else []
         device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
+        if device.type == "cuda" and not found and (problem := check_gpu(str(device)).problem):
+            raise ValueError(
+                f'{settings.device} does not compute here: {problem}. Choose another --device; "auto" takes a GPU that '
+                "works, or else the processor."
+            )
+        card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
         return cls(initial_model(card).to(device), device, found[1:])
 

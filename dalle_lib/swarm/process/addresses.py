@@ -1,4 +1,4 @@
-"""Addresses of first peers: whether they can be some, and whether anybody accepts connections there."""
+"""Addresses: whether they can be first peers', whether anybody accepts connections there, and whether this peer can."""
 
 import ipaddress
 import re
@@ -41,6 +41,19 @@ def why_nobody_answers(addresses: Iterable[str]) -> str | None:
     if not refusals or None in refusals:
         return None
     return ", ".join(f"{host} port {port}: {why}" for (host, port), why in zip(places, refusals, strict=True))
+
+
+def require_port(host: str, port: int) -> None:
+    """Raise ConnectionError if this machine cannot listen on `host` and `port`, and say what to do."""
+    try:
+        # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        why = (error.strerror or str(error)).split(" (while")[0]
+        raise ConnectionError(
+            f"this peer cannot listen on {host}, port {port}: {why}. Stop the program that uses the port, or choose "
+            "another --port or --host."
+        ) from error
 
 
 def _problem(address: str) -> str | None:

@@ -7,15 +7,16 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dalle_lib.machine import working_gpus
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.process.addresses import require_addresses, why_nobody_answers
-from dalle_lib.swarm.process.folder import require_own
+from dalle_lib.swarm.process.addresses import require_addresses, require_port, why_nobody_answers
+from dalle_lib.swarm.process.folder import require_own, require_writable
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
 
+GPU_FILES = ("nvidia*", "nvmap", "kfd", "dxg")
+"""Files in /dev by which GPUs are reached: NVIDIA's, a Jetson's, AMD's, those of Windows in WSL2."""
 LOOK_EVERY_S = 0.1
 """Seconds between looks at whether a peer still runs."""
 
@@ -71,29 +72,54 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
     others have -2 and so on after the name, and the ports that follow. Each has a folder of its own in `folder`, where
     it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs.
 
+    A bootstrap peer computes nothing, so there is one whatever GPUs there are.
+
     Before any peer is started, this raises ValueError if there is no such run, one of the folders belongs to another
-    run, an address is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if none
-    of the first peers accepts connections; and RuntimeError without hivemind.
+    run, the run's data are not beside its card, an address is malformed, or there is no first peer and the settings do
+    not say `alone`; ConnectionError if none of the first peers accepts connections or the port is in use; and
+    RuntimeError without hivemind.
     """
-    folder, card = Path(folder).resolve(), RunCard.load(settings.run, token)
-    devices = [settings.device] if settings.device != "auto" else working_gpus() or ["cpu"]
+    card = RunCard.load(settings.run, token)
+    require_way_in(settings, card, folder)
+    return start_crew(settings, card, folder, token)
+
+
+def start_crew(settings: PeerSettings, card: RunCard, folder: str | Path, token: str | None = None) -> Crew:
+    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs."""
+    folder = Path(folder).resolve()
+    devices = _devices(settings)
     crew = Crew(folder, settings.run)
     names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
     for name in names:
         require_own(folder / name, card)
-    if not Peer(folder / settings.name).is_running:
-        _require_way_in(settings, card)
     for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
-        port = settings.port and settings.port + number - 1
-        peer = crew.peers[name] = join(replace(settings, name=name, device=device, port=port), folder / name, token)
+        own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)
+        peer = crew.peers[name] = join(own, folder / name, token, card)
         if settings.alone and number == 1 and len(devices) > 1:
             # The others know no peer but this one, and would each begin a swarm of their own.
             settings = replace(settings, initial_peers=tuple(peer.wait_for("connected")["addresses"]))
     return crew
 
 
-def _require_way_in(settings: PeerSettings, card: RunCard) -> None:
-    """Raise the errors of `join_run` if no peer with these settings could take part."""
+def _devices(settings: PeerSettings) -> list[str]:
+    """Return the devices that get a peer each."""
+    if settings.role == "bootstrap":
+        return ["cpu"]
+    if settings.device != "auto":
+        return [settings.device]
+    if not any(file for pattern in GPU_FILES for file in Path("/dev").glob(pattern)):
+        return ["auto"]  # the peer itself looks again
+    from dalle_lib.machine import working_gpus  # loads torch, for seconds
+
+    return working_gpus() or ["cpu"]
+
+
+def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) -> None:
+    """Raise the errors of `join_run` if no peer with these settings could take part from `folder`. Loads no torch."""
+    require_own(Path(folder) / settings.name, card)
+    if Peer(Path(folder) / settings.name).is_running:
+        return
+    require_writable(Path(folder) / settings.name)
     if importlib.util.find_spec("hivemind") is None:
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
     addresses = [*card.initial_peers, *settings.initial_peers]
@@ -103,6 +129,9 @@ def _require_way_in(settings: PeerSettings, card: RunCard) -> None:
             f"no address of another peer of {settings.run} is known, so this peer would train by itself. Add "
             "--initial-peers with the address that the run's organiser gives you, or --alone if you are the first."
         )
+    if settings.role == "trainer":
+        card.require_beside()
+    require_port(settings.host, settings.port)
     if (why := why_nobody_answers(addresses)) is not None:
         raise ConnectionError(
             f"none of the first peers of {settings.run} answers ({why}). Is this machine online, does the run still go "

@@ -33,10 +33,30 @@ def samples_in(events: list[dict]) -> int:
 
 def read_starts(folder: Path) -> list[list[dict]]:
     """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
-    file, starts = folder / EVENTS, [[]]
-    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-    for event in map(json.loads, lines):
-        if event["event"] == STARTED and starts[-1]:
-            starts.append([])
-        starts[-1].append(event)
-    return starts
+    return EventReader(folder).starts()
+
+
+class EventReader:
+    """Reads a peer's events again and again; each time it parses only what the peer has appended since."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / EVENTS
+        self._starts: list[list[dict]] = [[]]
+        self._bytes = 0
+        """Length of the whole lines that have been read."""
+
+    def starts(self) -> list[list[dict]]:
+        """Return what `read_starts` does now. The lists are the reader's own, and grow with its next call."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size < self._bytes:  # another file has taken its place
+            self._starts, self._bytes = [[]], 0
+        if size > self._bytes:
+            with open(self._path, "rb") as file:
+                file.seek(self._bytes)
+                *lines, _unfinished = file.read().split(b"\n")
+            self._bytes += sum(len(line) + 1 for line in lines)
+            for event in map(json.loads, lines):
+                if event["event"] == STARTED and self._starts[-1]:
+                    self._starts.append([])
+                self._starts[-1].append(event)
+        return self._starts

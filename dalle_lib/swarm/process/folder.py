@@ -1,7 +1,10 @@
 """A peer's folder belongs to one run: which run that is, what is saved there, and where the peers of a run live."""
 
 import json
+import os
+import shlex
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +18,8 @@ PEERS = Path("peers")
 """Folder in which `dalle-lib join` keeps peers unless it is told another."""
 SETTINGS = "settings.json"
 BOUND = "bound_to.json"
+IDENTITY, TOKEN = "identity.key", "access.token"
+"""The key by which a peer is known, and what lets it take part in a run for members."""
 MODEL = "model.safetensors"
 """The model as this peer last saved it."""
 OPTIMIZER = "optimizer.safetensors"
@@ -74,8 +79,29 @@ def require_own(folder: Path, card: "RunCard") -> None:
     other = f"run {held.name!r}" if held.name != own.name else f"a run {held.name!r} with other settings in its card"
     raise ValueError(
         f"expected a folder for run {own.name!r}, but {folder} belongs to {other} and holds {progress}. It was not "
-        f"changed. To join {own.name!r}, choose another name or another folder for your peer, or move that one away."
+        f"changed. To join {own.name!r}, choose another name or another folder for your peer, or move that one away "
+        f"and keep who your peer is: {_moving_away(folder)}"
     )
+
+
+def require_writable(folder: Path) -> None:
+    """Raise ValueError if a peer's folder cannot be made or written to, as far as that is known without trying it."""
+    found = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not (found.is_dir() and os.access(found, os.W_OK)):
+        raise ValueError(
+            f"this peer cannot keep its progress in {folder}, because {found} is no folder that this program may write "
+            "to. Name another --folder."
+        )
+
+
+def _moving_away(folder: Path) -> str:
+    """Return the command that moves a peer's folder away, and begins a new one with its identity and access token."""
+    number = next(number for number in count(1) if not folder.with_name(f"{folder.name}-old{number}").exists())
+    aside = folder.with_name(f"{folder.name}-old{number}")
+    commands = [["mv", folder, aside]]
+    if kept := [aside / name for name in (IDENTITY, TOKEN) if (folder / name).exists()]:
+        commands += [["mkdir", folder], ["cp", *kept, folder]]
+    return " && ".join(shlex.join(map(str, words)) for words in commands)
 
 
 def crew_folder(folder: Path, card: "RunCard", name: str) -> Path:

@@ -8,7 +8,6 @@ from dalle_lib.swarm.process.events import samples_in
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
 
-RECENT_EVENTS = 12
 EPOCH_COLUMNS = ["epoch", "time", "loss", "samples", "seconds", "peers", "lr"]
 
 
@@ -58,29 +57,3 @@ def names_of(peers: list[Peer]) -> dict[str, str]:
 def samples_of(peer: Peer) -> int:
     """Return how many samples a peer has computed since it joined."""
     return samples_in(peer.events())
-
-
-def last_round(events: list[dict]) -> list[str]:
-    """Return lines that say whose gradients the last update holds and what went wrong lately: none before an update."""
-    rounds = [event for event in events if event["event"] == "averaged"]
-    if not rounds:
-        return []
-    last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
-    peers = f"{last['peers']} peer{'s' if last['peers'] != 1 else ''}"
-    counted = f"The update of epoch {last['epoch']} holds the gradients of {peers}"
-    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events)]
-
-
-def troubles(events: list[dict]) -> list[str]:
-    """Return lines that say what went wrong lately."""
-    rounds = [event for event in events if event["event"] == "averaged"]
-    lines = [f"Epoch {last['epoch']}: {last['error']}." for last in rounds[-1:] if last["error"]]
-    for event in events[-RECENT_EVENTS:]:
-        # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
-        # next round: neither is trouble, because nothing that the volunteer computed is lost.
-        if event["event"] == "left_out" and event["samples"] and event.get("counts_in") is None:
-            count = f"{event['samples']} samples of yours are"
-            lines.append(f"{count} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
-        if event["event"] == "problem":
-            lines.append(f"Peer {event['peer'][-6:]}: {event['problem']}.")
-    return lines

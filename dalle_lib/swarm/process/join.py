@@ -13,25 +13,35 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EVENTS, read_events
 from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
 from dalle_lib.swarm.process.settings import PeerSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.run import RunCard
 
 LOCK = "peer.lock"
 LOG = "peer.log"
 OUTPUT = "output.txt"
 PID = "supervisor.pid"
+ALREADY_RUNNING = 75
+"""Exit code of a supervisor whose folder another one has: EX_TEMPFAIL of sysexits.h."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
+PID_TIMEOUT_S = 5.0
+"""Seconds in which a supervisor that has locked its folder must have written its process id there."""
 LEAVE_TIMEOUT_S = 60.0
 """Seconds after which a supervisor kills a peer that was asked to leave."""
 STOP_TIMEOUT_S = 1.5 * LEAVE_TIMEOUT_S
@@ -108,11 +118,29 @@ class Peer:
         )
 
     def ask_to_stop(self) -> None:
-        """Ask it to leave, and return at once."""
+        """Ask it to leave, and return at once; a peer that another program starts now is waited for a moment.
+
+        Raises PeerFailed if the folder does not say within `PID_TIMEOUT_S` which process to ask.
+        """
         if self.folder.resolve() in _LEASHES:
             _LEASHES[self.folder.resolve()].stdin.close()
-        elif self.is_running:
-            os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+        else:
+            self._signal_supervisor()
+
+    def _signal_supervisor(self) -> None:
+        deadline = time.monotonic() + PID_TIMEOUT_S
+        while self.is_running:
+            try:
+                os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+                break
+            except (FileNotFoundError, ValueError, ProcessLookupError) as error:
+                # It has not written its id yet: there is none, or one of an earlier start.
+                if time.monotonic() > deadline:
+                    raise PeerFailed(
+                        f"expected {self.folder / PID} to name the process that runs the peer, but it names none "
+                        f"({in_one_line(error)}). If no peer runs there, end the program that holds {LOCK}."
+                    ) from error
+            time.sleep(0.05)
 
     def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """Ask it to leave, and return when it has. Raises PeerFailed as `wait` does."""
@@ -142,12 +170,13 @@ class Peer:
                 raise CannotJoin(event["error"])
 
 
-def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Peer:
+def join(settings: PeerSettings, folder: str | Path, token: str | None = None, card: "RunCard | None" = None) -> Peer:
     """Start a peer in `folder`, or return the one that already runs there, which keeps the Hub token it started with.
 
     This returns when the peer's process has started; `Peer.wait_for` waits for what it does next. `token` is a
-    Hub token that can read the run and its data, if they are private. Raises ValueError if it cannot be one, if there
-    is no such run, or if the folder belongs to another run; in all these cases nothing in the folder is changed.
+    Hub token that can read the run and its data, if they are private; `card` is the run's card, if it has been loaded.
+    Raises ValueError if that cannot be a Hub token, if there is no such run, or if the folder belongs to another run,
+    and changes nothing in the folder then. Raises CannotJoin if nothing can be written there.
     """
     token = (token or "").strip()
     if not re.fullmatch("[!-~]*", token):
@@ -156,21 +185,37 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None) -
         )
     from dalle_lib.run import RunCard  # the supervisor imports this module, and stays small
 
-    folder, card = Path(folder).resolve(), RunCard.load(settings.run, token or None)
+    folder, card = Path(folder).resolve(), card or RunCard.load(settings.run, token or None)
     require_own(folder, card)
     peer = Peer(folder)
     if peer.is_running:
         return peer
     _release(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    bind(folder, card)
-    settings.save(folder / SETTINGS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        bind(folder, card)
+        settings.save(folder / SETTINGS)
+    except OSError as error:
+        raise CannotJoin(
+            f"this peer cannot keep its progress in {folder}: {error.strerror}. Name another --folder."
+        ) from error
     events = folder / EVENTS
     size_before = events.stat().st_size if events.exists() else 0
     process = _LEASHES[folder] = _start_supervisor(folder, token)
     hand_on(token, process)
-    while process.poll() is None and not (events.exists() and events.stat().st_size > size_before):
+
+    def has_begun() -> bool:
+        return events.exists() and events.stat().st_size > size_before
+
+    while process.poll() is None and not has_begun():
         time.sleep(0.02)
+    if process.poll() not in (None, 0, ALREADY_RUNNING) and not has_begun():
+        said = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
+        free_mb = shutil.disk_usage(folder).free / 1e6
+        raise CannotJoin(
+            f"this peer could not write to {events}, and ended. {free_mb:,.1f} MB are free there; free some, or name "
+            f"another --folder. The last that it said: {said[-1]}"
+        )
     return peer
 
 

@@ -15,6 +15,8 @@ LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
 """Seconds after which the second neighbour joins a private swarm."""
 RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
+NEIGHBOURS = ("ada", "eve")
+"""The other trainers of a private swarm."""
 
 
 @dataclass
@@ -80,14 +82,18 @@ def take_part(run: str, name: str, minutes: float, folder: str | Path, token: st
 
     An embedded run has no other peers, so two neighbours are started on this machine (`private_swarm`), and the run
     begins anew in `folder`. Any other run is joined as by `join_run`, in a folder of its own beside `folder`, from
-    where it goes on next time. `token` is a Hub token, for private runs.
+    where it goes on next time. `token` is a Hub token, for private runs. Raises ValueError before anything is started
+    if you have a neighbour's name, or one that no peer can have, or no minutes.
     """
+    settings = PeerSettings(run=run, name=name, max_minutes=minutes)
     card = RunCard.load(run, token)
     if run not in EMBEDDED_RUNS:
-        settings = PeerSettings(run=run, name=name, max_minutes=minutes)
         return join_run(settings, Path(folder).with_name(card.key), token)
+    if name in NEIGHBOURS:
+        taken = " and ".join(NEIGHBOURS)
+        raise ValueError(f"on {run}, {taken} are the names of your neighbours: choose another one than {name!r}.")
     swarm = private_swarm(card, folder)
-    swarm.add(PeerSettings(run=swarm.run, name=name, max_minutes=minutes))
+    swarm.add(settings)
     return swarm
 
 
@@ -103,6 +109,7 @@ def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> 
             LocalSwarm.found(folder).close()
         shutil.rmtree(folder)
     swarm = LocalSwarm.start(card, folder)
-    swarm.add(PeerSettings(run=swarm.run, name="ada"))
-    swarm.add(PeerSettings(run=swarm.run, name="eve", duty=0.5, batch_size=8, start_after_s=late_s))
+    ada, eve = NEIGHBOURS
+    swarm.add(PeerSettings(run=swarm.run, name=ada))
+    swarm.add(PeerSettings(run=swarm.run, name=eve, duty=0.5, batch_size=8, start_after_s=late_s))
     return swarm

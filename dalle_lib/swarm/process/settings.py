@@ -2,9 +2,13 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+MAX_NAME = 64
+"""Letters of a peer's name; other peers refuse what a peer with a longer one tells of itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +18,7 @@ class CommonSettings:
     run: str
     """The run to take part in: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
     name: str = "volunteer"
-    """The name that the other peers see."""
+    """The name that the other peers see, and of this peer's folder."""
     initial_peers: tuple[str, ...] = ()
     """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
     alone: bool = False
@@ -63,6 +67,17 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     """
 
     def __post_init__(self) -> None:
+        if not _is_name(self.name):
+            raise ValueError(
+                f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', because it is "
+                f"also a folder's, but got {self.name!r}."
+            )
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"expected a port from 1 to 65535, or 0 for a free one, but got {self.port}.")
+        if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:\d+)?", self.device):
+            raise ValueError(f'expected a device such as "cpu", "cuda:0" or "auto", but got {self.device!r}.')
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise ValueError(f"the minutes to take part must be above 0, but are {self.max_minutes}.")
         if not 0 < self.duty <= 1:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         if self.batch_size < 1 or self.threads < 1:
@@ -86,3 +101,8 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
         """Return the settings that `save` wrote."""
         fields = json.loads(file.read_text(encoding="utf-8"))
         return cls(**{**fields, "initial_peers": tuple(fields["initial_peers"])})
+
+
+def _is_name(name: str) -> bool:
+    """Return whether a peer can be called so: its name is a folder of its own in the folder of its run."""
+    return 0 < len(name) <= MAX_NAME and name.isprintable() and "/" not in name and name.strip() not in ("", ".", "..")

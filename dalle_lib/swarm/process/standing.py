@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from dalle_lib.swarm.process.events import read_starts, samples_in
+from dalle_lib.swarm.process.events import EventReader, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -80,16 +80,16 @@ class Standing:
     totals: Totals
 
     @classmethod
-    def of(cls, peer: Peer) -> "Standing":
-        """Return how a peer stands now."""
+    def of(cls, peer: Peer, reader: EventReader | None = None) -> "Standing":
+        """Return how a peer stands now; who asks often has a reader of its events."""
         running = peer.is_running
-        return _standing(peer, read_starts(peer.folder), running)
+        return _standing(peer, (reader or EventReader(peer.folder)).starts(), running)
 
     @classmethod
-    def after_epochs(cls, peer: Peer, known: int = 0) -> list["Standing"]:
+    def after_epochs(cls, peer: Peer, known: int = 0, reader: EventReader | None = None) -> list["Standing"]:
         """Return how a peer stood after each epoch since it was last started, without the first `known` epochs."""
         running = peer.is_running
-        *before, events = read_starts(peer.folder)
+        *before, events = (reader or EventReader(peer.folder)).starts()
         ends = [number for number, event in enumerate(events, start=1) if event["event"] == "epoch"]
         return [_standing(peer, [*before, events[:end]], running) for end in ends[known:]]
 

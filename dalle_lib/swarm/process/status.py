@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dalle_lib.files import replace_file
+from dalle_lib.swarm.process.settings import MAX_NAME
 
 STATUS = "status.json"
 
@@ -17,7 +18,7 @@ class PeerStatus:
     """
 
     peer_id: str = field(metadata={"max_length": 128})
-    name: str = field(metadata={"max_length": 64})
+    name: str = field(metadata={"max_length": MAX_NAME})
     epoch: int = field(metadata={"ge": 0})
     samples: int = field(metadata={"ge": 0})
     """Samples computed since it joined."""

@@ -15,11 +15,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.swarm.process.events import STARTED, EventLog
-from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
+from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.process.settings import PeerSettings
-
-ALREADY_RUNNING = 75
-"""Exit code where another supervisor has the folder: EX_TEMPFAIL of sysexits.h."""
 
 
 def main(folder: Path) -> int:
@@ -32,6 +29,10 @@ def main(folder: Path) -> int:
 
 
 def _supervise(folder: Path) -> int:
+    leave = threading.Event()
+    for number in signal.SIGINT, signal.SIGTERM:
+        signal.signal(number, lambda *_: leave.set())
+    (folder / PID).write_text(str(os.getpid()))
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
@@ -40,14 +41,11 @@ def _supervise(folder: Path) -> int:
         stdin=subprocess.PIPE,
         bufsize=0,
         process_group=0,
-        env={**os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+        # Threads that wait for each other sleep: beside busy programs, spinning took seven times as long or more.
+        env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(settings.threads)},
     )
     hand_on(token, child)
-    (folder / PID).write_text(str(os.getpid()))
     events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
-    leave = threading.Event()
-    for number in signal.SIGINT, signal.SIGTERM:
-        signal.signal(number, lambda *_: leave.set())
     if follows_stdin():
         threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
     while child.poll() is None and not leave.wait(0.1):

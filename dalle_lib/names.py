@@ -1,0 +1,18 @@
+"""Names that people type: which known one is meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def find_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of `known` that is `name`, whatever the case of its letters; None if there is none."""
+    return next((other for other in known if other.lower() == name.strip().lower()), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question with the most similar name, or with up to three that begin with `name`; "" without any."""
+    by_lower = {other.lower(): other for other in known}
+    typed = name.strip().lower()
+    similar = [lower for lower in by_lower if typed and lower.startswith(typed)][:3]
+    similar = similar or get_close_matches(typed, by_lower, n=1)
+    return f"did you mean {' or '.join(by_lower[lower] for lower in similar)}? Otherwise, " if similar else ""

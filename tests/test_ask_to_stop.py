@@ -1,0 +1,60 @@
+"""A peer that another program runs is asked to leave by its process id, also while it has only just started."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from filelock import FileLock
+
+from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
+from dalle_lib.swarm.process import join
+
+
+@pytest.fixture
+def starting(tmp_path) -> Iterator[Peer]:
+    """A peer whose supervisor has locked the folder and written nothing yet."""
+    with FileLock(tmp_path / "peer.lock"):
+        yield Peer(tmp_path)
+
+
+@pytest.mark.parametrize("stale", [None, "", "ended"])
+def test_a_peer_that_starts_now_is_asked_once_its_process_is_known(starting, stale):
+    file = starting.folder / "supervisor.pid"
+    if stale == "ended":
+        with subprocess.Popen([sys.executable, "-c", ""]) as earlier:
+            stale = str(earlier.pid)
+    if stale is not None:
+        file.write_text(stale)
+    with subprocess.Popen(["sleep", "600"]) as supervisor:
+        threading.Timer(0.3, file.write_text, [str(supervisor.pid)]).start()
+        try:
+            starting.ask_to_stop()
+            assert supervisor.wait(60) == -signal.SIGTERM
+        finally:
+            supervisor.kill()
+
+
+def test_a_folder_that_never_names_its_process_is_told(starting, monkeypatch):
+    monkeypatch.setattr(join, "PID_TIMEOUT_S", 0.1)
+    with pytest.raises(PeerFailed, match=r"expected .*supervisor\.pid to name the process that runs the peer"):
+        starting.ask_to_stop()
+
+
+def test_a_supervisor_names_its_process_first_and_heeds_it(tmp_path):
+    PeerSettings(run="emoji-mini", role="bootstrap", host="127.0.0.1").save(tmp_path / "settings.json")
+    command = [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as supervisor:  # waits for a line
+        while not Peer(tmp_path).is_running:
+            assert supervisor.poll() is None
+            time.sleep(0.01)
+        try:
+            Peer(tmp_path).ask_to_stop()
+            supervisor.stdin.write(b"\n")
+            supervisor.stdin.flush()
+            assert supervisor.wait(120) == 0
+        finally:
+            supervisor.kill()

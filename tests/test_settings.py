@@ -1,0 +1,26 @@
+"""Settings of a peer that cannot be are refused before anything is started."""
+
+import pytest
+
+from dalle_lib.swarm import PeerSettings, take_part
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"duty": 0.0}, "duty must be above 0"),
+        ({"name": " "}, "expected a name of 1 to 64 .* but got ' '"),
+        ({"name": "a/b"}, "other than '/', .* but got 'a/b'"),
+        ({"max_minutes": 0.0}, r"the minutes to take part must be above 0, but are 0\.0"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        PeerSettings(run="emoji-mini", **wrong)
+
+
+@pytest.mark.parametrize(("name", "minutes", "told"), [("eve", 1.0, "another one than 'eve'"), ("me", -1.0, "minutes")])
+def test_nothing_is_started_for_a_neighbours_name_or_without_minutes(tmp_path, name, minutes, told):
+    with pytest.raises(ValueError, match=told):
+        take_part("emoji-mini", name, minutes, tmp_path / "swarm")
+    assert not (tmp_path / "swarm").exists()
