@@ -77,7 +77,7 @@ class VQGANConfig:
 
     @classmethod
     def emoji(cls) -> "VQGANConfig":
-        """The embedded runs' VQ-GAN: 64x64 pictures of 8x8 codes, small enough to train on a CPU in minutes."""
+        """The VQ-GAN of `emoji-mini`: 64x64 pictures of 8x8 codes, small enough to train on a CPU in minutes."""
         return cls(
             resolution=64,
             codebook_size=2048,

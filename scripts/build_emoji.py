@@ -4,8 +4,8 @@
     pip install scikit-learn
     python scripts/build_emoji.py --help
 
-The stages build on each other, in this order: vqgan, data, clip, young, full, report. All is seeded. About three hours
-on one core.
+The stages build on each other, in this order: vqgan and data of each run (`--name`), clip, young, full, report. All is
+seeded; each stage takes at most an hour of one core, and `--start` goes on from what an earlier one has written.
 """
 
 import tyro
