@@ -113,6 +113,21 @@ def test_a_terminal_is_told_how_far_a_drawing_is(draw, monkeypatch, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2, "the best one and the sheet: fewer candidates than --best are no mistake"
 
 
+def test_ctrl_c_ends_in_one_line_and_writes_nothing(monkeypatch, tmp_path):
+    def interrupt(*_, progress, **__):
+        progress("frog: 50% of 1 candidates ...")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_: interrupt)
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert terminal.getvalue().endswith("candidates ...\r\r\x1b[Kdalle-lib: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys):
     words = ["penguin", "on", "yellow"]
     assert one_or_many(["red apple", "frog"]) == ["red apple", "frog"]
