@@ -8,8 +8,9 @@ Where to start:
 - will a model fit a GPU: estimate("gpt2-large")
 - the model and its optimizer alone: DALLE(ModelConfig(...)), LAMB8bit
 
-help(TextToImage) and so on tell more of each; in a terminal, `dalle-lib --help`. README.md has the rest, and
-docs/architecture.md is the map of the code.
+These are the public names. help(TextToImage) and so on tell more of each; help(dalle_lib) goes on with every class in
+full, and with all that it inherits from torch, so leave it here (q). In a terminal, `dalle-lib --help`. README.md has
+the rest, and docs/architecture.md is the map of the code.
 
 Importing this package changes nothing and loads nothing heavy: each name is imported when it is first used.
 """

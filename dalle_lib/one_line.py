@@ -1,4 +1,7 @@
-"""Errors in one line, for tables and reports."""
+"""Errors and prompts in one line, for tables and reports."""
+
+LONGEST_PROMPT = 60
+"""Letters of a prompt that are repeated to whoever typed it."""
 
 
 def in_one_line(error: BaseException) -> str:
@@ -8,3 +11,8 @@ def in_one_line(error: BaseException) -> str:
     name is left out where there is a message, because the reader of a table seldom knows Python's types.
     """
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def shortened(prompt: str) -> str:
+    """Return a prompt to repeat it in a line: its first LONGEST_PROMPT letters, and dots where there are more."""
+    return prompt if len(prompt) <= LONGEST_PROMPT else f"{prompt[:LONGEST_PROMPT]}..."

@@ -1,16 +1,18 @@
 """`dalle-lib generate`: what it draws, what it refuses before the model loads, and what it asks."""
 
+import errno
 import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from dalle_lib.cli import main
-from dalle_lib.cli.generate import one_or_many
+from dalle_lib.cli.generate import describe_drawing, one_or_many
 from dalle_lib.inference import TextToImage
 
 
@@ -40,7 +42,7 @@ def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
         (["frog", "--best", "0"], "expected best and candidates of at least 1, but got best=0, candidates=32"),
         (["frog", "--candidates", "0"], "expected best and candidates of at least 1, but got best=4, candidates=0"),
         (["frog", "--out", "/dev/null/pictures"], "expected a folder to write pictures to, but got /dev/null/pictures"),
-        (["frog", "--temperature", "0"], "finite temperature > 0"),
+        (["frog", "--temperature", "0"], "greedily), but got temperature=0.0."),
         (["frog", "--seed", "-1"], "expected seed >= 0"),
         (["frog", "--preset", "paper-top-p", "--top-p", "0.5"], "preset paper-top-p means top_p=0.75"),
         (["frog", "--preset", "paper-top-k", "--best", "0"], "candidates=128"),
@@ -55,6 +57,43 @@ def test_settings_are_checked_before_the_model_loads(options, message, monkeypat
         main()
     assert message in str(ended.value)
     assert "\n" not in str(ended.value)
+
+
+def test_prompts_that_a_file_name_cannot_spell_have_files_of_their_own(draw, tmp_path):
+    drawing, long = draw("frog", candidates=1, best=1, seed=1), "frog " * 20
+    for prompt in "カエル", "ペンギン", "🐸", "🐧", f"{long}a", f"{long}b", "été", "!!!":
+        files = replace(drawing, prompt=prompt).save(tmp_path)
+        with Image.open(files[0]) as picture:
+            assert picture.text["prompt"] == prompt
+    names = [file.name for file in tmp_path.iterdir()]
+    assert len(names) == 8 * 2
+    assert all(name.isascii() and len(name) < 100 for name in names)
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(draw, tmp_path, monkeypatch):
+    def fill_disk(_, file, *__, **___):
+        Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    drawing = draw("frog", candidates=1, best=1, seed=1)
+    monkeypatch.setattr(Image.Image, "save", fill_disk)
+    with pytest.raises(OSError, match=r"1-1\.png, but it could not be written \(No space left on device\)"):
+        drawing.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_prompt_is_told_to_be_cut_and_not_repeated_whole(draw, caplog):
+    prompt = " ".join(f"zeppelin{number}" for number in range(100))
+    drawing = draw(prompt, candidates=1, best=1, seed=0)
+    cut, length = caplog.messages[-1], draw.tokenizer.text_length
+    assert cut.startswith(f"only its first {length} text tokens are read: ...")
+    assert prompt.startswith(draw.tokenizer.read_part(prompt))
+    told = "\n".join([*caplog.messages, describe_drawing(drawing, [Path("a"), Path("b")])])
+    assert "and 95 more words in its training data" in told
+    assert len(told) < 800
+    caplog.clear()
+    draw("frog", candidates=1, best=1, seed=0)
+    assert not caplog.messages
 
 
 class Terminal(io.StringIO):
@@ -72,6 +111,21 @@ def test_a_terminal_is_told_how_far_a_drawing_is(draw, monkeypatch, tmp_path):
     assert "frog: 50% of 1 candidates ..." in shown
     assert last == "", "nothing remains of the line"
     assert len(list(tmp_path.iterdir())) == 2, "the best one and the sheet: fewer candidates than --best are no mistake"
+
+
+def test_ctrl_c_ends_in_one_line_and_writes_nothing(monkeypatch, tmp_path):
+    def interrupt(*_, progress, **__):
+        progress("frog: 50% of 1 candidates ...")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_: interrupt)
+    monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog", "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert terminal.getvalue().endswith("candidates ...\r\r\x1b[Kdalle-lib: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys):

@@ -276,3 +276,5 @@ def test_pages_hold_their_pictures_and_escape_prompts(draw):
         assert "data:image/png;base64," in page
         assert "&lt;b&gt;frog" in page
         assert "<b>frog" not in page
+        assert "<img alt='&lt;b&gt;frog" in page, "the prompt stands for a picture that is not seen"
+        assert "alt=''" not in page

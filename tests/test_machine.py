@@ -107,6 +107,14 @@ def test_a_gpu_has_to_compute_something_right(monkeypatch):
     assert choose_device().type == "cpu"
 
 
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:1"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=rf"expected a? ?device .*but got device='{device}'") as raised:
+        TextToImage.from_run("no-such-run", device)
+    assert "\n" not in str(raised.value)
+
+
 def test_room_is_checked_before_a_download(monkeypatch, tmp_path):
     machine.require_room("it", download=10**6, load=10**6, folder=tmp_path)
     with pytest.raises(NotEnoughRoom, match=r"needs 1000000000\.0 GB of disk, but .* Nothing was downloaded"):

@@ -12,7 +12,7 @@ from small_models import ODD, SMALL, golden_model, random_batch, random_model
 
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.model import DALLE, ModelConfig, cache_bytes, generate, generate_rows
-from dalle_lib.model.sampling import Sampler, code_probabilities, draw
+from dalle_lib.model.sampling import Sampler, check_filters, code_probabilities, draw
 
 GOLDEN = load_file(DATA / "dalle_small.safetensors")
 FACTS = json.loads((DATA / "dalle_small.json").read_text())
@@ -232,6 +232,14 @@ def test_codes_are_drawn_as_often_as_they_are_likely():
 def test_settings_out_of_range_are_refused_before_any_work(text, settings, message):
     with pytest.raises(ValueError, match=message):
         generate_rows(DALLE(ODD), text, **settings)
+
+
+def test_a_wrong_setting_is_named_without_the_others():
+    with pytest.raises(ValueError, match=r"^expected a finite guidance >= 0, but got guidance=-1\.0\.$"):
+        check_filters(256, 1.0, 1.0, -1.0)
+    with pytest.raises(ValueError, match="temperature=0") as raised:
+        check_filters(256, 1.0, 0.0, 1.0)
+    assert "guidance" not in str(raised.value)
 
 
 def test_captions_of_another_shape_are_refused(text):

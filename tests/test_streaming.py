@@ -119,6 +119,10 @@ def test_captions_are_cut_and_padded(mini):
     assert (short[-1], (long != PADDING_ID).all()) == (PADDING_ID, True)
     assert short[0] == long[0]
     assert 0 not in short
+    read = tokenizer.read_part("cat face on a yellow background")
+    assert "cat face on a yellow background".startswith(read)
+    assert tokenizer([read]).equal(long[None])
+    assert tokenizer.read_part("cat face") == "cat face"
 
 
 def test_training_batches_corrupt_only_what_is_shown(mini):

@@ -66,7 +66,8 @@ def _run() -> None:
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
-        print("dalle-lib: stopped.", file=sys.stderr)
+        over = "\r\x1b[K" if sys.stderr.isatty() else ""  # what is in this line: "^C", or how far a drawing is
+        print(f"{over}dalle-lib: stopped.", file=sys.stderr)
         sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("dalle_lib"):

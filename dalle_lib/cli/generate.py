@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
+from dalle_lib.one_line import shortened
 
 if TYPE_CHECKING:
     from dalle_lib.inference import Drawing, Progress, TextToImage
@@ -42,7 +43,8 @@ class Generate:
     device: str | None = None
     """cpu or cuda; None takes a GPU if there is one."""
     out: Path = Path("outputs/pictures")
-    """Folder for the pictures."""
+    """Folder for the pictures, named after prompt and seed. A name has eight digits of the prompt's hash where it
+    cannot spell the prompt (Japanese, emoji, long ones); each file but the sheet holds its whole prompt."""
     json: bool = False
     """Print what was drawn as one JSON list on standard output, an object a prompt."""
 
@@ -144,7 +146,8 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     """Return where the best candidates of a prompt are, how many are alike, and how well CLIP thinks they fit it."""
     *pictures, sheet = files
     count, seconds = len(drawing.candidates), sum(drawing.seconds.values())
-    lines = [f"{drawing.prompt!r}, seed {drawing.settings.seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
+    prompt, seed = shortened(drawing.prompt), drawing.settings.seed
+    lines = [f"{prompt!r}, seed {seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
     lines += [f"  {file}  {label} CLIP score" for file, label in zip(pictures, drawing.labels, strict=True)]
     lines.append(f"  {sheet}  all {count}")
     if drawing.novelty.is_combination:  # what is missing altogether has been told before drawing

@@ -44,22 +44,25 @@ def rows_so_far(draw: TextToImage, progress: Progress) -> str:
     return (
         f"<p><progress value='{progress.share:.3f}'></progress> "
         f"{escape(progress.prompt)}: {progress.share:.0%} of {progress.candidates} candidates</p>"
-        f"{_img(contact_sheet(unfinished, columns=columns, side=SIDE // 2))}"
+        f"{_img(contact_sheet(unfinished, columns=columns, side=SIDE // 2), f'{progress.prompt}, unfinished')}"
     )
 
 
 def best_of(drawing: Drawing) -> HTML:
     """Return the best pictures, each with the number of candidates like it and its CLIP score; a click unfolds all."""
-    best = "".join(map(_figure, drawing.pictures, drawing.labels))
+    best = "".join(
+        _figure(picture, label, drawing.prompt) for picture, label in zip(drawing.pictures, drawing.labels, strict=True)
+    )
     told = str(drawing.novelty)
     new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
     order = drawing.scores.argsort(descending=True)
+    sheet = contact_sheet(drawing.candidates[order], side=SIDE // 2)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
         f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"
-        f"{_img(contact_sheet(drawing.candidates[order], side=SIDE // 2))}</details>"
+        f"{_img(sheet, f'all candidates for {drawing.prompt}')}</details>"
     )
 
 
@@ -71,9 +74,9 @@ def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML
     if draw.rows is None:
         return HTML(f"<p>The training data of {escape(draw.name)} are not on this machine.</p>")
     found = draw.nearest_training(drawing.prompt, count)
-    shown = [("drawn", drawing.pictures[0])]
-    shown += [(caption, Image.fromarray(p.numpy())) for caption, p in zip(found.captions, found.pictures, strict=True)]
-    figures = "".join(_figure(picture, caption) for caption, picture in shown)
+    figures = _figure(drawing.pictures[0], "drawn", drawing.prompt)
+    for caption, picture in zip(found.captions, found.pictures, strict=True):
+        figures += _figure(Image.fromarray(picture.numpy()), caption, caption)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>, and the training pictures nearest to this prompt:</p>"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{figures}</div>"
@@ -82,7 +85,7 @@ def beside_training(draw: TextToImage, drawing: Drawing, count: int = 4) -> HTML
 
 def gallery(drawings: list[Drawing]) -> HTML:
     """Return the best picture of each drawing, with its prompt below."""
-    figures = "".join(_figure(drawing.pictures[0], drawing.prompt) for drawing in drawings)
+    figures = "".join(_figure(drawing.pictures[0], drawing.prompt, drawing.prompt) for drawing in drawings)
     return HTML(f"<div style='display:flex;flex-wrap:wrap;gap:16px'>{figures}</div>")
 
 
@@ -129,12 +132,17 @@ class Studio(widgets.VBox):
         self.rows.value = rows_so_far(self.draw, progress)
 
 
-def _img(picture: Image.Image) -> str:
-    """Return the picture as an HTML tag that holds its bytes, so that an exported page still shows it."""
-    return f"<img alt='' src='data:image/png;base64,{base64.b64encode(png_bytes(picture)).decode()}'>"
+def _img(picture: Image.Image, told: str) -> str:
+    """Return the picture as an HTML tag that holds its bytes, so that an exported page still shows it.
+
+    `told` says what is asked for in it, for those who do not see it.
+    """
+    return f"<img alt='{escape(told)}' src='data:image/png;base64,{base64.b64encode(png_bytes(picture)).decode()}'>"
 
 
-def _figure(picture: Image.Image, label: str) -> str:
-    """Return the picture above its label as HTML, SIDE pixels wide."""
+def _figure(picture: Image.Image, label: str, told: str) -> str:
+    """Return the picture above its label as HTML, SIDE pixels wide; see `_img` for `told`."""
     scaled = picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return f"<figure style='margin:0;width:{SIDE}px'>{_img(scaled)}<figcaption>{escape(label)}</figcaption></figure>"
+    return (
+        f"<figure style='margin:0;width:{SIDE}px'>{_img(scaled, told)}<figcaption>{escape(label)}</figcaption></figure>"
+    )

@@ -10,12 +10,15 @@ from itertools import pairwise
 from math import log
 from pathlib import Path
 
+from dalle_lib.one_line import shortened
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CodeRow, read_codes
 
 WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
 ARTICLES = frozenset({"a", "an", "the"})
+MAX_NAMED = 5
+"""Unknown words of a prompt that are named; of more, the number is told."""
 NEAREST = 3
 """Training captions that are named where a prompt is new."""
 _BACKGROUND = re.compile(r"(?P<subject>.+?) (?:on|with) (?P<colour>[\w-]+)(?P<named> background)?")
@@ -38,9 +41,11 @@ class Novelty:
         """Return one sentence for whoever asked for the picture; nothing if all is known."""
         told = []
         if self.words:
-            told.append(", ".join(f"no {name}" for name in self.words) + " in its training data")
+            others = len(self.words) - MAX_NAMED
+            more = f" and {others} more words" if others > 0 else ""
+            told.append(", ".join(f"no {name}" for name in self.words[:MAX_NAMED]) + f"{more} in its training data")
         if self.phrases:
-            told.append(f"no training caption is about {', '.join(map(repr, self.phrases))}")
+            told.append(f"no training caption is about {', '.join(repr(shortened(name)) for name in self.phrases)}")
         elif self.is_combination:
             told.append("a new combination: its training data hold the parts, but not together")
         if told and self.nearest:

@@ -1,5 +1,6 @@
 """What drawing gives: how far it is while it goes on, and what came out."""
 
+import hashlib
 import io
 import re
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,7 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from dalle_lib.files import replace_file
 from dalle_lib.inference.captions import Novelty
 from dalle_lib.inference.choosing import Choice
 from dalle_lib.inference.settings import Settings
@@ -113,21 +115,29 @@ class Drawing:
         """Write the best candidates as PNG files that say how to draw them again, and return their paths, best first.
 
         A contact sheet of all candidates, whose name ends in "all", is written beside them; its path comes last. Files
-        of the same prompt, seed and rank are replaced.
+        of the same prompt, seed and rank are replaced. A name that cannot spell its prompt, which is long or not in
+        plain letters, has eight digits of the prompt's hash; each picture holds it whole. No file is half written.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        stem = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower()).strip("-")[:60] or "picture"
-        stem, files = f"{stem}-{self.settings.seed}", []
+        stem, files = f"{self._spelt()}-{self.settings.seed}", []
         for rank, (number, picture) in enumerate(zip(self.best, self.pictures, strict=True), start=1):
             about = PngInfo()
             for name, value in self.about(number).items():
                 about.add_itxt(name, str(value))
             files.append(folder / f"{stem}-{rank}.png")
-            picture.save(files[-1], pnginfo=about)
+            _save_whole(picture, files[-1], about)
         files.append(folder / f"{stem}-all.png")
-        self.sheet().save(files[-1])
+        _save_whole(self.sheet(), files[-1])
         return files
+
+    def _spelt(self) -> str:
+        """Return the prompt as part of a file's name; two prompts in other letters or beyond 60 have two names."""
+        whole = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower()).strip("-")
+        if whole and len(whole) <= 60 and self.prompt.isascii():
+            return whole
+        digits = hashlib.sha256(self.prompt.encode()).hexdigest()[:8]
+        return f"{whole[:60].strip('-') or 'picture'}-{digits}"
 
     def about(self, number: int) -> dict[str, str | int | float]:
         """Return what the PNG of candidate `number` says of itself: prompt, model, score and settings."""
@@ -138,6 +148,16 @@ class Drawing:
             "score": round(float(self.scores[number]), 4),
             **asdict(self.settings),
         }
+
+
+def _save_whole(picture: Image.Image, file: Path, about: PngInfo | None = None) -> None:
+    """Write a PNG file that is whole or not there. Raises OSError, which names the file, if it cannot be written."""
+    try:
+        with replace_file(file) as unfinished:
+            picture.save(unfinished, "PNG", pnginfo=about)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise OSError(f"expected room for {file}, but it could not be written ({reason}).") from error
 
 
 def png_bytes(picture: Image.Image) -> bytes:

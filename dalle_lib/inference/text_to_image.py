@@ -20,6 +20,7 @@ from dalle_lib.inference.published import PAPER, PaperFiles
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 from dalle_lib.machine import autocast_dtype, few_threads, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
+from dalle_lib.one_line import shortened
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
@@ -72,11 +73,12 @@ class TextToImage:
         """Return a TextToImage with the parts of a run and its checkpoint.
 
         `run` is an embedded run, a folder, "owner/name" on the Hub, or "paper-2021". Without `device`, a GPU is taken
-        if there is one. Raises ValueError if there is no such run or it has no checkpoint yet, and NotEnoughRoom
-        before a download that would not fit.
+        if there is one. Raises ValueError if there is no such run or device, or the run has no checkpoint yet, and
+        NotEnoughRoom before a download that would not fit.
         """
         if run == PAPER:
             return cls.from_paper(device=device)
+        device = choose_device(device)  # a wrong one is told before anything is fetched
         card = RunCard.load(run)
         if card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
@@ -205,8 +207,10 @@ class TextToImage:
         """Return the Drawing of one prompt, with settings that leave nothing open."""
         novelty = self.novelty_of(prompt)
         if novelty.words or novelty.phrases:
-            logger.warning("%s: %s.", prompt, novelty)
+            logger.warning("%s: %s.", shortened(prompt), novelty)
         caption = prompt if self.captions is None else self.captions.as_written(prompt)
+        if len(read := self.tokenizer.read_part(caption)) < len(caption):
+            logger.warning("only its first %d text tokens are read: ...%s", self.tokenizer.text_length, read[-20:])
         started = time.perf_counter()
         codes = self._codes_of(prompt, caption, settings, candidates, progress)
         drawn = time.perf_counter()
@@ -281,5 +285,16 @@ def downloads(run: str | Path) -> list[Download]:
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:
-    """Return `device` if it is given, else the first GPU that computes, else the processor."""
-    return torch.device(device or next(iter(working_gpus()), "cpu"))
+    """Return `device` if it is given, else the first GPU that computes, else the processor.
+
+    Raises ValueError for a name that is no device, and for a GPU that torch does not find here.
+    """
+    if device is None:
+        return torch.device(next(iter(working_gpus()), "cpu"))
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"expected device cpu or cuda, but got device={str(device)!r}.") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= (found := torch.cuda.device_count()):
+        raise ValueError(f"expected a device that is here (torch finds {found} GPUs), but got device={str(device)!r}.")
+    return chosen

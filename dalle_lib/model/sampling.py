@@ -179,12 +179,15 @@ def generate_rows(
 
 
 def check_filters(top_k: int, top_p: float, temperature: float, guidance: float) -> None:
-    """Raise ValueError if a setting of `generate_rows` by which codes are chosen is out of its range."""
-    if top_k < 0 or not 0 <= top_p <= 1 or not 0 < temperature < math.inf or not 0 <= guidance < math.inf:
-        raise ValueError(
-            f"expected top_k >= 0, 0 <= top_p <= 1, finite temperature > 0 and guidance >= 0, but got top_k={top_k}, "
-            f"top_p={top_p}, temperature={temperature}, guidance={guidance}. For greedy drawing set top_p=0."
-        )
+    """Raise ValueError, which names the setting, if one of `generate_rows` that chooses codes is out of its range."""
+    for is_right, expected, got in (
+        (top_k >= 0, "top_k >= 0", f"top_k={top_k}"),
+        (0 <= top_p <= 1, "0 <= top_p <= 1", f"top_p={top_p}"),
+        (0 < temperature < math.inf, "a finite temperature > 0 (top_p=0 draws greedily)", f"temperature={temperature}"),
+        (0 <= guidance < math.inf, "a finite guidance >= 0", f"guidance={guidance}"),
+    ):
+        if not is_right:
+            raise ValueError(f"expected {expected}, but got {got}.")
 
 
 def _rows(

@@ -33,3 +33,8 @@ class CaptionTokenizer:
             kept = encoding.ids[: self.text_length]
             row[: len(kept)] = torch.tensor(kept, dtype=torch.long)
         return ids
+
+    def read_part(self, caption: str) -> str:
+        """Return the beginning of `caption` that its ids stand for: all of it, unless it is cut."""
+        ends = [end for _, end in self._tokenizer.encode(caption, add_special_tokens=False).offsets]
+        return caption if len(ends) <= self.text_length else caption[: ends[self.text_length - 1]]
