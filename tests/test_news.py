@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import sys
 
+import pytest
 from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running
 
 from dalle_lib.dashboard import watching
@@ -69,13 +71,25 @@ def test_who_looks_for_the_others_is_told_so_and_for_how_long(mini, tmp_path):
     assert news([STARTED, LOADED], expects_others=False) == []
 
 
-def test_the_line_for_friends_is_on_standard_output_once_and_progress_is_not(mini, tmp_path, monkeypatch, capsys):
+class Screen(io.StringIO):
+    """A terminal, as far as a program asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("progress", [io.StringIO(), Screen()], ids=["file", "terminal"])
+def test_the_line_for_friends_is_on_standard_output_once_and_progress_is_not(
+    progress, mini, tmp_path, monkeypatch, capsys
+):
     shown = []
+    monkeypatch.setattr(sys, "stderr", progress)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("dalle_lib.dashboard.terminal._no_sign_of_ctrl_c", contextlib.nullcontext)
     monkeypatch.setattr(watching.time, "sleep", lambda _: shown.append(1) or (len(shown) > 2 and stop.close()))
     with contextlib.ExitStack() as stop:
         peer = stop.enter_context(running(peer_with(tmp_path, BEGINNING, mini)))
         watching.watch(peer, invite=lambda addresses: f"Friends: {addresses[0]}")
-    told = capsys.readouterr()
-    assert told.out == "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0\n"
-    assert "Friends" not in told.err
-    assert "Joined at epoch 9" in told.err
+    assert capsys.readouterr().out == "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0\n"
+    assert ("Friends" in progress.getvalue()) == progress.isatty(), "who looks at a panel sees no file"
+    assert "Joined at epoch 9" in progress.getvalue()

@@ -85,13 +85,13 @@ def _printed(invite: Invite | None, *, is_shown: bool = True) -> Invite | None:
     """
     if invite is None:
         return None
-    printed = ""
+    output, printed = sys.stdout, ""  # the live panel puts another in its place
 
     def print_and_show(addresses: list[str]) -> str:
         nonlocal printed
         if (told := invite(addresses)) != printed:
             printed = told
-            print(told, flush=True)
+            print(told, file=output, flush=True)
         return told if is_shown else ""
 
     return print_and_show
