@@ -1,8 +1,11 @@
 """The peers of a volunteer with several GPUs: the first begins the swarm, the others join it or do not start."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dalle_lib.swarm import CannotJoin, Peer, PeerSettings
+from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog
 
@@ -52,3 +55,11 @@ def test_who_is_interrupted_while_the_gpus_start_leaves_none_of_them_behind(mini
     with pytest.raises(KeyboardInterrupt):
         start_crew(PeerSettings(run="emoji-mini", name="ada", alone=True), mini, tmp_path)
     assert (len(started), asked) == (1, ["ada"])
+
+
+def test_a_gpu_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
+    missing = SimpleNamespace(problem="no NVIDIA driver.\nInstall one")
+    monkeypatch.setattr("dalle_lib.swarm.peer.trainer.check_gpu", lambda _: missing)
+    settings = PeerSettings(run="emoji-mini", device="cuda")
+    with pytest.raises(CannotJoin, match=r"^cuda does not compute here: no NVIDIA driver\. Install one[^\n]*$"):
+        _prepare(tmp_path, settings, None)
