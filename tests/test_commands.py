@@ -257,22 +257,6 @@ def test_the_invitation_says_who_can_use_it_and_what_they_need(mini, tmp_path):
     assert "--initial-peers" not in led, "the card leads newcomers to the run"
 
 
-def test_the_other_gpus_of_one_who_begins_a_swarm_join_the_first(mini, tmp_path, monkeypatch):
-    def start(settings, folder, token, card):
-        folder.mkdir(parents=True)
-        EventLog(folder).write("connected", addresses=[HERE])
-        EventLog(folder).write("ended")
-        started.append(settings)
-        return Peer(folder)
-
-    started = []
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.join", start)
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
-    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1", "cuda:2"])
-    join_run(PeerSettings(run="emoji-mini", alone=True), tmp_path)
-    assert [settings.initial_peers for settings in started] == [(), (HERE,), (HERE,)]
-
-
 def test_a_peer_that_runs_is_shown_again_though_its_first_peers_are_gone(tmp_path, monkeypatch):
     monkeypatch.setattr(Peer, "is_running", True)
     monkeypatch.setattr("dalle_lib.swarm.process.crew.join", lambda settings, folder, token, card: Peer(folder))

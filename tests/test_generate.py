@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from peer_files import peer_with
 from PIL import Image
 
 from dalle_lib.cli import main
-from dalle_lib.cli.generate import describe_drawing, one_or_many
+from dalle_lib.cli.generate import describe_drawing, drawer, one_or_many
 from dalle_lib.inference import TextToImage
 
 
@@ -139,6 +140,16 @@ def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert one_or_many(words) == words
     assert capsys.readouterr().err == '3 prompts of one word each; if one was meant, quote it: "penguin on yellow"\n'
+
+
+def test_a_folder_without_a_peer_or_without_its_model_is_told(mini, tmp_path):
+    with pytest.raises(ValueError, match="no run"):
+        drawer(str(tmp_path / "nobody"), None)
+    peer_with(tmp_path / "ada", [], mini)
+    with pytest.raises(ValueError, match=r"there is no peer in .*nobody\. Expected one of .*ada\."):
+        drawer(str(tmp_path / "nobody"), None)
+    with pytest.raises(ValueError, match=r"the peer in .*ada has saved no model yet"):
+        drawer(str(tmp_path / "ada"), None)
 
 
 def test_the_terminal_explains_a_mistake(tmp_path):

@@ -13,45 +13,16 @@ from pathlib import Path
 
 import pytest
 from conftest import processes_of
-from peer_files import BEGINNING, CONNECTED, JOINED, LEFT, LEFT_OUT, epoch, peer_with, running, save_progress, seen
+from peer_files import BEGINNING, CONNECTED, LEFT, epoch, peer_with, running, save_progress, seen
 from rich.console import Console
 
 from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines, fitted, panel
-from dalle_lib.dashboard.words import COMPLETE, news, troubles
+from dalle_lib.dashboard.words import COMPLETE
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
-from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S
 from dalle_lib.swarm.process.standing import Standing
-
-
-def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_lost_samples_are():
-    away = LEFT_OUT | {"reason": "the others are at epoch 30: took over their state"}
-    late = LEFT_OUT | {"samples": 32, "counts_in": 10}
-    assert troubles([*BEGINNING, away, late, *epoch(10)]) == []
-    (lost,) = troubles([*BEGINNING, away | {"samples": 32}, *epoch(10)])
-    assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
-
-
-def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
-    file = io.StringIO()
-    show = Lines(file)
-    peer, log = peer_with(tmp_path, BEGINNING, mini), EventLog(tmp_path)
-    with running(peer):
-        for new in [], [*epoch(10), *epoch(11)], epoch(12):
-            for event in new:
-                log.write(**event)
-            show(peer, "Ctrl+C leaves and saves.")
-            show(peer, "Ctrl+C leaves and saves.")
-    assert file.getvalue().splitlines() == [
-        "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
-        "Joined at epoch 9, found 2 other peers. Computing on cpu.",
-        "Ctrl+C leaves and saves.",
-        "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
-        "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
-        "12/60 · loss 1.43 · 3 peers · yours 31% · 288 samples · 5 min left",
-    ]
 
 
 def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_the_panel(mini, tmp_path):
@@ -82,15 +53,6 @@ def test_prose_is_broken_at_words_and_what_is_copied_stays_whole():
         address,
         command,
     ]
-
-
-def test_news_tell_who_is_alone_and_who_accepts_no_connections():
-    listening, joined = news([CONNECTED | {"addresses": []}, JOINED | {"peers": 1, "idle_gpus": ["cuda:1"]}])
-    assert listening == "Connecting out only, accepting no connections."
-    assert "no other peer is there yet" in joined
-    assert "cuda:1 is idle" in joined
-    assert "say that this run is complete" in news([JOINED | {"peers": 1, "said_complete": True}])[-1]
-    assert len(news([JOINED | {"peers": 1, "said_complete": False}])) == 1
 
 
 @pytest.mark.parametrize("width", [50, 120])

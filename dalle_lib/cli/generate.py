@@ -128,16 +128,23 @@ def as_dict(drawing: "Drawing", files: list[Path]) -> dict:
 
 
 def drawer(run: str, device: str | None) -> "TextToImage":
-    """Return what draws with the model of a run, or with the one that a peer has saved in its folder."""
+    """Return what draws with the model of a run, or with the one that a peer has saved in its folder.
+
+    Raises ValueError if there is neither, or the peer has saved no model yet.
+    """
     from dalle_lib.checkpoint import load_model
     from dalle_lib.inference import TextToImage
     from dalle_lib.run import RunCard
-    from dalle_lib.swarm.process.folder import MODEL, SETTINGS
+    from dalle_lib.swarm.process.folder import MODEL, SETTINGS, folders_of_peers
     from dalle_lib.swarm.process.settings import PeerSettings
 
     folder = Path(run)
-    if not ((folder / SETTINGS).is_file() and (folder / MODEL).is_file()):
+    if not folder.exists() and len(folder.parts) > 1 and (there := folders_of_peers(folder.parent)):
+        raise ValueError(f"there is no peer in {folder}. Expected one of {', '.join(map(str, there))}.")
+    if not (folder / SETTINGS).is_file():
         return TextToImage.from_run(run, device)
+    if not (folder / MODEL).is_file():
+        raise ValueError(f"the peer in {folder} has saved no model yet: it does so when it leaves, and now and then.")
     card = RunCard.load(PeerSettings.load(folder / SETTINGS).run)
     return TextToImage.from_card(card, load_model(folder / MODEL, card.model), device)
 

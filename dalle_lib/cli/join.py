@@ -63,7 +63,7 @@ class Join:
         if not is_complete(peer, card):
             require_way_in(self.peer, card, folder)
             print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
-            crew = start_crew(self.peer, card, folder, token)
+            crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True))
             watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
             crew.close()
         print(_fitted(ending(peer, self, card)))

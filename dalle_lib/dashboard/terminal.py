@@ -17,7 +17,9 @@ from rich.text import Text
 
 from dalle_lib.dashboard.words import Invite, epoch_of, facts_of, line_of, news, state_in_words, troubles
 from dalle_lib.swarm.process.events import EventReader
+from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
 MAX_WIDTH = 78
@@ -52,7 +54,8 @@ class Teller:
     def new_of(self, peer: Peer, hint: str = "", *, with_epochs: bool = False) -> Iterator[str]:
         """Yield new lines: where it listens, whom it found, a line an epoch if wished, troubles, the hint."""
         events = self.reader(peer).starts()[-1]
-        yield from self._untold(news(events, self._invite))
+        expects_others = not PeerSettings.load(peer.folder / SETTINGS).alone
+        yield from self._untold(news(events, self._invite, expects_others=expects_others))
         if with_epochs:
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)

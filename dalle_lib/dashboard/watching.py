@@ -27,7 +27,7 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None) -> None:
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
     show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `others` are the
     other peers of the same volunteer, which are shown beside it and leave with it; a notebook shows `peer` alone.
-    `invite` says how friends join `peer`, where a terminal shows that.
+    `invite` says how friends join `peer`: a result, which is printed on standard output, and not in a notebook.
 
     Raises CannotJoin if a peer could not take part, and PeerFailed if one ended by any other error, after printing a
     block to copy into a report of it.
@@ -72,10 +72,29 @@ def _display(others: Sequence[Peer], invite: Invite | None) -> Iterator[Show]:
     if _is_notebook():
         yield Lines(sys.stdout) if this_platform().is_unattended else panel_display()
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with live_panel(sys.stderr, others, invite) as show:
+        with live_panel(sys.stderr, others, invite if sys.stdout.isatty() else _printed(invite)) as show:
             yield show
     else:
-        yield Lines(sys.stderr, others, invite)
+        yield Lines(sys.stderr, others, _printed(invite, is_shown=False))
+
+
+def _printed(invite: Invite | None, *, is_shown: bool = True) -> Invite | None:
+    """Return an `invite` that also prints what it says on standard output, once; it returns nothing unless `is_shown`.
+
+    What is shown is progress, and goes to standard error: `dalle-lib join > file` would have no line for friends.
+    """
+    if invite is None:
+        return None
+    output, printed = sys.stdout, ""  # the live panel puts another in its place
+
+    def print_and_show(addresses: list[str]) -> str:
+        nonlocal printed
+        if (told := invite(addresses)) != printed:
+            printed = told
+            print(told, file=output, flush=True)
+        return told if is_shown else ""
+
+    return print_and_show
 
 
 def panel_display() -> Show:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.standing import Standing
 
 Invite = Callable[[list[str]], str]
@@ -10,6 +11,12 @@ COMPLETE = (
     "Peers that have left say that this run is complete. What you train now is of no use to them: ask the run's "
     "organiser for the model."
 )
+NOBODY_OF_THIS_RUN = (
+    "A first peer answered, but nobody trains this run there now: it may be a bootstrap peer that waits for the first "
+    "trainers, or a peer of another run. If the others train already, compare your run's name and its run.json with "
+    "theirs; until somebody comes, you train alone."
+)
+LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
 RECENT_EVENTS = 12
 """Last events in which troubles are looked for."""
 
@@ -21,7 +28,7 @@ def state_in_words(standing: Standing) -> str:
     return {
         "postponed": "Waiting until its time to start has come",
         "starting": "Starting: loading the model",
-        "looking": "Looking for the other peers",
+        "looking": LOOKING,
         "catching up": "Connected: taking over the others' progress, if there is any",
         "training": "Training alone: nobody else is there now" if alone else "Training with the others",
         "averaging": "Averaging gradients with the others",
@@ -65,12 +72,13 @@ def epoch_of(standing: Standing) -> str:
     return f"{_or_dash(standing.epoch)}/{_or_dash(standing.total_epochs)}"
 
 
-def news(events: list[dict], invite: Invite | None = None) -> list[str]:
-    """Return where a peer listens and whom it found, as far as its events tell.
+def news(events: list[dict], invite: Invite | None = None, *, expects_others: bool = False) -> list[str]:
+    """Return where a peer listens and whom it found, as far as its events tell; or that it still looks for them.
 
-    `invite` says instead where it listens, for those who may join it there.
+    `invite` says instead where it listens, for those who may join it there. `expects_others` says that it joined a run
+    that others have begun: to find nobody is no wonder for one that begins a run itself.
     """
-    lines = []
+    lines = [f"{LOOKING}."] if expects_others and events and events[-1]["event"] == "loaded" else []
     for event in events:
         if event["event"] == "connected" and event["addresses"] and invite is not None:
             lines += invite(event["addresses"]).splitlines()
@@ -84,6 +92,8 @@ def news(events: list[dict], invite: Invite | None = None) -> list[str]:
             lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
             if event.get("said_complete"):
                 lines.append(COMPLETE)
+            elif expects_others and others <= 0:
+                lines.append(NOBODY_OF_THIS_RUN)
     return lines
 
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.process.addresses import require_port
+from dalle_lib.swarm.process.addresses import CONNECT_S, require_port
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, CannotJoin
@@ -134,7 +134,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
             record_validators=validators,
             identity_path=membership.identity_file,
             authorizer=membership.authorizer,
-            startup_timeout=60,
+            startup_timeout=CONNECT_S,
         )
     except ValidationError as error:
         raise CannotJoin(

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 ANSWER_S = 5.0
 """Seconds in which a first peer must accept a connection."""
+CONNECT_S = 60.0
+"""Seconds in which a starting peer must reach a first peer."""
 _EXAMPLE = "/ip4/93.184.216.34/tcp/31337/p2p/12D3KooW..."
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _SHAPE = re.compile(

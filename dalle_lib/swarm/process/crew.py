@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,20 +85,37 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
     return start_crew(settings, card, folder, token)
 
 
-def start_crew(settings: PeerSettings, card: RunCard, folder: str | Path, token: str | None = None) -> Crew:
-    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs."""
+def start_crew(
+    settings: PeerSettings,
+    card: RunCard,
+    folder: str | Path,
+    token: str | None = None,
+    say: Callable[[str], None] = logger.info,
+) -> Crew:
+    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs.
+
+    `say` is told what is waited for. If one cannot be started, or the wait is interrupted, those before it leave again.
+    """
     folder = Path(folder).resolve()
     devices = _devices(settings)
     crew = Crew(folder, settings.run)
     names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
     for name in names:
         require_own(folder / name, card)
-    for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
-        own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)
-        peer = crew.peers[name] = join(own, folder / name, token, card)
-        if settings.alone and number == 1 and len(devices) > 1:
-            # The others know no peer but this one, and would each begin a swarm of their own.
-            settings = replace(settings, initial_peers=tuple(peer.wait_for("connected")["addresses"]))
+    try:
+        for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
+            own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)
+            peer = crew.peers[name] = join(own, folder / name, token, card)
+            if settings.alone and number == 1 and len(devices) > 1:
+                # The others know no peer but this one, and would each begin a swarm of their own.
+                say(f"Starting {name} on {device}; when it can be reached, {', '.join(names[1:])} join it ...")
+                addresses = peer.wait_for("connected", timeout_s=math.inf)["addresses"]
+                settings = replace(settings, initial_peers=tuple(addresses))
+    except BaseException:
+        for peer in crew.peers.values():
+            if peer.is_ours:
+                peer.ask_to_stop()
+        raise
     return crew
 
 

@@ -44,24 +44,31 @@ def _supervise(folder: Path) -> int:
         # Threads that wait for each other sleep: beside busy programs, spinning took seven times as long or more.
         env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(settings.threads)},
     )
-    hand_on(token, child)
-    events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
+    try:
+        hand_on(token, child)
+        events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
+        code = _end_of(child, leave)
+    finally:  # also where events cannot be written, as on a full disk
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if code != 0:
+        events.write("failed", error=f"the peer's process ended with exit code {code}.", exit_code=code)
+    events.write("ended", exit_code=code)
+    return code
+
+
+def _end_of(child: subprocess.Popen, leave: threading.Event) -> int:
+    """Return the peer's exit code once it has ended; when `leave` is set, it is asked to, and given time."""
     if follows_stdin():
         threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
     while child.poll() is None and not leave.wait(0.1):
         pass
     child.stdin.close()
     try:
-        code = child.wait(LEAVE_TIMEOUT_S)
+        return child.wait(LEAVE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        code = -signal.SIGKILL
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    if code != 0:
-        events.write("failed", error=f"the peer's process ended with exit code {code}.", exit_code=code)
-    events.write("ended", exit_code=code)
-    return code
+        return -signal.SIGKILL
 
 
 def follows_stdin() -> bool:

@@ -1,0 +1,95 @@
+"""What is told of a peer in lines: where it listens, whom it found or looks for, its epochs, its troubles."""
+
+import contextlib
+import io
+import sys
+
+import pytest
+from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running
+
+from dalle_lib.dashboard import watching
+from dalle_lib.dashboard.terminal import Lines
+from dalle_lib.dashboard.words import news, troubles
+from dalle_lib.swarm.process.events import EventLog
+
+
+def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_lost_samples_are():
+    away = LEFT_OUT | {"reason": "the others are at epoch 30: took over their state"}
+    late = LEFT_OUT | {"samples": 32, "counts_in": 10}
+    assert troubles([*BEGINNING, away, late, *epoch(10)]) == []
+    (lost,) = troubles([*BEGINNING, away | {"samples": 32}, *epoch(10)])
+    assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
+
+
+def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
+    file = io.StringIO()
+    show = Lines(file)
+    peer, log = peer_with(tmp_path, BEGINNING, mini), EventLog(tmp_path)
+    with running(peer):
+        for new in [], [*epoch(10), *epoch(11)], epoch(12):
+            for event in new:
+                log.write(**event)
+            show(peer, "Ctrl+C leaves and saves.")
+            show(peer, "Ctrl+C leaves and saves.")
+    assert file.getvalue().splitlines() == [
+        "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
+        "Joined at epoch 9, found 2 other peers. Computing on cpu.",
+        "Ctrl+C leaves and saves.",
+        "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
+        "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
+        "12/60 · loss 1.43 · 3 peers · yours 31% · 288 samples · 5 min left",
+    ]
+
+
+def test_news_tell_who_is_alone_and_who_accepts_no_connections():
+    listening, joined = news([CONNECTED | {"addresses": []}, JOINED | {"peers": 1, "idle_gpus": ["cuda:1"]}])
+    assert listening == "Connecting out only, accepting no connections."
+    assert "no other peer is there yet" in joined
+    assert "cuda:1 is idle" in joined
+    assert "say that this run is complete" in news([JOINED | {"peers": 1, "said_complete": True}])[-1]
+    assert len(news([JOINED | {"peers": 1, "said_complete": False}])) == 1
+
+
+def test_who_finds_nobody_in_a_run_that_others_have_begun_is_told_what_that_may_mean(mini, tmp_path):
+    for peers, alone, is_told in (1, False, True), (1, True, False), (2, False, False):
+        file = io.StringIO()
+        peer = peer_with(tmp_path / f"{peers}{alone}", [CONNECTED, JOINED | {"peers": peers}], mini, alone=alone)
+        with running(peer):
+            Lines(file)(peer)
+        assert ("or a peer of another run" in file.getvalue()) == is_told, file.getvalue()
+
+
+def test_who_looks_for_the_others_is_told_so_and_for_how_long(mini, tmp_path):
+    file = io.StringIO()
+    show, peer, log = Lines(file), peer_with(tmp_path, [STARTED, LOADED], mini), EventLog(tmp_path)
+    with running(peer):
+        show(peer)
+        assert file.getvalue() == "Looking for the other peers, for at most 60 s.\n"
+        log.write(**CONNECTED)
+        show(peer)
+    assert file.getvalue().count("Looking") == 1
+    assert news([STARTED, LOADED], expects_others=False) == []
+
+
+class Screen(io.StringIO):
+    """A terminal, as far as a program asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("progress", [io.StringIO(), Screen()], ids=["file", "terminal"])
+def test_the_line_for_friends_is_on_standard_output_once_and_progress_is_not(
+    progress, mini, tmp_path, monkeypatch, capsys
+):
+    shown = []
+    monkeypatch.setattr(sys, "stderr", progress)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("dalle_lib.dashboard.terminal._no_sign_of_ctrl_c", contextlib.nullcontext)
+    monkeypatch.setattr(watching.time, "sleep", lambda _: shown.append(1) or (len(shown) > 2 and stop.close()))
+    with contextlib.ExitStack() as stop:
+        peer = stop.enter_context(running(peer_with(tmp_path, BEGINNING, mini)))
+        watching.watch(peer, invite=lambda addresses: f"Friends: {addresses[0]}")
+    assert capsys.readouterr().out == "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0\n"
+    assert ("Friends" in progress.getvalue()) == progress.isatty(), "who looks at a panel sees no file"
+    assert "Joined at epoch 9" in progress.getvalue()
