@@ -1,5 +1,6 @@
 """The embedded runs' assets: data, tokenizer, VQ-GAN and models fit together and are as good as they should be."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from dalle_lib.model import DALLE
 from dalle_lib.run import EMBEDDED, EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import TEXT, CaptionTokenizer, read_codes
 from dalle_lib.vqgan import load_vqgan
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(params=EMBEDDED_RUNS)
@@ -106,3 +109,11 @@ def test_the_assets_are_small_and_come_with_their_licences():
     assert sum(file.stat().st_size for file in files) <= 25e6
     assert "SIL OPEN FONT LICENSE" in (EMBEDDED / "LICENSES" / "noto-emoji.txt").read_text()
     assert "UNICODE" in (EMBEDDED / "LICENSES" / "unicode-data.txt").read_text()
+
+
+def test_readme_says_how_often_the_finished_model_is_right():
+    right = json.loads((ROOT / "docs" / "emoji" / "table.json").read_text())["right"].values()
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for before, measure in ("sample are", "strict"), ("says less:", "nearest"):
+        *first, last = (str(kind["first"][measure]) for kind in right)
+        assert f"{before} {', '.join(first)} and {last} " in readme

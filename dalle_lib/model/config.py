@@ -85,5 +85,5 @@ class ModelConfig:
 
     @classmethod
     def emoji(cls) -> "ModelConfig":
-        """The model of `emoji-mini`, small enough to train on two CPU cores in minutes; `emoji` differs in its grid, 16."""
+        """The model of `emoji-mini`, small enough to train on a CPU in minutes; that of `emoji` has a grid of 16."""
         return cls(dim=192, depth=5, heads=6, dim_head=32, text_length=16, text_vocab=1024, image_vocab=2048, grid=8)
