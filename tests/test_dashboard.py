@@ -213,7 +213,7 @@ def test_peers_beyond_the_colours_are_added_up_but_never_ones_own():
     assert named[OTHERS].item() == 10 + 12 + 13 + 14
     assert named.sum(axis=1).equals(counted.sum(axis=1))
     assert OTHERS in to_svg(contributions_chart(named))
-    many = pd.concat([named] * MAX_ROUNDS, ignore_index=True)
+    many = pd.concat([named] * (MAX_ROUNDS + 1), ignore_index=True)
     assert f"the last {MAX_ROUNDS} rounds" in to_svg(contributions_chart(many))
 
 
