@@ -50,13 +50,13 @@ def test_news_tell_who_is_alone_and_who_accepts_no_connections():
     assert len(news([JOINED | {"peers": 1, "said_complete": False}])) == 1
 
 
-def test_who_finds_nobody_in_a_run_that_others_have_begun_is_told_what_that_may_mean(mini, tmp_path):
-    for peers, alone, is_told in (1, False, True), (1, True, False), (2, False, False):
-        file = io.StringIO()
-        peer = peer_with(tmp_path / f"{peers}{alone}", [CONNECTED, JOINED | {"peers": peers}], mini, alone=alone)
-        with running(peer):
-            Lines(file)(peer)
-        assert ("or a peer of another run" in file.getvalue()) == is_told, file.getvalue()
+def test_who_trains_alone_in_a_run_that_others_have_begun_is_told_what_that_may_mean():
+    def trained(*peers: int) -> list[dict]:
+        return [CONNECTED, JOINED | {"peers": 1}, *(epoch(10)[1] | {"peers": count} for count in peers)]
+
+    assert "a peer of another run" in news(trained(1, 1, 1), expects_others=True)[-1]
+    for events, expects_others in (trained(1, 1), True), (trained(1, 2, 1), True), (trained(1, 1, 1), False):
+        assert "another run" not in "".join(news(events, expects_others=expects_others))
 
 
 def test_who_looks_for_the_others_is_told_so_and_for_how_long(mini, tmp_path):

@@ -11,10 +11,11 @@ COMPLETE = (
     "Peers that have left say that this run is complete. What you train now is of no use to them: ask the run's "
     "organiser for the model."
 )
+ALONE_EPOCHS = 3
+"""Epochs without others after which whoever expected some is told what that may mean."""
 NOBODY_OF_THIS_RUN = (
-    "A first peer answered, but nobody trains this run there now: it may be a bootstrap peer that waits for the first "
-    "trainers, or a peer of another run. If the others train already, compare your run's name and its run.json with "
-    "theirs; until somebody comes, you train alone."
+    "You have trained alone so far: a first peer answered, but nobody trains this run with you. It may be a bootstrap "
+    "peer that waits for trainers, or a peer of another run: compare your run's name and its run.json with the others'."
 )
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
 RECENT_EVENTS = 12
@@ -76,7 +77,7 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
     """Return where a peer listens and whom it found, as far as its events tell; or that it still looks for them.
 
     `invite` says instead where it listens, for those who may join it there. `expects_others` says that it joined a run
-    that others have begun: to find nobody is no wonder for one that begins a run itself.
+    that others have begun: to train alone is no wonder for one that begins a run itself.
     """
     lines = [f"{LOOKING}."] if expects_others and events and events[-1]["event"] == "loaded" else []
     for event in events:
@@ -92,8 +93,9 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
             lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
             if event.get("said_complete"):
                 lines.append(COMPLETE)
-            elif expects_others and others <= 0:
-                lines.append(NOBODY_OF_THIS_RUN)
+    trained_alone = [event["peers"] <= 1 for event in events if event["event"] == "epoch"]
+    if expects_others and len(trained_alone) >= ALONE_EPOCHS and all(trained_alone):
+        lines.append(NOBODY_OF_THIS_RUN)
     return lines
 
 
