@@ -18,6 +18,9 @@ from dalle_lib.run import RunCard
 
 DATA = Path(__file__).parent / "data"
 
+# What a shell starts in the background ignores Ctrl+C, and so would the programs that tests start and press it in.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Return the running processes whose command line names something in `folder`."""
