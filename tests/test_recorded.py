@@ -25,7 +25,7 @@ def test_a_record_is_shown_with_memory_beside_its_prediction_speed_and_losses(tm
     file = tmp_path / "new" / "run.json"
     write_record(file, "gpt2-large", {"plain": MEASURED, "large": large}, {0: 3.5, 30: 3.25, 60: 3.0})
     shown = recorded_run(file).data
-    for text in ("gpt2-large on cpu", "99.0 MB", "100 MB", "-1.0%", "<td>200</td>", "out of memory"):
+    for text in ("gpt2-large on cpu", "99.0 MB", "100 MB", "-1.00%", "<td>200</td>", "out of memory"):
         assert text in shown, text
     assert "3.50 before, 3.00 after" in shown
 
