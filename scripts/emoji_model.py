@@ -22,7 +22,7 @@ PRECISION = {SMALL: torch.float8_e4m3fn, LARGE: torch.float16}
 
 @dataclass
 class Model:
-    """Train a run's model in one process, by the card's own recipe.
+    """Train a run's model in one process, by the card's own recipe and optimizer.
 
     Matrices are multiplied in bfloat16, layers are compiled, and attention is plain matrix products: 1.45 times as
     fast as eager bfloat16 on one core of an AMD processor with AVX512_BF16.
@@ -34,7 +34,8 @@ class Model:
     """Steps after which the learning rate would have fallen to 0."""
     out: Path = ASSETS
     batch_size: int = 32
-    lr: float = 1e-2
+    lr: float | None = None
+    """The learning rate at its highest; None takes the card's."""
     start: Path | None = None
     """Go on with this checkpoint, with fresh statistics and learning rate."""
     report: Path | None = None
@@ -48,7 +49,8 @@ class Model:
         model = DALLE(card.model) if self.start is None else load_model(self.start, card.model)
         model.transformer.compile_layers()
         before = self._earlier()
-        optimizer = LAMB8bit(parameter_groups(model, card.optimizer.weight_decay), lr=self.lr, bits=32)
+        lr = card.optimizer.lr if self.lr is None else self.lr
+        optimizer = LAMB8bit(parameter_groups(model, card.optimizer.weight_decay), lr=lr, bits=32)
         schedule = linear_warmup_schedule(optimizer, max(10, self.steps // 50), self.schedule_steps)
         batches = batches_of(card, self.batch_size, card.seed + before["steps"])
         curve, started = [], time.process_time()

@@ -16,7 +16,7 @@ from tqdm import trange
 from dalle_lib.optimizer import linear_warmup_schedule
 from dalle_lib.vqgan import VQGAN, VQGANConfig, load_vqgan, save_vqgan
 
-MOST_PATCHES = 200_000
+MAX_PATCHES = 200_000
 """Different patches from which the codebook is made."""
 WRONG_CODES = 0.2
 """Up to this share of a picture's codes are replaced while the decoder learns."""
@@ -43,7 +43,9 @@ class Vqgan:
         """Write the run's VQ-GAN."""
         single_thread()
         kind = KINDS[self.name]
-        pictures = [picture for picture in kind.pictures() if not picture.held_out]
+        pictures = kind.pictures()
+        held_out = pixels_of([picture for picture in pictures if picture.held_out])
+        pictures = [picture for picture in pictures if not picture.held_out]
         pixels = pixels_of(pictures)
         if self.start is None:
             vqgan = VQGAN(kind.vqgan)
@@ -52,14 +54,12 @@ class Vqgan:
         else:
             vqgan = load_vqgan(self.start).requires_grad_(True)
         self.out.mkdir(parents=True, exist_ok=True)
+        self._train_decoder(vqgan, pixels, [picture.name for picture in pictures])
         file = self.out / kind.vqgan_file
         save_vqgan(file, vqgan, dtype=torch.float16)
-        self._train_decoder(vqgan, pixels, [picture.name for picture in pictures])
-        save_vqgan(file, vqgan, dtype=torch.float16)
         vqgan = load_vqgan(file)
-        for split, held_out in ("training", False), ("held-out", True):
-            pixels = pixels_of([picture for picture in kind.pictures() if picture.held_out == held_out])
-            print(f"{psnr(vqgan.decode(vqgan.encode(pixels)), pixels):.2f} dB on the {split} pictures")
+        for split, shown in ("training", pixels), ("held-out", held_out):
+            print(f"{psnr(vqgan.decode(vqgan.encode(shown)), shown):.2f} dB on the {split} pictures")
 
     def _train_decoder(self, vqgan: VQGAN, pixels: Tensor, names: list[str]) -> None:
         codes = vqgan.encode(pixels)
@@ -91,9 +91,9 @@ def make_codebook(pixels: Tensor, config: VQGANConfig) -> Tensor:
     """
     patches = F.pixel_unshuffle(pixels.permute(0, 3, 1, 2), config.factor).flatten(2).transpose(1, 2)
     distinct, counts = torch.unique(patches.flatten(0, 1), dim=0, return_counts=True)
-    some = torch.randperm(len(distinct))[:MOST_PATCHES]
+    sampled = torch.randperm(len(distinct))[:MAX_PATCHES]
     kmeans = KMeans(config.codebook_size, random_state=0, init="random", n_init=1, max_iter=20)
-    kmeans.fit(distinct[some].float().numpy() / 255, sample_weight=counts[some].sqrt().numpy())
+    kmeans.fit(distinct[sampled].float().numpy() / 255, sample_weight=counts[sampled].sqrt().numpy())
     return torch.from_numpy(kmeans.cluster_centers_).half().float() * 2 - 1
 
 

@@ -82,9 +82,16 @@ def on_page(sheet: Image.Image | HTML, told: str) -> HTML:
     """
     if isinstance(sheet, HTML):
         return sheet
-    data = base64.b64encode(png_bytes(sheet)).decode()
-    picture = f"<img alt='{escape(told)}' style='max-width:none' src='data:image/png;base64,{data}'>"
-    return HTML(f"<div style='overflow-x:auto'>{picture}</div>")
+    return HTML(f"<div style='overflow-x:auto'>{picture_html(sheet, told, 'max-width:none')}</div>")
+
+
+def picture_html(picture: Image.Image, told: str, style: str = "") -> str:
+    """Return a picture as an HTML tag that holds its bytes, so that an exported page still shows it.
+
+    `told` says what is asked for or seen in it, for those who do not see it.
+    """
+    data = base64.b64encode(png_bytes(picture)).decode()
+    return f"<img alt='{escape(told)}' style='{style}' src='data:image/png;base64,{data}'>"
 
 
 def _resized(picture: Image.Image, side: int) -> Image.Image:

@@ -1,6 +1,5 @@
 """Pictures in a notebook: rows that appear as they are drawn, the best of many, and knobs to turn."""
 
-import base64
 from collections.abc import Callable
 from html import escape
 
@@ -8,8 +7,8 @@ import ipywidgets as widgets
 from IPython.display import HTML, DisplayHandle, display
 from PIL import Image
 
+from dalle_lib.dashboard.grids import picture_html
 from dalle_lib.inference import Drawing, Progress, Settings, TextToImage, contact_sheet
-from dalle_lib.inference.drawing import png_bytes
 
 SHOWN_LIVE = 8
 """Candidates shown while they are drawn."""
@@ -44,7 +43,7 @@ def rows_so_far(draw: TextToImage, progress: Progress) -> str:
     return (
         f"<p><progress value='{progress.share:.3f}'></progress> "
         f"{escape(progress.prompt)}: {progress.share:.0%} of {progress.candidates} candidates</p>"
-        f"{_img(contact_sheet(unfinished, columns=columns, side=SIDE // 2), f'{progress.prompt}, unfinished')}"
+        f"{picture_html(contact_sheet(unfinished, columns=columns, side=SIDE // 2), f'{progress.prompt}, unfinished')}"
     )
 
 
@@ -62,7 +61,7 @@ def best_of(drawing: Drawing) -> HTML:
         f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"
-        f"{_img(sheet, f'all candidates for {drawing.prompt}')}</details>"
+        f"{picture_html(sheet, f'all candidates for {drawing.prompt}')}</details>"
     )
 
 
@@ -132,17 +131,8 @@ class Studio(widgets.VBox):
         self.rows.value = rows_so_far(self.draw, progress)
 
 
-def _img(picture: Image.Image, told: str) -> str:
-    """Return the picture as an HTML tag that holds its bytes, so that an exported page still shows it.
-
-    `told` says what is asked for in it, for those who do not see it.
-    """
-    return f"<img alt='{escape(told)}' src='data:image/png;base64,{base64.b64encode(png_bytes(picture)).decode()}'>"
-
-
 def _figure(picture: Image.Image, label: str, told: str) -> str:
-    """Return the picture above its label as HTML, SIDE pixels wide; see `_img` for `told`."""
+    """Return the picture above its label as HTML, SIDE pixels wide; see `picture_html` for `told`."""
     scaled = picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return (
-        f"<figure style='margin:0;width:{SIDE}px'>{_img(scaled, told)}<figcaption>{escape(label)}</figcaption></figure>"
-    )
+    caption = f"<figcaption>{escape(label)}</figcaption>"
+    return f"<figure style='margin:0;width:{SIDE}px'>{picture_html(scaled, told)}{caption}</figure>"

@@ -82,8 +82,8 @@ class TrainingCaptions:
     def as_written(self, prompt: str) -> str:
         """Return the prompt as the training captions would say it: their articles, "on a ... background".
 
-        The embedded model draws 24 of 24 training captions right, but 14 with "a" before them. Without a list of
-        words, nothing is known of how captions are written, and the prompt is returned as it is.
+        The embedded models were trained on no other wording, and draw worse with an article. Without a list of words,
+        nothing is known of how captions are written, and the prompt is returned as it is.
         """
         if not self.has_words:
             return prompt
