@@ -162,9 +162,10 @@ def test_a_run_of_others_is_joined_where_nobody_looks(mini, session, installed, 
     assert shares["ada"] > 0
     assert shares["you"] > 0
     assert (swarm_folder / "out" / mini.key / "you" / "model.safetensors").exists(), "to go on from next time"
-    assert (
-        sum("image/png" in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])) == 2
-    )
+    shown = [
+        output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    ]
+    assert sum(page.count("data:image/png;base64,") for page in shown) == 2
 
 
 def test_it_fits_into_kaggles_image(colab):
