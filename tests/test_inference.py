@@ -51,12 +51,12 @@ def rows(card):
 
 def test_it_draws_what_its_training_captions_say(draw, card, rows):
     seen = read_codes(f"{card.data_source(card.data.train)}/codes.parquet", card.data.format)
-    captions = choose_captions(seen, 12, seed=1)
-    drawings = draw(captions, candidates=4, best=1, seed=0)
+    captions = choose_captions(seen, 8, seed=1)
+    drawings = draw(captions, candidates=2, best=1, seed=0)
     best = torch.stack([drawing.candidates[drawing.best[0]] for drawing in drawings])
     among = [row for place, row in enumerate(rows) if place % 8 == 0 or row.caption in captions]
     found = Gallery(among, draw.vqgan).nearest(best)
-    assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 9, list(zip(captions, found, strict=True))
+    assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 6, list(zip(captions, found, strict=True))
 
 
 def test_the_best_are_those_that_clip_scores_highest_beyond_its_noise(drawing):
