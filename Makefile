@@ -5,6 +5,8 @@ PYTHON ?= python3.11
 # More options for pytest, as in: make test PYTEST="-x -k codec"
 PYTEST ?=
 BIN := .venv/bin
+# Where somebody looks, pip shows what it downloads and how far it is.
+PIP_OPTIONS := $(shell test -t 2 || echo --quiet)
 
 .PHONY: help demo test chaos test-images tutorial-gpu slug setup lint dist bench lab clean
 .DEFAULT_GOAL := demo
@@ -23,10 +25,10 @@ setup: .venv/complete ## prepare .venv alone: about 7 GB of packages, downloaded
 # The stamp is written last, so the next make continues an interrupted set-up. dalle_lib/__init__.py holds the version.
 .venv/complete: requirements.txt pyproject.toml dalle_lib/__init__.py
 	rm -f $@
-	@echo "Setting up .venv: about 7 GB of packages are downloaded once; this takes minutes."
+	@echo "Setting up .venv: about 7 GB of packages are downloaded once; this takes minutes, on a slow line an hour."
 	test -x $(BIN)/python || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --requirement requirements.txt
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	touch $@
 

@@ -36,6 +36,12 @@ def test_the_knobs_are_set_as_asked_and_the_result_is_shown(calculator):
     assert calculator.formulas.value == terms_html(needed) + layer_html(needed)
 
 
+def test_it_starts_at_any_speed_of_link():
+    calculator = Calculator(SMALL, training=Training(sequence=64), max_batch=MAX_BATCH, mbit_per_s=30)
+    assert " at 30 Mbit/s" in calculator.verdict.value + calculator.bars.value + calculator.advice.value
+    assert calculator.mbit_per_s.options[4:7] == (20, 30, 50)
+
+
 def test_a_saved_page_shows_the_calculator_without_the_widget(calculator):
     calculator.knobs["optimizer"].value, calculator.knobs["checkpointing"].value = "adamw8bit", True
     snapshot = calculator._repr_mimebundle_()

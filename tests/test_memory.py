@@ -62,6 +62,18 @@ def test_a_layer_in_16_bits_keeps_the_bytes_of_the_published_formula():
     assert layer - statistics == 34 * length * batch * hidden + 5 * heads * length**2 * batch
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_formulas_of_a_layer_give_its_bytes(attention):
+    batch, length, heads, hidden = 2, 96, 4, 64
+    config = {"model_type": "gpt2", "n_embd": hidden, "n_head": heads, "n_layer": 3}
+    units = {"b·s·h": batch * length * hidden, "b·a·s²": batch * heads * length**2,
+             "b·a·s": batch * length * heads, "b·s": batch * length}  # fmt: skip
+    for _, text, size in estimate(config, Training(batch=batch, sequence=length, attention=attention)).layer:
+        *count, formula = text.split(" × ")
+        factor, unit = formula.split("·", 1)
+        assert size == int(*count or [1]) * int(factor) * units[unit], text
+
+
 def test_memory_does_not_grow_with_depth_in_reversible_layers():
     def kept(depth: int, **options) -> int:
         result = estimate(PRESETS["dalle-emoji"] | {"depth": depth}, Training(batch=64, **options))

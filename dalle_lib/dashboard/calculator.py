@@ -20,6 +20,8 @@ from dalle_lib.memory.training import AttentionKernel, Offload, OptimizerName, P
 
 _WRONG = (ValueError, TypeError, ArithmeticError, AttributeError, ConnectionError)
 """Errors of contradicting knobs, and of configs, which come from strangers."""
+LINKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Speeds of links that are offered, in Mbit/s."""
 OWN = "another one"
 """The choice in the list of models for one that is no preset."""
 
@@ -28,7 +30,8 @@ class Calculator(widgets.VBox):
     """A widget with knobs for a model, a GPU and each field of `Training`.
 
     `result` is the estimate, or None if the knobs contradict each other. `model` is the name of a preset or the fields
-    of a Hub config, `gpu` what `gpu_named` takes. Batches up to `max_batch` are offered and tried.
+    of a Hub config, `gpu` what `gpu_named` takes. Batches up to `max_batch` are offered and tried. `mbit_per_s` is the
+    speed of the link.
 
     Raises ValueError for an unknown model or GPU, with the known ones.
     """
@@ -39,6 +42,7 @@ class Calculator(widgets.VBox):
         gpu: str = "T4",
         training: Training | None = None,
         max_batch: int = 512,
+        mbit_per_s: float = 50,
     ) -> None:
         training, is_own = training or Training(), not isinstance(model, str)
         self.max_batch = max_batch
@@ -56,7 +60,7 @@ class Calculator(widgets.VBox):
         self.gpu = _dropdown("GPU", list(self.gpus), chosen.name)
         self.utilisation = _slider("% of GPU's peak", 30, 10, 60)
         self.mbit_per_s = widgets.SelectionSlider(
-            options=[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], value=50, description="Mbit/s", **_wide()
+            options=sorted({*LINKS, mbit_per_s}), value=mbit_per_s, description="Mbit/s", **_wide()
         )
         self.knobs = _training_knobs(training, max_batch)
         self.verdict, self.bars, self.advice, self.formulas = (widgets.HTML() for _ in range(4))

@@ -236,14 +236,16 @@ def _middle_layer(graph: list[Node], model: ModelDescription, forward: ForwardPa
     number = len(forward.layer_starts) // 2
     start, end = [*forward.layer_starts, graph[-1].number][number : number + 2]
     seen = {id(storage) for node in graph if node.number < start for storage in node.saved}
-    kept: dict[tuple[str, str], int] = {}
+    kept: dict[tuple[str, str], list[int]] = {}
     for node in graph:
         for storage in node.saved if start <= node.number < end else ():
             if id(storage) not in seen:
                 seen.add(id(storage))
-                key = node.name, formula(storage, model, forward)
-                kept[key] = kept.get(key, 0) + storage.size
-    return [(name, text, size) for (name, text), size in kept.items()]
+                kept.setdefault((node.name, formula(storage, model, forward)), []).append(storage.size)
+    return [
+        (name, text if len(sizes) == 1 else f"{len(sizes)} × {text}", sum(sizes))
+        for (name, text), sizes in kept.items()
+    ]
 
 
 def formula(storage: Storage, model: ModelDescription, forward: ForwardPass) -> str:
