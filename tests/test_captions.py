@@ -8,6 +8,7 @@ import torch
 from dalle_lib.inference import Novelty, TextToImage, TrainingCaptions
 from dalle_lib.inference.captions import WORDS
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.streaming import read_codes
 
 
 @pytest.fixture(scope="module")
