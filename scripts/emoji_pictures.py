@@ -37,12 +37,15 @@ class Palette:
     """Colours of backgrounds, beside white."""
     doubles: int
     """Pictures of each emoji in the training data that are in another colour and on a background."""
+    near: float | None
+    """Degrees from an emoji's main hue within which pixels take another colour; None turns all hues alike."""
 
 
 FEW = Palette(
     hues={"red": 0, "green": 120, "blue": 215, "purple": 275},
     backgrounds={"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)},
     doubles=0,
+    near=None,
 )
 """The small set's colours."""
 MANY = Palette(
@@ -50,6 +53,7 @@ MANY = Palette(
     backgrounds=FEW.backgrounds
     | {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)},
     doubles=12,
+    near=35,
 )
 """The large set's colours: enough of each that words combine."""
 COLOURLESS = 0.12
@@ -125,7 +129,7 @@ def variants(symbol: str, name: str, palette: Palette, taken: set[str]) -> Itera
     for colour, target in hues.items():
         near = abs((hue - target + 180) % 360 - 180) < NEAR_DEGREES
         if colourful >= COLOURLESS and not near and f"{colour} {bare}" not in taken:
-            coloured[colour] = turn_hue(picture, target - hue)
+            coloured[colour] = in_hue(picture, hue, target, palette.near)
             yield drawn(f"{colour} {bare}", coloured[colour], WHITE, "colour", colour == secret_hue)
     for colour, rgb in backgrounds.items():
         yield drawn(f"{name} on a {colour} background", picture, rgb, "background", colour == secret_background)
@@ -184,10 +188,18 @@ def main_hue(picture: Image.Image) -> tuple[float, float]:
     return (smooth.argmax() + 0.5) * 10, float(weight.sum() / max(alpha.sum(), 1))
 
 
-def turn_hue(picture: Image.Image, degrees: float) -> Image.Image:
-    """Return the emoji with all hues turned by `degrees` around the colour circle."""
+def in_hue(picture: Image.Image, main: float, target: float, near: float | None) -> Image.Image:
+    """Return the emoji with the hue `target` where its own is within `near` of `main`, all in degrees.
+
+    So the leaves of a purple strawberry stay green. Without `near` all hues are turned by as much as `main` is.
+    """
     hsv = np.array(picture.convert("RGB").convert("HSV"))
-    hsv[..., 0] = (hsv[..., 0].astype(int) + round(degrees / 360 * 256)) % 256
-    turned = Image.fromarray(hsv, "HSV").convert("RGB")
-    turned.putalpha(picture.getchannel("A"))
-    return turned
+    hue, byte = hsv[..., 0].astype(int), 256 / 360
+    if near is None:
+        hsv[..., 0] = (hue + round((target - main) * byte)) % 256
+    else:
+        distance = abs((hue / byte - main + 180) % 360 - 180)
+        hsv[..., 0] = np.where(distance <= near, round(target * byte) % 256, hue)
+    recoloured = Image.fromarray(hsv, "HSV").convert("RGB")
+    recoloured.putalpha(picture.getchannel("A"))
+    return recoloured
