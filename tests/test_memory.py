@@ -64,14 +64,17 @@ def test_a_layer_in_16_bits_keeps_the_bytes_of_the_published_formula():
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_the_formulas_of_a_layer_give_its_bytes(attention):
-    batch, length, heads, hidden = 2, 96, 4, 64
+    batch, length, heads, hidden = 2, 128, 4, 64  # b·a·s² is a multiple of b·s·h, too
     config = {"model_type": "gpt2", "n_embd": hidden, "n_head": heads, "n_layer": 3}
     units = {"b·s·h": batch * length * hidden, "b·a·s²": batch * heads * length**2,
              "b·a·s": batch * length * heads, "b·s": batch * length}  # fmt: skip
+    found = set()
     for _, text, size in estimate(config, Training(batch=batch, sequence=length, attention=attention)).layer:
         *count, formula = text.split(" × ")
         factor, unit = formula.split("·", 1)
         assert size == int(*count or [1]) * int(factor) * units[unit], text
+        found.add(unit)
+    assert ("b·a·s²" in found) == (attention == "eager")
 
 
 def test_memory_does_not_grow_with_depth_in_reversible_layers():

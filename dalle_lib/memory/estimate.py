@@ -251,14 +251,18 @@ def _middle_layer(graph: list[Node], model: ModelDescription, forward: ForwardPa
 def formula(storage: Storage, model: ModelDescription, forward: ForwardPass) -> str:
     """Return a storage's bytes as a formula in b sequences of s positions, h wide, with a heads."""
     hidden, heads, size = model.shape.hidden, model.shape.heads, storage.size
-    units = [
-        ("b·s·h", forward.positions * hidden),
-        ("b·a·s²", forward.positions * forward.sequence * heads),
-        ("b·a·s", forward.positions * heads),
-        ("b·s", forward.positions),
-        ("s²", forward.sequence**2),
-    ]
-    for text, unit in [("h²", hidden**2)] if storage.term == "autocast copies" else units:
+    if storage.is_of_pairs:
+        units = [("b·a·s²", forward.positions * forward.sequence * heads)]
+    elif storage.term == "autocast copies":
+        units = [("h²", hidden**2)]
+    else:
+        units = [
+            ("b·s·h", forward.positions * hidden),
+            ("b·a·s", forward.positions * heads),
+            ("b·s", forward.positions),
+            ("s²", forward.sequence**2),
+        ]
+    for text, unit in units:
         if size >= unit and size * 100 % unit == 0:
             return f"{size / unit:g}·{text}"
     return f"{size:,} bytes"

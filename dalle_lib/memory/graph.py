@@ -25,12 +25,15 @@ class Memory:
 
 
 class Storage:
-    """Bytes that are in use until nothing refers to this object, as the memory of a PyTorch storage is."""
+    """Bytes that are in use until nothing refers to this object, as the memory of a PyTorch storage is.
 
-    __slots__ = ("memory", "size", "term")
+    `is_of_pairs` says that it holds a number for each pair of positions, as the scores of attention are.
+    """
 
-    def __init__(self, memory: Memory, size: int, term: str) -> None:
-        self.memory, self.size, self.term = memory, size, term
+    __slots__ = ("is_of_pairs", "memory", "size", "term")
+
+    def __init__(self, memory: Memory, size: int, term: str, is_of_pairs: bool = False) -> None:
+        self.memory, self.size, self.term, self.is_of_pairs = memory, size, term, is_of_pairs
         memory.add(term, size)
 
     def __del__(self) -> None:

@@ -161,12 +161,14 @@ class ForwardPass:
             return tape.attention(q, k, v, self.batch * heads * self.sequence)
         if self.batch > 1:
             q, k, v = tape.copy(tape.lowered(q)), tape.copy(tape.lowered(k)), tape.copy(tape.lowered(v))
-        x = tape.scale(tape.matmul(q, k, count))
-        if bias is not None:
-            x = tape.add(x, bias)
-        if mask is not None:
-            x = tape.shifted(x, mask.width)
-        x = self.drop(tape.cast(tape.softmax(tape.cast(x, max(x.width, scores))), v.width))
+        with tape.part(is_of_pairs=True):
+            x = tape.scale(tape.matmul(q, k, count))
+            if bias is not None:
+                x = tape.add(x, bias)
+            if mask is not None:
+                x = tape.shifted(x, mask.width)
+            x = self.drop(tape.cast(tape.softmax(tape.cast(x, max(x.width, scores))), v.width))
+            x = tape.lowered(x)
         x = tape.matmul(x, v, q.count)
         return tape.copy(x)
 

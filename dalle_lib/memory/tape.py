@@ -37,6 +37,7 @@ class Tape:
         self.flops = 0
         self.streams: list[Storage] = []
         """The results of the last two reversible layers, which give all earlier ones, and their gradient."""
+        self.is_of_pairs = False
         self.reversible_layers = 0
         self.replayed_copies: dict[Parameter, Tensor] = {}
 
@@ -44,7 +45,7 @@ class Tape:
 
     def new(self, size: int, term: str | None = None) -> Storage:
         """Return a new storage of `size` bytes, counted under `term` or else under the current term."""
-        return Storage(self.memory, size, term or self.term)
+        return Storage(self.memory, size, term or self.term, self.is_of_pairs)
 
     def make(
         self,
@@ -78,11 +79,12 @@ class Tape:
         return Edge(value.node, value.slot, value.count * value.width, passes_on)
 
     @contextmanager
-    def part(self, term: str) -> Iterator[None]:
-        """Count everything made inside this context under `term`."""
-        before, self.term = self.term, term
+    def part(self, term: str | None = None, is_of_pairs: bool = False) -> Iterator[None]:
+        """Count everything made inside this context under `term`, as numbers for each pair of positions or not."""
+        before = self.term, self.is_of_pairs
+        self.term, self.is_of_pairs = term or self.term, is_of_pairs
         yield
-        self.term = before
+        self.term, self.is_of_pairs = before
 
     # Operations
 
