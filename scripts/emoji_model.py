@@ -101,7 +101,7 @@ class Full(Model):
 
     The one in the kit had 750 steps on rows that lay emoji by emoji, then stages of 4,000 steps, of 3,000, and of
     1,800 at a learning rate of 3e-3, all on pictures whose hues were turned alike; then, on those of today, 5,000 at
-    4e-3 and 2,400 at 2e-3.
+    4e-3.
     """
 
     name: str = LARGE

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from dalle_lib.inference import Drawing, TextToImage
 
 CAPTION = "penguin on a yellow background"
-BESIDE = {"top_k": {"temperature": 4.0}}
+BESIDE = {"top_k": {"temperature": 6.0}}
 """What else is set for the row of a knob."""
 KNOBS = {
     "guidance": (0.0, 0.2, 0.4, 1.0, 1.5, 6.0),
