@@ -1,6 +1,7 @@
 """Run a notebook from a terminal, and keep it as a page that opens without a network."""
 
 import asyncio
+import copy
 import sys
 import tempfile
 from collections.abc import Callable
@@ -61,6 +62,7 @@ _SCROLLING = """\
 <style>
 .jp-OutputArea-child { display: block; }
 .jp-OutputArea-child .jp-OutputArea-output { display: block; box-sizing: border-box; margin-left: 0; overflow-x: auto; }
+.jp-InputArea, .jp-CodeMirrorEditor, .jp-Editor { overflow-x: auto !important; }
 </style>
 """
 """On a narrow page what is wider scrolls by itself, in place of being cut off."""
@@ -74,4 +76,6 @@ def to_html(notebook: nbformat.NotebookNode) -> str:
         config=config, embed_images=True, mathjax_url="", require_js_url="", jquery_url="", raw_template=_FOLDING
     )
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
+    notebook = copy.deepcopy(notebook)
+    notebook.metadata.pop("widgets", None)  # with the widgets' state the page would load their scripts
     return exporter.from_notebook_node(notebook)[0].replace("</head>", f"{_SCROLLING}</head>", 1)

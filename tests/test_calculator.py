@@ -55,7 +55,13 @@ def test_a_saved_page_shows_the_calculator_without_the_widget(calculator):
         assert f"<span>{name}: <b>{value}</b></span>" in shown
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("Calculator()")])
     notebook.cells[0].outputs = [nbformat.v4.new_output("display_data", data=snapshot)]
-    assert "as it was when this page was saved" in to_html(notebook)
+    model = {"model_module": "@jupyter-widgets/controls", "model_name": "HTMLModel", "state": {}}
+    kept = {"state": {"id": model}, "version_major": 2, "version_minor": 0}
+    notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": kept}
+    page = to_html(notebook)
+    assert "as it was when this page was saved" in page
+    assert "https://unpkg.com" not in page, "a page needs nobody else"
+    assert "widgets" in notebook.metadata
 
 
 def test_each_knob_changes_the_result(calculator, monkeypatch):

@@ -84,6 +84,8 @@ def test_training_captions_are_known_and_held_out_ones_are_new_combinations(run)
         ("penguin on yellow", "penguin on a yellow background"),
         ("a penguin with green background", "penguin on a green background"),
         ("penguin on a white background", "penguin"),
+        ("cat on a gray background?", "cat on a grey background"),
+        ("violet frog", "purple frog"),
         ("cup with straw", "cup with straw"),
         ("nest with eggs on a pink background", "nest with eggs on a pink background"),
     ],

@@ -21,7 +21,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
 
 PROMPT = "penguin on a yellow background"
-BOLD = {"top_k": 0, "temperature": 2.0, "guidance": 1.0}
+BOLD = {"top_k": 0, "temperature": 4.0, "guidance": 1.0}
 """Settings at which the candidates differ: at the usual ones the finished model repeats one picture of a prompt."""
 
 
@@ -105,7 +105,7 @@ def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, mo
 
 def test_the_codes_are_those_that_the_model_draws(draw, drawing):
     with few_threads(draw.model):
-        codes = generate(draw.model, draw.tokenizer([PROMPT]), samples=20, temperature=2.0, seed=1)[0]
+        codes = generate(draw.model, draw.tokenizer([PROMPT]), samples=20, temperature=BOLD["temperature"], seed=1)[0]
     assert torch.equal(codes, drawing.codes)
     assert (draw.vqgan.decode(codes, chunk=5).int() - drawing.candidates.int()).abs().max() <= 1
 
@@ -254,6 +254,7 @@ def test_the_knobs_draw_what_they_say(draw):
     studio.knobs["top_k"].value = 8
     studio.knobs["guidance"].value = 1.0
     studio.button.click()
+    assert "button that draws" in studio._repr_mimebundle_()["text/html"], "a saved page says what was here"
     (drawn,) = studio.drawings
     expected = draw("frog", candidates=4, best=4, top_k=8, guidance=1.0, seed=3)
     assert torch.equal(drawn.candidates, expected.candidates)
@@ -270,6 +271,8 @@ def test_the_last_rows_of_each_prompt_stay_on_the_page(draw, monkeypatch):
         assert len(set(pages)) == draw.model.config.grid, "each row of codes changes what is shown"
         assert f"{prompt}: 100% of 2 candidates" in pages[-1]
         assert "data:image/png;base64," in pages[-1]
+        assert ", unfinished'" in pages[-2]
+        assert "unfinished" not in pages[-1]
 
 
 def test_pages_hold_their_pictures_and_escape_prompts(draw):

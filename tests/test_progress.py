@@ -21,6 +21,9 @@ from dalle_lib.swarm.averaging.trust import Trust
 async def neighbours(dht, node):
     return [id for bucket in node.protocol.routing_table.buckets for id in bucket.nodes_to_peer_id]
 
+async def known_peers(dht, node):
+    return [peer for bucket in node.protocol.routing_table.buckets for peer in bucket.nodes_to_peer_id.values()]
+
 async def forget_all(dht, node):
     for id in await neighbours(dht, node):
         del node.protocol.routing_table[id]
@@ -73,6 +76,39 @@ finally:
     for dht in tables:
         dht.shutdown()
 """
+
+
+RETURN = (
+    REUNION.split("local = ")[0]
+    + """
+from dalle_lib.swarm.averaging import progress
+progress.FIRST_PEERS_EVERY_S = float(sys.argv[2])
+identity = {"start": True, "identity_path": sys.argv[1]}
+first = hivemind.DHT(host_maddrs=["/ip4/127.0.0.1/tcp/0"], **identity)
+(address,), id = map(str, first.get_visible_maddrs()), first.peer_id
+local = {"host_maddrs": ["/ip4/127.0.0.1/tcp/0"], "initial_peers": [address]}
+tables, trackers = [hivemind.DHT(start=True, **local) for _ in range(2)], []
+try:
+    track()
+    wait(lambda: all(tracker.global_progress.num_peers == 2 for tracker in trackers))
+    first.shutdown()
+    wait(lambda: not any(id in dht.run_coroutine(known_peers) for dht in tables))
+    first = hivemind.DHT(host_maddrs=[address.split("/p2p/")[0]], **identity)
+    wait(lambda: not is_alone(first))
+finally:
+    for tracker in trackers:
+        tracker.shutdown()
+    for dht in [first, *tables]:
+        dht.shutdown()
+"""
+)
+
+
+@pytest.mark.chaos
+def test_a_first_peer_that_comes_back_is_called_by_those_who_go_on(tmp_path):
+    command = [sys.executable, "-c", RETURN, str(tmp_path / "identity.key"), "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("whom", [pytest.param("the first of the run", marks=pytest.mark.chaos), "one it had"])

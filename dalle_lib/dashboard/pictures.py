@@ -40,10 +40,11 @@ def rows_so_far(draw: TextToImage, progress: Progress) -> str:
     """Return, as HTML, a bar of what is drawn of a prompt, and the first candidates as far as they are drawn."""
     unfinished = draw.preview(progress.codes[:SHOWN_LIVE])
     columns = min(SHOWN_LIVE, len(unfinished))
+    told = progress.prompt if progress.share >= 1 else f"{progress.prompt}, unfinished"
     return (
         f"<p><progress value='{progress.share:.3f}'></progress> "
         f"{escape(progress.prompt)}: {progress.share:.0%} of {progress.candidates} candidates</p>"
-        f"{picture_html(contact_sheet(unfinished, columns=columns, side=SIDE // 2), f'{progress.prompt}, unfinished')}"
+        f"{picture_html(contact_sheet(unfinished, columns=columns, side=SIDE // 2), told)}"
     )
 
 
@@ -111,6 +112,11 @@ class Studio(widgets.VBox):
         self.output = widgets.Output()
         self.button.on_click(lambda _: self.press())
         super().__init__([self.prompt, *self.knobs.values(), self.button, self.rows, self.output])
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        """Show the widget where there is one, and on saved pages that it was here."""
+        note = "<p><i>Here are a prompt, knobs and a button that draws, while the notebook runs.</i></p>"
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": note}
 
     def press(self) -> None:
         """Draw with the knobs' settings and show the pictures; a wrong setting shows its error instead."""

@@ -17,6 +17,8 @@ from dalle_lib.streaming import CodeRow, read_codes
 WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
 ARTICLES = frozenset({"a", "an", "the"})
+SAME_COLOURS = {"gray": "grey", "violet": "purple"}
+"""Other words for colours, which are read as those that the captions use."""
 MAX_NAMED = 5
 """Unknown words of a prompt that are named; of more, the number is told."""
 NEAREST = 3
@@ -108,7 +110,7 @@ class TrainingCaptions:
     def _parts(self, prompt: str) -> tuple[str, str | None]:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
         words = " ".join(prompt.lower().split())
-        bare = " ".join(word for word in words.rstrip(".!").split() if word not in ARTICLES)
+        bare = " ".join(self._as_spelt(word) for word in words.rstrip(".!? ").split() if word not in ARTICLES)
         if bare in self._subjects:  # "face with monocle" has no background
             return self._subjects[bare], None
         found = _BACKGROUND.fullmatch(bare)
@@ -116,6 +118,10 @@ class TrainingCaptions:
             subject = self._subjects.get(found["subject"], found["subject"])
             return subject, None if found["colour"] in self.plain_background else found["colour"]
         return bare, None
+
+    def _as_spelt(self, word: str) -> str:
+        """Return a colour as the captions spell it, and any other word as it is."""
+        return word if word in self.known_words else SAME_COLOURS.get(word, word)
 
     def _is_made_of(self, subject: str) -> bool:
         """Return whether `subject` is a thing, or one of the colours and a thing."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import statistics
+import time
 from collections import Counter
 from functools import partial
 
@@ -16,6 +17,8 @@ from pydantic.v1 import ValidationError
 from dalle_lib.swarm.averaging.trust import Trust
 
 Records = dict[bytes, ValueWithExpiration]
+FIRST_PEERS_EVERY_S = 60.0
+"""How often a peer pings the run's first peers: one that comes back has forgotten everybody."""
 
 
 async def call_again(_dht: hivemind.DHT, node: DHTNode, peers: list[PeerID]) -> None:
@@ -38,7 +41,8 @@ class PlausibleProgress(ProgressTracker):
 
     hivemind also forgets a peer for good once it did not answer: after a computer has slept for some seconds, it and
     the others may have lost each other, and it would train on alone. Here a peer without others pings those that it
-    knew last, and the run's first peers.
+    knew last, and the run's first peers. These it also pings now and then while it has others, so that a first peer
+    that was away leads newcomers to the run again.
     """
 
     def __init__(self, *args, trust: Trust, total_epochs: int, shortest_epoch_s: float, **kwargs) -> None:
@@ -48,6 +52,7 @@ class PlausibleProgress(ProgressTracker):
         self._known: set[bytes] = set()
         """The other peers in the last reading of the records that found any."""
         self._call = None
+        self._next_call = 0.0
         self._doubts: dict[str, str] = {}
         """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""
         super().__init__(*args, **kwargs)
@@ -63,13 +68,15 @@ class PlausibleProgress(ProgressTracker):
         return super()._parse_swarm_progress_data(records)
 
     def _stay_known(self, others: list[bytes]) -> None:
-        """Remember the others; if there are none any more, ping those of before and the run's first peers."""
-        if others:
-            self._known = set(others)
-        elif self._call is None or self._call.done():
-            first = {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in self.dht.initial_peers or []}
-            if lost := first | {PeerID(peer) for peer in self._known}:
-                self._call = self.dht.run_coroutine(partial(call_again, peers=list(lost)), return_future=True)
+        """Remember the others. Ping the first peers now and then; without others, at once, and those of before."""
+        self._known = set(others) or self._known
+        is_due = not others or time.monotonic() >= self._next_call
+        if is_due and (self._call is None or self._call.done()):
+            self._next_call = time.monotonic() + FIRST_PEERS_EVERY_S
+            called = {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in self.dht.initial_peers or []}
+            called |= set() if others else {PeerID(peer) for peer in self._known}
+            if called:
+                self._call = self.dht.run_coroutine(partial(call_again, peers=list(called)), return_future=True)
 
     def _of_members(self, metadata: Records) -> list[LocalTrainingProgress]:
         """Return the readable records that members wrote about themselves, no more of one user than the run admits."""
