@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from dalle_lib.machine import autocast_dtype, require_room
+from dalle_lib.machine import autocast_dtype, few_threads, require_room
 from dalle_lib.measurement.workload import checkpoint_layers, load_bitsandbytes
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.training import Precision
@@ -187,12 +187,13 @@ def short_training(make_optimizer: Callable[[nn.Module], object], steps: int = 7
     blocks = stream_text(TEXT, AutoTokenizer.from_pretrained(TEXT_MODEL), length=256)
     model, losses = load_gpt2(TEXT_MODEL, choose_preset("tiny")), []
     optimizer = make_optimizer(model)
-    for ids in islice(blocks.batches(batch), steps):
-        model.zero_grad()
-        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    with few_threads(model):
+        for ids in islice(blocks.batches(batch), steps):
+            model.zero_grad()
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
     return ShortTraining(losses, model, optimizer)
 
 

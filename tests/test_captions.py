@@ -47,6 +47,12 @@ def test_what_the_training_data_lack_is_named_without_articles(captions, prompt,
     assert set(novelty.nearest) <= set(captions.captions)
 
 
+def test_one_known_thing_is_no_combination_and_a_word_is_taken_for_no_other(captions):
+    assert captions.novelty_of("apple") == Novelty(nearest=captions.novelty_of("apple").nearest)
+    assert str(captions.novelty_of("apple")) == ""
+    assert "kite" not in str(captions.novelty_of("kitten"))
+
+
 def test_a_word_that_captions_hold_is_never_said_to_be_missing(captions):
     for word in "on", "yellow", "background":
         assert word in captions.known_words

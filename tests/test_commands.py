@@ -54,7 +54,9 @@ def nothing_starts(monkeypatch):
         (["--run", "emoji-mini", "--name", ""], "expected a name of 1 to 64 letters"),
         (["--run", "emoji-mini", "--port", "70000"], "expected a port from 1 to 65535"),
         (["--run", "emoji-mini", "--device", "gpu"], 'expected a device such as "cpu"'),
-        (["--run", "emoji-mini", "--role", "bootstrap", "--host", "300.1.1.1"], "cannot listen on 300.1.1.1, port 0"),
+        (["--run", "emoji-mini", "--role", "bootstrap", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 0"),
+        (["--run", "emoji-mini", "--alone", "--host", "localhost"], "expected an IPv4 address of this machine"),
+        (["--run", "ada"], "It goes on by: dalle-lib join --run emoji-mini --name 'ada b'"),
         (["--run", "no_data", "--role", "trainer", "--initial-peers", NOBODY], "not beside its card in no_data: emoji"),
         (["--run", "emoji-mini", "--alone", "--folder", "broken/run.json"], "Name another --folder"),
     ],
@@ -64,6 +66,8 @@ def test_a_mistake_is_answered_by_one_line_before_anything_starts(arguments, tol
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{'name': ")
+    (tmp_path / "ada").mkdir()
+    PeerSettings(run="emoji-mini", name="ada b").save(tmp_path / "ada" / "settings.json")
     (tmp_path / "no_data").mkdir()
     for name in "tokenizer.json", "emoji-mini.safetensors":
         (tmp_path / "no_data" / name).touch()

@@ -67,3 +67,4 @@ class Doctor:
             raise RuntimeError(
                 f"this machine cannot take part in {settings.run} yet: {', '.join(missing)} (see above)."
             )
+        print(f"This machine can take part in {settings.run}, as far as these checks tell.", file=sys.stderr)

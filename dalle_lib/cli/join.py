@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.cli.peer_options import Options
-from dalle_lib.swarm.process.folder import PEERS
+from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.settings import PeerSettings
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Join:
         from dalle_lib.run.files import card_here
         from dalle_lib.swarm.process.addresses import require_addresses
 
+        refuse_folder_of_peer(self.peer.run)
         card_here(self.peer.run)
         require_addresses(self.peer.initial_peers)
         print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows may ask the Hub
@@ -82,6 +83,15 @@ class Join:
         return words
 
 
+def refuse_folder_of_peer(run: str) -> None:
+    """Raise ValueError if this is the folder of a peer, which only drawing takes for a run, and say how it goes on."""
+    file = Path(run) / SETTINGS
+    if file.is_file():
+        peer = PeerSettings.load(file)
+        typed = shlex.join(["dalle-lib", "join", "--run", peer.run, "--name", peer.name])
+        raise ValueError(f"expected a run, but {run} is the folder of a peer. It goes on by: {typed}")
+
+
 def _fitted(text: str) -> str:
     """Return a text as this terminal shows it best; a file or a pipe gets it as it is."""
     from dalle_lib.dashboard.terminal import fitted
@@ -118,6 +128,8 @@ def size_of(card: "RunCard") -> str:
 def limits(settings: PeerSettings) -> str:
     """Return what a peer may use, and when it leaves."""
     minutes = settings.max_minutes
+    if settings.role == "bootstrap":
+        return "until you press Ctrl+C" if minutes is None else f"it leaves after {minutes:g} minutes"
     told = ["until the run is complete" if minutes is None else f"it leaves after {minutes:g} minutes"]
     if settings.start_after_s:
         told.append(f"it starts after {settings.start_after_s:g} s")

@@ -21,6 +21,8 @@ SAME_COLOURS = {"gray": "grey", "violet": "purple"}
 """Other words for colours, which are read as those that the captions use."""
 MAX_NAMED = 5
 """Unknown words of a prompt that are named; of more, the number is told."""
+CLOSE = 0.84
+"""How alike two words must be spelt, from 0 to 1, for one to be a slip: "pengiun" is, but no kitten is a kite."""
 NEAREST = 3
 """Training captions that are named where a prompt is new."""
 _BACKGROUND = re.compile(r"(?P<subject>.+?) (?:on|with) (?P<colour>[\w-]+)(?P<named> background)?")
@@ -105,7 +107,9 @@ class TrainingCaptions:
             phrases.append(f"{background} background")
         is_known = self.as_written(prompt) in self._known
         nearest = [] if is_known else self._nearest(prompt)
-        return Novelty(words, phrases, is_combination=not (is_known or words or phrases), nearest=nearest)
+        is_one_part = background is None and subject in self.things
+        is_combination = not (is_known or words or phrases or is_one_part)
+        return Novelty(words, phrases, is_combination=is_combination, nearest=nearest)
 
     def _parts(self, prompt: str) -> tuple[str, str | None]:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
@@ -131,11 +135,12 @@ class TrainingCaptions:
     def _nearest(self, prompt: str) -> list[str]:
         """Return the NEAREST captions that share most words and pairs of words with the prompt, rare ones first.
 
-        A word that no caption holds stands for the one that is spelt most like it.
+        A word that no caption holds stands for the one that is spelt nearly like it, if there is one.
         """
         words = [word for word in words_in(prompt) if word not in ARTICLES]
         spelt = [
-            w if w in self.known_words else next(iter(get_close_matches(w, self.known_words, 1)), w) for w in words
+            w if w in self.known_words else next(iter(get_close_matches(w, self.known_words, 1, CLOSE)), w)
+            for w in words
         ]
         wanted = set(_features(spelt))
         weights = {feature: log(len(self.captions) / count) for feature, count in self._counts.items()}

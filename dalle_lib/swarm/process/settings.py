@@ -1,6 +1,7 @@
 """How one peer behaves; peers of one run may differ in every field here."""
 
 import hashlib
+import ipaddress
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -74,6 +75,11 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
             )
         if not 0 <= self.port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for a free one, but got {self.port}.")
+        if not _is_ipv4(self.host):
+            raise ValueError(
+                "expected an IPv4 address of this machine to listen on, such as 0.0.0.0 (all) or 127.0.0.1 (for this "
+                f"machine alone), but got {self.host!r}."
+            )
         if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:\d+)?", self.device):
             raise ValueError(f'expected a device such as "cpu", "cuda:0" or "auto", but got {self.device!r}.')
         if self.max_minutes is not None and not self.max_minutes > 0:
@@ -101,6 +107,14 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
         """Return the settings that `save` wrote."""
         fields = json.loads(file.read_text(encoding="utf-8"))
         return cls(**{**fields, "initial_peers": tuple(fields["initial_peers"])})
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_name(name: str) -> bool:
