@@ -141,6 +141,13 @@ def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):
     assert check(None).here.endswith("(it is connected through a relay, which hides where it is)")
 
 
+def test_a_first_peer_that_trains_is_told_apart_from_one_that_cannot_reach_this_machine(mini):
+    refusal = "QmAda: failed to negotiate protocol: protocols not supported: [Greeter.rpc_dial_back]"
+    found = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, greeting=refusal, upload=refusal)
+    for check in doctors._reachable(found, here()), doctors._upload(found, here(), mini):
+        assert "(this first peer trains: only a bootstrap peer tries it)" in check.here
+
+
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
     monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
     checks = list(preflight_checks("emoji-mini", ".", None))

@@ -31,6 +31,7 @@ _LET_IN = (
     "join with --client-mode, which needs no connections from outside; or forward a TCP port of your router to this "
     "machine, and join with that port as --port"
 )
+_TRAINS = "this first peer trains: only a bootstrap peer tries it"
 _ONLINE = (
     "is this machine online, and does its firewall allow connections to these ports? If so, ask the run's organiser "
     "for other addresses, and join with them as --initial-peers"
@@ -161,7 +162,7 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
         return Check(what, needed, f"a first peer can connect to port {found.reached}", True)
     if found.reached == 0:
         return Check(what, needed, "no: a first peer cannot connect to this machine", True, _LET_IN)
-    why = found.greeting or "it is connected through a relay, which hides where it is"
+    why = _why(found.greeting) or "it is connected through a relay, which hides where it is"
     hosts = [address.split("/")[2] for address in found.addresses if re.match("/ip[46]/", address)]
     if any(ipaddress.ip_address(host).is_global for host in hosts):
         return Check(what, needed, f"not tried, but it has a public address ({why})", True)
@@ -169,12 +170,17 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
     return Check(what, needed, here, True, _LET_IN)
 
 
+def _why(problem: str | None) -> str | None:
+    """Return why a first peer did not help to find something out; None if it did."""
+    return _TRAINS if "protocols not supported" in (problem or "") else problem
+
+
 def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Check:
     """Return whether a peer can send its share of a round before the run gives the round up."""
     if not found.first_peers:
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
-        return Check("upload", "any", f"not measured ({found.upload})", True)
+        return Check("upload", "any", f"not measured ({_why(found.upload)})", True)
     limit = card.averaging.timeout_s
     model = estimate({"model_type": "dalle", **asdict(card.model)})
     both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
