@@ -59,7 +59,7 @@ class Join:
         require_own(peer.folder, card)
         if peer.is_running:
             print(f"This peer runs already, in {peer.folder}.")
-            watch(peer)
+            watch(peer, invite=partial(invitation, PeerSettings.load(peer.folder / SETTINGS), card))
             return
         if not is_complete(peer, card):
             require_way_in(self.peer, card, folder)
