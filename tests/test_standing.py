@@ -6,6 +6,8 @@ from peer_files import BEGINNING, CONNECTED, LEFT, LEFT_OUT, LOADED, STARTED, ep
 from dalle_lib.dashboard.words import duration, line_of, state_in_words, totals_in_words
 from dalle_lib.swarm.process.standing import Standing
 
+BROKE = {"event": "failed", "error": "its GPU broke"}
+
 
 @pytest.mark.parametrize(
     ("events", "is_running", "state", "words"),
@@ -20,7 +22,8 @@ from dalle_lib.swarm.process.standing import Standing
         ([*BEGINNING, LEFT], True, "left", "saved at epoch 12"),
         ([*BEGINNING, LEFT, {"event": "ended", "exit_code": 0}], False, "left", "saved at epoch 12"),
         ([*BEGINNING, LEFT | {"epoch": 60}], False, "complete", "The run is complete at epoch 60"),
-        ([*BEGINNING, {"event": "failed", "error": "its GPU broke"}], False, "failed", "error: its GPU broke"),
+        ([*BEGINNING, BROKE], False, "failed", "error: its GPU broke"),
+        ([*BEGINNING, BROKE, BROKE | {"error": "exit code 1"}], False, "failed", "error: its GPU broke"),
         (BEGINNING, False, "killed", "Ended without saving"),
         ([STARTED, {"event": "ended", "exit_code": 0}], False, "ended", "Stopped, with nothing to save"),
     ],

@@ -126,7 +126,8 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
         share=_share(last),
         seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
         swarm=swarm,
-        error=last.get("failed", {}).get("error"),
+        # The first says why; by the last, its supervisor tells the exit code.
+        error=next((event["error"] for event in events if event["event"] == "failed"), None),
         totals=_totals([start for start in starts if start], running),
     )
 
