@@ -17,6 +17,7 @@ from dalle_lib.cli.join import Join
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import EMBEDDED
 from dalle_lib.swarm import CannotJoin, Peer, PeerFailed, PeerSettings, join, join_run
+from dalle_lib.swarm.process.crew import require_way_in
 from dalle_lib.swarm.process.events import EventLog
 
 PEER = "12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
@@ -269,6 +270,15 @@ def test_a_peer_that_runs_is_shown_again_though_its_first_peers_are_gone(tmp_pat
     monkeypatch.setattr(Peer, "is_running", False)
     with pytest.raises(ConnectionError, match="none of the first peers of emoji-mini answers"):
         join_run(settings, tmp_path)
+
+
+def test_who_has_no_address_is_told_of_a_peer_of_the_run_on_this_machine(mini, tmp_path, monkeypatch):
+    monkeypatch.setattr(Peer, "is_running", property(lambda peer: peer.folder.name == "ada"))
+    ada, ben = (PeerSettings(run="emoji-mini", name=name, device="cpu") for name in ("ada", "ben"))
+    (tmp_path / "ada").mkdir()
+    ada.save(tmp_path / "ada" / "settings.json")
+    with pytest.raises(ValueError, match="ada takes part in it on this machine, and its terminal shows its address"):
+        require_way_in(ben, mini, tmp_path)
 
 
 def test_a_crash_ends_with_its_first_line_because_its_log_was_shown(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.addresses import require_addresses, require_port, why_nobody_answers
-from dalle_lib.swarm.process.folder import require_own, require_writable
+from dalle_lib.swarm.process.folder import folders_of_peers, require_own, require_writable
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -143,9 +143,12 @@ def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) ->
     addresses = [*card.initial_peers, *settings.initial_peers]
     require_addresses(addresses)
     if not addresses and settings.role == "trainer" and not settings.alone:
+        here = [each.name for each in folders_of_peers(Path(folder)) if Peer(each).is_running]
+        nearby = f" {here[0]} takes part in it on this machine, and its terminal shows its address." if here else ""
         raise ValueError(
             f"no address of another peer of {settings.run} is known, so this peer would train by itself. Add "
             "--initial-peers with the address that the run's organiser gives you, or --alone if you are the first."
+            f"{nearby}"
         )
     if settings.role == "trainer":
         card.require_beside()
