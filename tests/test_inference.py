@@ -1,6 +1,7 @@
 """Drawing with the finished embedded model: through CLIP to files, from Python, the terminal and a notebook."""
 
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -241,6 +242,13 @@ def test_the_sizes_of_a_private_run_are_asked_with_its_hub_token(card, hub, tmp_
     sizes = {found.part: found.bytes for found in downloads_of(private)}
     assert sizes["model"] == card.path(card.checkpoint).stat().st_size
     assert sizes.keys() == {"model", "tokenizer", "vqgan", "clip"}
+
+
+def test_a_run_without_its_clip_is_refused(card, tmp_path):
+    folder = card.save(tmp_path / "run")
+    shutil.rmtree(folder / "clip")
+    with pytest.raises(ValueError, match="the folder 'clip', is not beside its card"):
+        TextToImage.from_run(folder)
 
 
 def test_a_run_without_a_checkpoint_is_refused(card, tmp_path):

@@ -206,7 +206,15 @@ class RunCard(Part):
         return "/" not in self.clip
 
     def clip_source(self) -> str:
-        """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there."""
+        """Return where the run's CLIP is: a folder, downloaded if the run is on the Hub, or its name there.
+
+        Raises ValueError if it should be a folder beside the card on this machine, but is not there.
+        """
+        if self.clip_is_beside and self.repository is None and not self.has_clip():
+            raise ValueError(
+                f"the run's CLIP, the folder {self.clip!r}, is not beside its card. It chooses among pictures: "
+                "to draw, ask the run's organiser for it. Training needs none."
+            )
         return self.data_source(self.clip) if self.clip_is_beside else self.clip
 
     def has_clip(self) -> bool:
