@@ -87,7 +87,9 @@ def test_a_drawing_shows_itself(drawing, draw):
     assert shown.size == drawing.grid().size == (3 * 128 + 2 * 4, 128 + 18)
     corner = drawing.grid(side=64).crop((2 * 68, 0, 2 * 68 + 64, 64))
     assert corner.tobytes() == drawing.pictures[2].tobytes()
-    assert "no zeppelin in its training data" in repr(draw("zeppelin", candidates=1, best=1, seed=0))
+    lone = draw("zeppelin", candidates=1, best=1, seed=0)
+    assert "no zeppelin in its training data" in repr(lone)
+    assert lone.noise is None, "there was nothing to compare"
 
 
 def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, monkeypatch):

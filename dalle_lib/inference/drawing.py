@@ -62,8 +62,8 @@ class Drawing:
     """Cosine similarity of each picture and the prompt."""
     choices: list[Choice]
     """The best of the different pictures, best first, and how many candidates are the same; see `choose_best`."""
-    noise: float
-    """Scores that differ by less mean the same; see `CLIPRanker.noise`."""
+    noise: float | None
+    """Scores that differ by less mean the same; see `CLIPRanker.noise`. None where all candidates are one picture."""
     seconds: dict[str, float]
     """Seconds that drawing, decoding and ranking took."""
     novelty: Novelty = field(default_factory=Novelty)

@@ -218,7 +218,7 @@ class TextToImage:
         decoded = time.perf_counter()
         scores = self.ranker.score(caption, pictures)
         compared = [choice.number for choice in different(scores, pictures)[:MAX_COMPARED]]
-        noise = self.ranker.noise(caption, pictures[compared]) if len(compared) > 1 else 0.0
+        noise = self.ranker.noise(caption, pictures[compared]) if len(compared) > 1 else None
         ranked = time.perf_counter()
         return Drawing(
             prompt=prompt,
@@ -227,7 +227,7 @@ class TextToImage:
             candidates=pictures,
             codes=codes,
             scores=scores,
-            choices=choose_best(scores, pictures, best, noise),
+            choices=choose_best(scores, pictures, best, noise or 0.0),
             noise=noise,
             seconds={"drawing": drawn - started, "decoding": decoded - drawn, "ranking": ranked - decoded},
             caption=caption,
