@@ -114,6 +114,7 @@ def test_members_cannot_reduce_where_vouched_peers_do(swarm, bound, say):
     require_no_harm(swarm, bound, say, "lying members", attack=REDUCER, reducers="vouched", members=members)
 
 
+@pytest.mark.chaos
 def test_a_liar_among_four_peers_changes_nothing(mini, tmp_path):
     with AttackSwarm(mini, tmp_path, honest=3, attackers=1) as swarm:
         honest, attacked = (swarm.run(epochs=10, attack=attack) for attack in (None, "sign flip"))

@@ -71,6 +71,7 @@ def test_each_gradient_counts_by_its_samples(mini, swarm_folder):
         assert_equal(peers, epochs)
 
 
+@pytest.mark.chaos
 def test_a_peer_killed_in_mid_round_costs_the_others_no_update(card, swarm_folder):
     with OneHotSwarm(card, swarm_folder) as swarm:
         victim = {"dies_in": 2, "sends_before": 2}  # of the four parts of each tensor

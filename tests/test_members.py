@@ -40,6 +40,7 @@ def start(swarm: OneHotSwarm, folder: Path, **settings) -> subprocess.Popen:
     )
 
 
+@pytest.mark.chaos
 def test_no_access_token_no_averaging(card, authority, swarm_folder):
     with OneHotSwarm(card, swarm_folder, authority=authority) as swarm:
         ada, _bob = swarm.add(), swarm.add()
