@@ -1,7 +1,6 @@
 """Run a notebook from a terminal, and keep it as a page that opens without a network."""
 
 import asyncio
-import copy
 import sys
 import tempfile
 from collections.abc import Callable
@@ -76,6 +75,7 @@ def to_html(notebook: nbformat.NotebookNode) -> str:
         config=config, embed_images=True, mathjax_url="", require_js_url="", jquery_url="", raw_template=_FOLDING
     )
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
-    notebook = copy.deepcopy(notebook)
-    notebook.metadata.pop("widgets", None)  # with the widgets' state the page would load their scripts
+    # With the widgets' state the page would load their scripts.
+    metadata = {key: value for key, value in notebook.metadata.items() if key != "widgets"}
+    notebook = nbformat.NotebookNode(notebook, metadata=nbformat.from_dict(metadata))
     return exporter.from_notebook_node(notebook)[0].replace("</head>", f"{_SCROLLING}</head>", 1)

@@ -67,6 +67,7 @@ def test_a_mistake_is_answered_by_one_line_before_anything_starts(arguments, tol
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{'name': ")
+    (tmp_path / "broken" / "settings.json").write_text("{}")  # of some other program
     (tmp_path / "ada").mkdir()
     PeerSettings(run="emoji-mini", name="ada b").save(tmp_path / "ada" / "settings.json")
     (tmp_path / "no_data").mkdir()

@@ -12,7 +12,7 @@ from hivemind.utils import ValueWithExpiration, get_dht_time
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust
 
-REUNION = """
+TABLES = """
 import sys, time, hivemind
 from hivemind.utils.crypto import RSAPrivateKey
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
@@ -54,7 +54,11 @@ def track():
 
 def have_met():
     return all(tracker.global_progress.num_peers == 2 for tracker in trackers)
-
+"""
+"""The functions of the two scripts below, on their `tables` and `trackers`."""
+REUNION = (
+    TABLES
+    + """
 local = ["/ip4/127.0.0.1/tcp/0"]
 first = hivemind.DHT(start=True, host_maddrs=local)
 second = hivemind.DHT(start=True, host_maddrs=local, initial_peers=[str(a) for a in first.get_visible_maddrs()])
@@ -76,10 +80,9 @@ finally:
     for dht in tables:
         dht.shutdown()
 """
-
-
+)
 RETURN = (
-    REUNION.split("local = ")[0]
+    TABLES
     + """
 from dalle_lib.swarm.averaging import progress
 progress.FIRST_PEERS_EVERY_S = float(sys.argv[2])
@@ -90,7 +93,7 @@ local = {"host_maddrs": ["/ip4/127.0.0.1/tcp/0"], "initial_peers": [address]}
 tables, trackers = [hivemind.DHT(start=True, **local) for _ in range(2)], []
 try:
     track()
-    wait(lambda: all(tracker.global_progress.num_peers == 2 for tracker in trackers))
+    wait(have_met)
     first.shutdown()
     wait(lambda: not any(id in dht.run_coroutine(known_peers) for dht in tables))
     first = hivemind.DHT(host_maddrs=[address.split("/p2p/")[0]], **identity)

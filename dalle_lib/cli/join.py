@@ -85,10 +85,11 @@ class Join:
 
 def refuse_folder_of_peer(run: str) -> None:
     """Raise ValueError if this is the folder of a peer, which only drawing takes for a run, and say how it goes on."""
-    file = Path(run) / SETTINGS
-    if file.is_file():
-        peer = PeerSettings.load(file)
-        typed = shlex.join(["dalle-lib", "join", "--run", peer.run, "--name", peer.name])
+    from dalle_lib.run.files import CARD
+
+    folder = Path(run)
+    if (folder / SETTINGS).is_file() and not (folder / CARD).is_file():
+        typed = shlex.join(Join(peer=PeerSettings.load(folder / SETTINGS)).as_typed())
         raise ValueError(f"expected a run, but {run} is the folder of a peer. It goes on by: {typed}")
 
 
@@ -127,10 +128,11 @@ def size_of(card: "RunCard") -> str:
 
 def limits(settings: PeerSettings) -> str:
     """Return what a peer may use, and when it leaves."""
-    minutes = settings.max_minutes
-    if settings.role == "bootstrap":
-        return "until you press Ctrl+C" if minutes is None else f"it leaves after {minutes:g} minutes"
-    told = ["until the run is complete" if minutes is None else f"it leaves after {minutes:g} minutes"]
+    minutes, helps = settings.max_minutes, settings.role == "bootstrap"
+    end = "until you press Ctrl+C" if helps else "until the run is complete"
+    told = [end if minutes is None else f"it leaves after {minutes:g} minutes"]
+    if helps:
+        return told[0]
     if settings.start_after_s:
         told.append(f"it starts after {settings.start_after_s:g} s")
     if settings.duty < 1:
