@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,15 +51,16 @@ def running(peer: Peer) -> Iterator[Peer]:
         yield peer
 
 
-def seen(folder: Path, samples: int, at_epoch: int) -> None:
+def seen(
+    folder: Path, samples: int | None, at_epoch: int, names: Sequence[str] = ("ada", "bob", "eve"), **fields
+) -> None:
     """Write what a peer sees of its swarm now."""
     others = [
         PeerStatus(peer_id=f"id{i}", name=name, epoch=at_epoch, samples=96, samples_per_s=7.0, loss=1.5)
-        for i, name in enumerate(("ada", "bob", "eve"))
+        for i, name in enumerate(names)
     ]
-    SwarmStatus(
-        time=time.time(), epoch=at_epoch, total_epochs=60, samples_in_epoch=samples, target_batch_size=192, peers=others
-    ).write(folder)
+    now = {"time": time.time(), "total_epochs": 60, "target_batch_size": 192, **fields}
+    SwarmStatus(epoch=at_epoch, samples_in_epoch=samples, peers=others, **now).write(folder)
 
 
 def save_progress(folder: Path, card: RunCard, epoch: int) -> None:

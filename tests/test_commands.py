@@ -6,14 +6,14 @@ import shlex
 import socket
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 import dalle_lib
 from dalle_lib.cli import main
 from dalle_lib.cli.invitation import invitation
-from dalle_lib.cli.join import Join
+from dalle_lib.cli.join import Join, beginning
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import EMBEDDED
 from dalle_lib.swarm import CannotJoin, Peer, PeerFailed, PeerSettings, join, join_run
@@ -280,6 +280,10 @@ def test_who_has_no_address_is_told_of_a_peer_of_the_run_on_this_machine(mini, t
     ada.save(tmp_path / "ada" / "settings.json")
     with pytest.raises(ValueError, match="ada takes part in it on this machine, and its terminal shows its address"):
         require_way_in(ben, mini, tmp_path)
+    apart, first = (replace(each, alone=True) for each in (ben, ada))
+    assert "Apart:   ada takes part" in beginning(mini, apart, Peer(tmp_path / "ben"), is_old=False)
+    monkeypatch.setattr(Peer, "is_running", False)
+    assert "Apart:" not in beginning(mini, first, Peer(tmp_path / "ada"), is_old=False)
 
 
 def test_a_crash_ends_with_its_first_line_because_its_log_was_shown(tmp_path, monkeypatch):

@@ -35,6 +35,8 @@ def test_what_a_peer_posts_is_accepted():
         {"peer_id": "x" * 129},
         {"peer_id": b"12D3"},
         {"name": "x" * 65},
+        {"name": "ada\x1b[2J"},
+        {"peer_id": "12D3\r"},
         {"epoch": -1},
         {"epoch": 5.0},
         {"samples": -1},

@@ -44,6 +44,9 @@ def test_a_peer_that_is_to_start_later_waits_and_a_bootstrap_peer_helps(tmp_path
         assert Standing.of(peer).state == "postponed"
     with running(peer_with(tmp_path / "bootstrap", [STARTED, CONNECTED], role="bootstrap")) as peer:
         assert Standing.of(peer).state == "helping"
+        seen(tmp_path / "bootstrap", None, at_epoch=12)
+        assert state_in_words(Standing.of(peer)) == "Helping 3 trainers and newcomers to find each other"
+        assert line_of(Standing.of(peer)) == "12/60 · 3 peers"
 
 
 def test_an_epoch_whose_samples_are_all_computed_is_averaged(mini, tmp_path):
@@ -85,6 +88,16 @@ def test_totals_are_over_all_starts_of_a_folder(mini, tmp_path):
         assert totals.seconds == pytest.approx(6 + 2 + 25 - 19, abs=3)
         assert totals_in_words(Standing.of(peer)).startswith("287 samples, 4 epochs, ")
         assert totals_in_words(Standing.of(peer)).endswith("in 3 starts")
+
+
+def test_samples_that_are_in_no_update_are_told_apart(mini, tmp_path):
+    lost, kept = LEFT_OUT | {"samples": 96}, LEFT_OUT | {"samples": 40, "counts_in": 11}
+    peer = peer_with(
+        tmp_path, [*BEGINNING, *epoch(10, 100), lost, *epoch(11, 100), kept, LEFT | {"samples": 200}], mini
+    )
+    assert totals_in_words(Standing.of(peer)).startswith(
+        "200 samples (96 of them in no update of the others), 2 epochs"
+    )
 
 
 def test_what_another_start_saw_of_the_swarm_is_not_shown(mini, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import processes_of
-from peer_files import BEGINNING, CONNECTED, LEFT, epoch, peer_with, running, save_progress, seen
+from peer_files import BEGINNING, CONNECTED, LEFT, STARTED, epoch, peer_with, running, save_progress, seen
 from rich.console import Console
 
 from dalle_lib.cli.join import Join, ending, is_complete, limits
@@ -21,8 +21,10 @@ from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines, fitted, panel
 from dalle_lib.dashboard.words import COMPLETE
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
+from dalle_lib.swarm.peer.bootstrap import STATUS_EVERY_S
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S
 from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.status import SwarmStatus
 
 
 def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_the_panel(mini, tmp_path):
@@ -41,6 +43,27 @@ def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_t
         "ada-2: 10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
     ]
     assert "ada-2: Training with the others · 10/60 · loss 1.43" in console.export_text()
+
+
+def test_a_bootstrap_peer_tells_who_is_there_whenever_that_changes(mini, tmp_path):
+    file, console = io.StringIO(), Console(width=90, file=io.StringIO(), record=True)
+    with running(peer_with(tmp_path, [STARTED, CONNECTED], mini, role="bootstrap")) as peer:
+        lines = Lines(file)
+        for at_epoch, names in (0, ()), (0, ["ada"]), (0, ["ada"]), (7, ["ada", *"bcdefghij"]), (60, ()):
+            seen(tmp_path, None, at_epoch, names, said_complete=at_epoch == 60)
+            lines(peer)
+        seen(tmp_path, None, 12)
+        console.print(panel(Standing.of(peer)))
+    assert file.getvalue().splitlines() == [
+        "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
+        "0/60 · Waiting for trainers: nobody is there now",
+        "0/60 · 1 peer · together 7 samples a second: ada",
+        "7/60 · 10 peers · together 70 samples a second: ada, b, c, d, e, f, g, h, 2 more",
+        "60/60 · Peers that have left say that the run is complete; newcomers learn it here",
+    ]
+    shown = console.export_text()
+    assert all(part in shown for part in ("Helping 3 trainers", "12/60", "ada, bob, eve"))
+    assert "epoch ━" not in shown
 
 
 def test_prose_is_broken_at_words_and_what_is_copied_stays_whole():
@@ -237,5 +260,12 @@ def test_who_finds_nobody_in_a_finished_run_is_told_that_it_is_complete(mini, sw
             assert done.returncode == 0, done.stderr
             assert "The run is complete at epoch 2; the model is saved." in done.stdout.splitlines()
             told[name] = done.stderr.splitlines()
+        ended, seen_last = time.time(), SwarmStatus.read(swarm.bootstrap.folder)
+        while seen_last is None or seen_last.time < ended + STATUS_EVERY_S:
+            assert swarm.bootstrap.is_running, swarm.bootstrap.log_tail()
+            assert time.time() < ended + 120, seen_last
+            time.sleep(0.5)
+            seen_last = SwarmStatus.read(swarm.bootstrap.folder)
+        assert (seen_last.epoch, seen_last.peers, seen_last.said_complete) == (2, [], True)
     assert told["ada"][-1].startswith("2/2 · loss ")
     assert [COMPLETE in lines for lines in told.values()] == [False, True]

@@ -105,6 +105,7 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
 
     `is_old` says that an earlier version of the kit has kept this peer's progress where it is.
     """
+    from dalle_lib.swarm.process.crew import running_in
     from dalle_lib.swarm.process.folder import saved_epoch
 
     epoch, epochs = saved_epoch(peer.folder), card.optimizer.total_epochs
@@ -115,6 +116,11 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
         f"Folder:  {peer.folder}{old}{kept}.",
         f"Limits:  {limits(settings)}.",
     ]
+    if settings.alone and (here := running_in(peer.folder.parent)):
+        lines.append(
+            f"Apart:   {here[0]} takes part in this run on this machine, and --alone begins a second swarm that does "
+            "not meet it. To join it instead, use the line that its terminal shows after Friends."
+        )
     return "\n".join(lines)
 
 

@@ -15,7 +15,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dalle_lib.dashboard.words import Invite, epoch_of, facts_of, line_of, news, state_in_words, troubles
+from dalle_lib.dashboard.words import (
+    Invite,
+    epoch_of,
+    facts_of,
+    helped_line,
+    line_of,
+    news,
+    state_in_words,
+    troubles,
+    who_is_there,
+)
 from dalle_lib.swarm.process.events import EventReader
 from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import Peer
@@ -50,17 +60,29 @@ class Teller:
         self._told: set[str] = set()
         self._reader: EventReader | None = None
         self._epochs = 0
+        self._seen: tuple = ()
 
     def new_of(self, peer: Peer, hint: str = "", *, with_epochs: bool = False) -> Iterator[str]:
         """Yield new lines: where it listens, whom it found, a line an epoch if wished, troubles, the hint."""
         events = self.reader(peer).starts()[-1]
-        expects_others = not PeerSettings.load(peer.folder / SETTINGS).alone
-        yield from self._untold(news(events, self._invite, expects_others=expects_others))
+        settings = PeerSettings.load(peer.folder / SETTINGS)
+        yield from self._untold(news(events, self._invite, expects_others=not settings.alone))
         if with_epochs:
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
             yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
+            if settings.role == "bootstrap":
+                yield from self._helped(Standing.of(peer, self.reader(peer)))
         yield from self._untold([*(f"  {trouble}" for trouble in troubles(events)), hint])
+
+    def _helped(self, standing: Standing) -> Iterator[str]:
+        """Yield a line where the epoch, or who is there, has changed since a bootstrap peer last looked."""
+        if standing.state != "helping" or standing.swarm is None:
+            return
+        seen = standing.swarm.epoch, *(peer.peer_id for peer in standing.swarm.peers), standing.swarm.said_complete
+        if seen != self._seen:
+            self._seen = seen
+            yield f"{self._prefix}{helped_line(standing)}"
 
     def reader(self, peer: Peer) -> EventReader:
         """Return the reader of the peer's events, which goes on from where it was."""
@@ -152,11 +174,8 @@ def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -
     if standing.epoch is not None and standing.total_epochs:
         rows.append(_bars(standing))
         rows.append(Text(" · ".join(facts_of(standing)[1:])))
-    if standing.state in AT_WORK and standing.swarm is not None and standing.swarm.peers:
-        speed = sum(peer.samples_per_s for peer in standing.swarm.peers)
-        names = ", ".join(peer.name for peer in standing.swarm.peers)
-        together = f"together {speed:,.0f} samples a second: {names}"
-        rows.append(Text(together, style="dim", no_wrap=True, overflow="ellipsis"))
+    if standing.state in (*AT_WORK, "helping") and standing.swarm is not None and standing.swarm.peers:
+        rows.append(Text(who_is_there(standing.swarm), style="dim", no_wrap=True, overflow="ellipsis"))
     for other in others:
         told = [state_in_words(other), *([] if other.epoch is None else facts_of(other))]
         rows.append(Text(f"{other.name}: {' · '.join(told)}"))

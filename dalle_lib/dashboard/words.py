@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from dalle_lib.swarm.process.addresses import CONNECT_S
+from dalle_lib.swarm.process.events import is_loss
 from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.status import SwarmStatus
 
 Invite = Callable[[list[str]], str]
 """Says how friends join a peer that listens at these addresses."""
@@ -17,7 +19,10 @@ NOBODY_OF_THIS_RUN = (
     "You have trained alone so far: a first peer answered, but nobody trains this run with you. It may be a bootstrap "
     "peer that waits for trainers, or a peer of another run: compare your run's name and its run.json with the others'."
 )
+COMPLETE_HERE = "Peers that have left say that the run is complete; newcomers learn it here"
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
+MAX_NAMED = 8
+"""Peers that are named; of more, the number is told."""
 RECENT_EVENTS = 12
 """Last events in which troubles are looked for."""
 
@@ -28,13 +33,13 @@ def state_in_words(standing: Standing) -> str:
     at = "" if standing.epoch is None else f" at epoch {standing.epoch}"
     return {
         "postponed": "Waiting until its time to start has come",
-        "starting": "Starting: loading the model",
+        "starting": "Starting: loading the model" if standing.role == "trainer" else "Starting",
         "looking": LOOKING,
         "catching up": "Connected: taking over the others' progress, if there is any",
         "training": "Training alone: nobody else is there now" if alone else "Training with the others",
         "averaging": "Averaging gradients with the others",
         "waiting": "Waiting for the others' next round, to have the same model as they",
-        "helping": "Helping other peers to find each other",
+        "helping": _helping(standing.swarm),
         "leaving": "Leaving: saving, and telling the others",
         "left": f"Left the run; progress is saved{at}",
         "complete": f"The run is complete{at}; the model is saved",
@@ -42,6 +47,29 @@ def state_in_words(standing: Standing) -> str:
         "killed": "Ended without saving: it was killed, or the machine was switched off",
         "ended": "Stopped, with nothing to save",
     }[standing.state]
+
+
+def _helping(swarm: SwarmStatus | None) -> str:
+    """Return what a bootstrap peer does now, by whom it sees."""
+    if swarm is None:
+        return "Helping other peers to find each other"
+    if swarm.peers:
+        return f"Helping {count(len(swarm.peers), 'trainer')} and newcomers to find each other"
+    return COMPLETE_HERE if swarm.said_complete else "Waiting for trainers: nobody is there now"
+
+
+def who_is_there(swarm: SwarmStatus) -> str:
+    """Return how fast the peers of a swarm are together, and the names of the first MAX_NAMED of them."""
+    names = [peer.name for peer in swarm.peers]
+    others = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+    speed = sum(peer.samples_per_s for peer in swarm.peers)
+    return f"together {speed:,.0f} samples a second: {', '.join([*names[:MAX_NAMED], *others])}"
+
+
+def helped_line(standing: Standing) -> str:
+    """Return what a bootstrap peer sees: `12/60 · 3 peers · together 21 samples a second: ada, bob, eve`."""
+    there = who_is_there(standing.swarm) if standing.swarm.peers else _helping(standing.swarm)
+    return " · ".join([*facts_of(standing), there])
 
 
 def line_of(standing: Standing) -> str:
@@ -58,11 +86,12 @@ def facts_of(standing: Standing) -> list[str]:
     facts = [epoch_of(standing)]
     if standing.loss is not None:
         facts.append(f"loss {standing.loss:.2f}")
-    if standing.peers is not None:
+    if standing.peers:
         facts.append(count(standing.peers, "peer"))
     if standing.share is not None:
         facts.append(f"yours {standing.share:.0%}")
-    facts.append(count(standing.totals.samples, "sample"))
+    if standing.role == "trainer":
+        facts.append(count(standing.totals.samples, "sample"))
     if standing.seconds_left is not None:
         facts.append(f"{duration(standing.seconds_left)} left")
     return facts
@@ -117,7 +146,7 @@ def troubles(events: list[dict]) -> list[str]:
     for event in events[-RECENT_EVENTS:]:
         # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
         # next round: neither is trouble, because nothing that the volunteer computed is lost.
-        if event["event"] == "left_out" and event["samples"] and event.get("counts_in") is None:
+        if is_loss(event):
             lost = f"{event['samples']} samples of yours are"
             lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
         if event["event"] == "problem":
@@ -128,7 +157,8 @@ def troubles(events: list[dict]) -> list[str]:
 def totals_in_words(standing: Standing) -> str:
     """Return what a peer has done over all its starts in its folder."""
     totals = standing.totals
-    told = [count(totals.samples, "sample"), count(totals.epochs, "epoch"), duration(totals.seconds)]
+    lost = f" ({totals.lost:,} of them in no update of the others)" if totals.lost else ""
+    told = [count(totals.samples, "sample") + lost, count(totals.epochs, "epoch"), duration(totals.seconds)]
     return ", ".join(told) + (f", in {totals.starts} starts" if totals.starts > 1 else "")
 
 

@@ -66,7 +66,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     import torch
 
     from dalle_lib.swarm.averaging import codec
-    from dalle_lib.swarm.peer.greeter import greet
+    from dalle_lib.swarm.peer.bootstrap import help_others
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.trainer import Trainer
 
@@ -85,7 +85,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
             return
         membership.publish(dht)
         if workplace is None:
-            greet(dht, stop)
+            help_others(dht, board, card, folder, stop)
             return
         trainer = Trainer(settings, workplace, dht, board, membership, events)
         try:

@@ -9,7 +9,7 @@ from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.schema import BytesWithPublicKey, SchemaValidator
 from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
-from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model
+from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
 from dalle_lib.swarm.process.status import PeerStatus
 
@@ -26,8 +26,16 @@ def _strict(field: Field) -> type | UnionType:
     return strict | None if field.type == float | None else strict
 
 
+def _printable(text: str) -> str:
+    """Return what may be shown in a terminal as it is: no sign that would move its cursor or hide what is there."""
+    if not text.isprintable():
+        raise ValueError(f"expected printable letters, but got {text!r}.")
+    return text
+
+
 _Record = create_model(
     "_Record",
+    __validators__={"printable": validator("peer_id", "name", allow_reuse=True)(_printable)},
     **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),

@@ -132,6 +132,11 @@ def _devices(settings: PeerSettings) -> list[str]:
     return working_gpus() or ["cpu"]
 
 
+def running_in(folder: str | Path) -> list[str]:
+    """Return the names of the peers that run in `folder`, which is a run's."""
+    return [each.name for each in folders_of_peers(Path(folder)) if Peer(each).is_running]
+
+
 def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) -> None:
     """Raise the errors of `join_run` if no peer with these settings could take part from `folder`. Loads no torch."""
     require_own(Path(folder) / settings.name, card)
@@ -143,7 +148,7 @@ def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) ->
     addresses = [*card.initial_peers, *settings.initial_peers]
     require_addresses(addresses)
     if not addresses and settings.role == "trainer" and not settings.alone:
-        here = [each.name for each in folders_of_peers(Path(folder)) if Peer(each).is_running]
+        here = running_in(folder)
         nearby = f" {here[0]} takes part in it on this machine, and its terminal shows its address." if here else ""
         raise ValueError(
             f"no address of another peer of {settings.run} is known, so this peer would train by itself. Add "

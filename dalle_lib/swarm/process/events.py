@@ -31,6 +31,11 @@ def samples_in(events: list[dict]) -> int:
     return left[-1] if left else sum(event["samples"] for event in events if event["event"] == "epoch")
 
 
+def is_loss(event: dict) -> bool:
+    """Return whether an event says that samples of this peer are in no update of the others, and never will be."""
+    return event["event"] == "left_out" and event["samples"] > 0 and event.get("counts_in") is None
+
+
 def read_starts(folder: Path) -> list[list[dict]]:
     """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
     return EventReader(folder).starts()

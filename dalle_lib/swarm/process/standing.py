@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from dalle_lib.swarm.process.events import EventReader, samples_in
+from dalle_lib.swarm.process.events import EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -47,6 +47,8 @@ class Totals:
     """Epochs that ended while it took part."""
     samples: int
     """Samples that it has computed."""
+    lost: int
+    """Those of them that are in no update of the others."""
     seconds: float
     """How long it took part."""
 
@@ -57,18 +59,20 @@ class Standing:
 
     run: str
     name: str
+    role: Literal["trainer", "bootstrap"]
     state: State
     since: float
     """When that state began, as far as it is known: seconds since 1970. A peer at work has been so since it joined."""
     epoch: int | None
-    """Epoch of its parameters."""
+    """Epoch of its parameters; of a bootstrap peer, in which the trainers that it sees are."""
     total_epochs: int | None
     done: float | None
     """Share of the epoch's samples that all peers together have computed, at most 1."""
     loss: float | None
     """Mean loss of its last epoch."""
     peers: int | None
-    """How many trainers took part in its last epoch, itself among them; before that, how many it found."""
+    """How many trainers took part in its last epoch, itself among them; before that, how many it found. A bootstrap
+    peer sees so many now."""
     share: float | None
     """Share of its gradient in the last update that it was in."""
     seconds_left: float | None
@@ -107,22 +111,26 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
     swarm = SwarmStatus.read(peer.folder)
     if swarm is not None and events and swarm.time < events[0]["time"]:
         swarm = None  # left there by the start before
+    peers = last.get("epoch", last.get("joined", {})).get("peers")
+    if settings.role == "bootstrap" and swarm is not None:
+        epoch, peers = swarm.epoch, len(swarm.peers)
     total = bound.total_epochs if bound and bound.total_epochs else swarm and swarm.total_epochs
     done = None
     if swarm is not None and swarm.epoch == epoch:
-        done = min(1.0, swarm.samples_in_epoch / swarm.target_batch_size)
+        done = min(1.0, (swarm.samples_in_epoch or 0) / swarm.target_batch_size)
     state, since = _state(events, settings, running, done == 1.0, total)
     at_work = state in AT_WORK
     return Standing(
         run=bound.name if bound else settings.run,
         name=settings.name,
+        role=settings.role,
         state=state,
         since=since,
         epoch=epoch,
         total_epochs=total,
         done=done if at_work else None,
         loss=last.get("epoch", {}).get("loss"),
-        peers=last.get("epoch", last.get("joined", {})).get("peers"),
+        peers=peers,
         share=_share(last),
         seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
         swarm=swarm,
@@ -188,13 +196,14 @@ def _seconds_left(
 
 
 def _totals(starts: list[list[dict]], running: bool) -> Totals:
-    epochs, samples, seconds = 0, 0, 0.0
+    epochs, samples, lost, seconds = 0, 0, 0, 0.0
     for number, events in enumerate(starts, start=1):
         kinds = [event["event"] for event in events]
         joined = [event["time"] for event in events if event["event"] == "joined"]
         epochs += kinds.count("epoch")
         samples += samples_in(events)
+        lost += sum(event["samples"] for event in events if is_loss(event))
         if joined:
             is_now = running and number == len(starts) and "left" not in kinds
             seconds += (time.time() if is_now else events[-1]["time"]) - joined[0]
-    return Totals(starts=len(starts), epochs=epochs, samples=samples, seconds=seconds)
+    return Totals(starts=len(starts), epochs=epochs, samples=samples, lost=lost, seconds=seconds)

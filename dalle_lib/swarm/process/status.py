@@ -35,11 +35,13 @@ class SwarmStatus:
     """Seconds since 1970."""
     epoch: int
     total_epochs: int
-    samples_in_epoch: int
-    """Samples that all peers together have computed for this epoch."""
+    samples_in_epoch: int | None
+    """Samples that all peers together have computed for this epoch; None as a bootstrap peer sees it."""
     target_batch_size: int
     """Samples that make an epoch."""
     peers: list[PeerStatus]
+    said_complete: bool = False
+    """Whether a peer that has left said that it had the run's last epoch. Nothing checks that."""
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a peer's folder."""
