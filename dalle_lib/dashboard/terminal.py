@@ -173,7 +173,8 @@ def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -
     rows: list = [Text(state_in_words(standing), style="bold")]
     if standing.epoch is not None and standing.total_epochs:
         rows.append(_bars(standing))
-        rows.append(Text(" · ".join(facts_of(standing)[1:])))
+        if standing.role == "trainer":  # what a bootstrap peer does tells how many it sees
+            rows.append(Text(" · ".join(facts_of(standing)[1:])))
     if standing.state in (*AT_WORK, "helping") and standing.swarm is not None and standing.swarm.peers:
         rows.append(Text(who_is_there(standing.swarm), style="dim", no_wrap=True, overflow="ellipsis"))
     for other in others:
