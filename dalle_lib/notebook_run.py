@@ -11,6 +11,8 @@ from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from traitlets.config import Config
 
+from dalle_lib.dashboard.scrolling import scrolling_style
+
 
 def execute(notebook: Path, page: Path, folder: Path, while_running: Callable[[], None]) -> None:
     """Execute `notebook` in `folder`, and write it with its outputs to `page`.
@@ -57,14 +59,22 @@ _FOLDING = """\
 {% endblock %}
 """
 """nbconvert's page, with the code that Jupyter folds away folded below its title."""
-_SCROLLING = """\
+_SCROLLING = ".jp-OutputArea-child .jp-OutputArea-output, .jp-InputArea .jp-InputArea-editor, .jp-MarkdownOutput"
+"""The blocks of a page that scroll by themselves where they are wider than it: see `scrolling_style`."""
+_NARROW = """\
 <style>
-.jp-OutputArea-child { display: block; }
-.jp-OutputArea-child .jp-OutputArea-output { display: block; box-sizing: border-box; margin-left: 0; overflow-x: auto; }
-.jp-InputArea, .jp-CodeMirrorEditor, .jp-Editor { overflow-x: auto !important; }
+.jp-InputArea, .jp-InputArea-editor, .jp-MarkdownOutput, .jp-OutputArea-child,
+.jp-OutputArea-child .jp-OutputArea-output { display: block; box-sizing: border-box; min-width: 0; margin-left: 0; }
+.jp-OutputArea-output pre, .jp-MarkdownOutput code { word-break: normal; overflow-wrap: anywhere; }
+.jp-OutputArea-output .dataframe td { white-space: nowrap; }
+@media (max-width: 760px) {
+  .jp-Notebook { padding: 4px; }
+  .jp-Cell { padding: 4px 0; }
+  .jp-OutputArea-child .jp-OutputArea-output { padding: 0; }
+}
 </style>
 """
-"""On a narrow page what is wider scrolls by itself, in place of being cut off."""
+"""Blocks are never wider than the page, words and the figures of a table stay whole, and a phone has narrow margins."""
 
 
 def to_html(notebook: nbformat.NotebookNode) -> str:
@@ -78,4 +88,5 @@ def to_html(notebook: nbformat.NotebookNode) -> str:
     # With the widgets' state the page would load their scripts.
     metadata = {key: value for key, value in notebook.metadata.items() if key != "widgets"}
     notebook = nbformat.NotebookNode(notebook, metadata=nbformat.from_dict(metadata))
-    return exporter.from_notebook_node(notebook)[0].replace("</head>", f"{_SCROLLING}</head>", 1)
+    page, style = exporter.from_notebook_node(notebook)[0], scrolling_style(_SCROLLING) + _NARROW
+    return page.replace("</head>", f"{style}</head>", 1)

@@ -1,5 +1,6 @@
 """Estimates as bars, sentences and tables."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,19 @@ def test_limits_are_lines_and_parts_have_tooltips_without_a_script():
     assert "<title>a, weights: 1.00 GB. parameters × bytes of a weight" in svg
     assert "T4: 15.8 GB" in svg
     assert "<script" not in svg
+
+
+def test_totals_stand_in_one_column_beyond_every_bar_and_limit():
+    limits = [("T4", 16 * 10**9), ("less", 11 * 10**9)]
+    svg = bars_html(memory_bars([("a", {"weights": 10**10}), ("b", {"weights": 2 * 10**9})], limits))
+    marks = re.findall(r'<text [^>]*transform="translate\(([\d.]+),[^>]*>([^<]+)</text>', svg)
+    totals = [float(x) for x, text in marks if text in ("10.0 GB", "2.00 GB")]
+    lines = [
+        float(x) for x in re.findall(r'<line [^>]*transform="translate\(([\d.]+),0\)" x2="0" y2="64"[^>]*black', svg)
+    ]
+    ends = [float(x) for x, text in marks if text == "20"]
+    assert len(totals) == len(lines) == 2
+    assert totals[0] == totals[1] > max(*lines, *ends)
 
 
 @pytest.mark.parametrize(

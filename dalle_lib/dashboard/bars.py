@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import altair as alt
 from IPython.display import HTML
 
-from dalle_lib.dashboard.charts import WIDTH, to_html
+from dalle_lib.dashboard.charts import to_html
 from dalle_lib.memory.estimate import RAM_TERMS, TERMS
 
 COLOURS = {
@@ -33,6 +33,9 @@ COLOURS = {
 OTHER_COLOURS = ("#ca60c3", "#899c0b", "#797ce2", "#bd7d7d", "#3695a4", "#e56d42")
 """Colours of other terms, in the order in which the terms come."""
 
+WIDTH = 340
+"""Pixels that the inside of the bars is wide: with the notebooks' labels and the totals they fit a phone."""
+
 Rows = Iterable[tuple[str, Mapping[str, int]]]
 """Bars: the label of each, and its bytes by term."""
 
@@ -40,13 +43,13 @@ Rows = Iterable[tuple[str, Mapping[str, int]]]
 def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int = WIDTH) -> alt.LayerChart:
     """Return a stacked bar of bytes by term for each row, and a vertical line for each of the limits (name, bytes).
 
-    The labels of the rows must differ.
+    The labels of the rows must differ. The totals stand in a column to the right of all bars and lines.
     """
     bars = [(label, {term: size for term, size in sizes.items() if size}) for label, sizes in rows]
     totals = [(label, sum(sizes.values())) for label, sizes in bars]
-    unit, name = (1e9, "GB") if max(size for _, size in [*totals, *limits]) >= 1e9 else (1e6, "MB")
+    largest = max(size for _, size in [*totals, *limits])
+    unit, name = (1e9, "GB") if largest >= 1e9 else (1e6, "MB")
     domain = _in_order(bars)
-    ends = [{"label": b, "value": _free_place(n, limits, totals) / unit, "text": bytes_text(n)} for b, n in totals]
     parts = [
         {
             "label": label, "term": term, "place": domain.index(term), "value": size / unit, "size": bytes_text(size),
@@ -55,7 +58,7 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
         for label, sizes in bars for term, size in sizes.items()
     ]  # fmt: skip
     y = alt.Y("label:N", sort=[label for label, _ in bars], title=None)
-    x = alt.X("value:Q", title=name)
+    x = alt.X("value:Q", title=name, axis=alt.Axis(tickCount=5), scale=alt.Scale(domain=[0, largest / unit], nice=5))
     legend = alt.Legend(orient="bottom", columns=3, title=None, symbolType="square", labelLimit=0)
     colours = alt.Scale(domain=domain, range=_colours(domain))
     tooltip = ["label:N", "term:N", alt.Tooltip("size:N", title="bytes"), "formula:N"]
@@ -65,7 +68,7 @@ def memory_bars(rows: Rows, limits: Sequence[tuple[str, int]] = (), width: int =
         .encode(x, y, alt.Color("term:N", scale=colours, legend=legend), tooltip=tooltip)
         .encode(order="place:Q", description="text:N"),
         *_lines([{"value": size / unit, "text": f"{name}: {bytes_text(size)}"} for name, size in limits]),
-        _texts(ends, y),
+        _texts([{"label": label, "text": bytes_text(total)} for label, total in totals], y, width),
     )
 
 
@@ -103,18 +106,9 @@ def _colours(domain: list[str]) -> list[str]:
     return [COLOURS.get(t) or OTHER_COLOURS[others.index(t) % len(OTHER_COLOURS)] for t in domain]
 
 
-def _free_place(total: int, limits: Sequence[tuple[str, int]], totals: list[tuple[str, int]]) -> int:
-    """Return where the text of a total starts: after its bar, or after a limit whose line would cross it."""
-    needed = 0.18 * max(size for _, size in [*totals, *limits])
-    for limit in sorted(size for _, size in limits):
-        if total <= limit < total + needed:
-            total = limit
-    return total
-
-
-def _texts(totals: list[dict], y: alt.Y) -> alt.Chart:
-    marks = alt.Chart(alt.Data(values=totals)).mark_text(align="left", dx=5, aria=False)
-    return marks.encode(x="value:Q", y=y, text="text:N")
+def _texts(totals: list[dict], y: alt.Y, x: int) -> alt.Chart:
+    marks = alt.Chart(alt.Data(values=totals)).mark_text(align="left", dx=8, aria=False)
+    return marks.encode(x=alt.value(x), y=y, text="text:N")
 
 
 def _lines(limits: list[dict]) -> list[alt.Chart]:

@@ -5,6 +5,8 @@ import re
 import altair as alt
 import pandas as pd
 
+from dalle_lib.dashboard.scrolling import scrolling
+
 WIDTH = 400
 """Pixels that the inside of a chart is wide."""
 TEXT_SIZE = 14
@@ -43,7 +45,7 @@ def to_html(chart: alt.TopLevelMixin) -> str:
     width = float(re.search(r'<svg [^>]*width="([\d.]+)"', svg)[1])
     style = f"width:100%;max-width:{width:g}px;min-width:{SMALLEST * width:g}px;height:auto"
     scaled = svg.replace("<svg ", f'<svg style="{style}" ', 1)
-    return f'<div style="overflow-x:auto">{scaled}</div>'
+    return scrolling(scaled)
 
 
 def to_svg(chart: alt.TopLevelMixin) -> str:

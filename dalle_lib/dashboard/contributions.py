@@ -45,7 +45,7 @@ def contributions_chart(counted: pd.DataFrame) -> alt.Chart:
         alt.Chart(data, width=WIDTH, height=140, title=f"Samples that counted in {which}")
         .mark_bar()
         .encode(
-            x=alt.X("epoch:O", title="epoch", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            x=alt.X("epoch:O", title="epoch", axis=alt.Axis(labelAngle=0, labelOverlap=True, labelSeparation=6)),
             y=alt.Y("samples:Q", title="samples"),
             color=alt.Color("peer:N", title=None, scale=colours, legend=alt.Legend(symbolType="square")),
             order=alt.Order("place:Q"),

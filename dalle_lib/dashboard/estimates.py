@@ -8,6 +8,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from dalle_lib.dashboard.bars import Rows, bars_html, bytes_text, formula_of, memory_bars, show_bars
+from dalle_lib.dashboard.scrolling import scrolling
 from dalle_lib.memory import Estimate, Training, advise, estimate, largest_batch
 from dalle_lib.memory.advice import Step
 from dalle_lib.memory.hardware import GPU
@@ -193,5 +194,4 @@ def _rows_of_advice(steps: Sequence[Step]) -> Rows:
 def _table(names: tuple[str, ...], rows: list[tuple]) -> str:
     head = "".join(f"<th {_CELL}>{name}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td {_CELL}>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
-    table = f"<table style='border-collapse:collapse'><tr>{head}</tr>{body}</table>"
-    return f"<div style='overflow-x:auto'>{table}</div>"
+    return scrolling(f"<table style='border-collapse:collapse'><tr>{head}</tr>{body}</table>")

@@ -7,6 +7,7 @@ from html import escape
 from IPython.display import HTML
 from PIL import Image, ImageDraw
 
+from dalle_lib.dashboard.scrolling import scrolling
 from dalle_lib.dashboard.summary import KINDS, NOT_EXAMINED
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.evaluation import Drawn, Examination
@@ -56,7 +57,7 @@ def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HT
     """
     if not drawings:
         return sentence(NOT_EXAMINED)
-    cell, label, header = side + GAP, 200, 28
+    cell, label, header = side + GAP, 112, 28
     best = max(4, *(len(drawing.best) for drawing in drawings))  # four give the heading room
     candidates = len(drawings[0].candidates)
     sheet = Image.new("RGB", (label + (1 + best) * cell + INDENT, header + len(drawings) * cell), "white")
@@ -65,7 +66,7 @@ def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HT
     draw.text((label + cell + INDENT, 8), f"the best of {candidates} by CLIP, and how many are alike", fill="#555555")
     for i, drawing in enumerate(drawings):
         y = header + i * cell
-        draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt, 30), fill="black", spacing=1)
+        draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt), fill="black", spacing=1)
         sheet.paste(_resized(Image.fromarray(drawing.candidates[0].numpy()), side), (label, y))
         for k, (picture, choice) in enumerate(zip(drawing.pictures, drawing.choices, strict=True), start=1):
             x = label + k * cell + INDENT
@@ -82,7 +83,7 @@ def on_page(sheet: Image.Image | HTML, told: str) -> HTML:
     """
     if isinstance(sheet, HTML):
         return sheet
-    return HTML(f"<div style='overflow-x:auto'>{picture_html(sheet, told, 'max-width:none')}</div>")
+    return HTML(scrolling(picture_html(sheet, told, "max-width:none")))
 
 
 def picture_html(picture: Image.Image, told: str, style: str = "") -> str:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from dalle_lib.dashboard.bars import bars_html, bytes_text, memory_bars
 from dalle_lib.dashboard.charts import SERIES, WIDTH, to_html
+from dalle_lib.dashboard.scrolling import scrolling
 from dalle_lib.measurement import Measurement
 from dalle_lib.measurement.workload import embedding_weights
 from dalle_lib.memory import Estimate, estimate
@@ -31,7 +32,7 @@ def ladder(measurements: Mapping[str, Measurement], config: str | Mapping) -> HT
     if measured.fits:
         bars.append(("measured", measured_terms(measured)))
     table = ladder_table(measurements).to_html(index=False, border=0)
-    return HTML(f"<div style='overflow-x:auto'>{table}</div>" + bars_html(memory_bars(bars)))
+    return HTML(scrolling(table) + bars_html(memory_bars(bars)))
 
 
 def measured_terms(measured: Measurement) -> dict[str, int]:

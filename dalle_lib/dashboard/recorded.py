@@ -12,6 +12,7 @@ from IPython.display import HTML
 
 from dalle_lib.dashboard.bars import bytes_text
 from dalle_lib.dashboard.lessons import error_text
+from dalle_lib.dashboard.scrolling import scrolling
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.measurement import Measurement
 from dalle_lib.streaming import TEXT
@@ -53,7 +54,7 @@ def recorded_run(file: Path = RECORD) -> HTML:
         f"Held-out loss: {before:.2f} before, {after:.2f} after."
     )
     table = pd.DataFrame(record["trainings"]).T.fillna("").to_html(border=0)
-    return HTML(f"{sentence(said).data}<div style='overflow-x:auto'>{table}</div>")
+    return HTML(sentence(said).data + scrolling(table))
 
 
 def _figures(measured: Measurement) -> dict[str, str]:
