@@ -214,7 +214,10 @@ def test_peers_beyond_the_colours_are_added_up_but_never_ones_own():
     assert named.sum(axis=1).equals(counted.sum(axis=1))
     assert OTHERS in to_svg(contributions_chart(named))
     many = pd.concat([named] * (MAX_ROUNDS + 1), ignore_index=True)
-    assert f"the last {MAX_ROUNDS} rounds" in to_svg(contributions_chart(many))
+    drawn = to_svg(contributions_chart(many))
+    assert f"the last {MAX_ROUNDS} rounds" in drawn
+    places = [float(x) for x in re.findall(r'translate\(([\d.]+),\d+\)"[^>]*opacity="1">\d\d</text>', drawn)]
+    assert np.diff(places).min() > 20, "numbers of rounds do not touch: two digits are 16 pixels wide"
 
 
 def test_scores_count_right_pictures_before_and_after(shown):

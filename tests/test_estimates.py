@@ -84,6 +84,12 @@ def test_totals_stand_in_one_column_beyond_every_bar_and_limit():
     assert totals[0] == totals[1] > max(*lines, *ends)
 
 
+def test_bars_fit_a_phone_400_pixels_wide_with_all_their_terms_and_the_longest_label():
+    sizes = dict.fromkeys(estimate(SMALL, Training(swarm=True, checkpointing=True)).gpu, 10**9)
+    page = bars_html(memory_bars([("+ gradient checkpointing", sizes)], [("T4", T4.size)]))
+    assert float(re.search(r"min-width:([\d.]+)px", page)[1]) <= 376, "what a saved page leaves of 400"
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [(7, "7 bytes"), (1500, "1.50 kB"), (327_100_000, "327 MB"), (11_410_000_000, "11.4 GB"), (2799e9, "2,799 GB")],

@@ -131,7 +131,7 @@ def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path, cap
     assert "<b>hello</b>" in html
     assert html.count(STDERR) == 1
     assert re.findall(r"<summary[^>]*>\s*(\w+)\s*</summary>", html) == ["Noise"]
-    assert re.search(r"\.jp-OutputArea-output \{[^}]*overflow-x: auto", html)
+    assert re.search(r"\.jp-OutputArea-output[^{}]*\{[^}]*overflow-x: auto", html)
     assert ticks
     for attribute in 'src="http', "src='http", 'href="http', "@import":
         assert attribute not in html.replace('href="https://jupyter', ""), attribute

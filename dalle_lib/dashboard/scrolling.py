@@ -7,8 +7,8 @@ FADE = 40
 def scrolling_style(selector: str) -> str:
     """Return the style sheet of the blocks that the CSS `selector` names: they scroll sideways and show that they do.
 
-    The fade needs neither a script nor the page's colour. A browser that cannot tie an animation to scrolling
-    (Chromium before 115, Safari before 26, Firefox) scrolls without it.
+    The fade needs neither a script nor the page's colour. A browser that cannot tie an animation to scrolling, such as
+    Chromium before 115 or Safari before 26, scrolls without it.
     """
     # The mask is wider than the block by FADE, the width of its transparent end: it shows only while the mask is moved
     # to the left. Without a place to scroll to, the animation has no effect.
