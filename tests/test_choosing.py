@@ -54,6 +54,17 @@ def test_a_picture_coded_once_more_is_the_same_and_that_of_another_caption_is_no
     assert len(different(torch.rand(len(captions)), pictures)) == len(captions)
 
 
+def test_details_that_differ_all_over_are_the_same_picture_and_a_smudge_is_not(data):
+    pictures = data[-1]
+    grain = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(0)) * 40
+    grainy = (pictures + grain).clamp(0, 255).to(torch.uint8)
+    smudged = pictures.clone()
+    smudged[:, 28:36, 28:36] ^= 128  # levels move by 128 each
+    scores = torch.tensor([1.0, 0.0])
+    for one, *others in zip(pictures, grainy, smudged, strict=True):
+        assert [len(different(scores, torch.stack([one, other]))) for other in others] == [1, 2]
+
+
 def test_noise_is_how_far_scores_move_with_the_picture(data):
     ranker, _, captions, pictures = data
     few, before, changes = pictures[:6], ranker.score(captions[0], pictures[:6]), []
