@@ -1,10 +1,14 @@
 """What a run knows of its training captions: what of a prompt is new, what is nearest, how a caption is written."""
 
 import json
+from html import escape
+from pathlib import Path
 
 import pytest
 import torch
 
+from dalle_lib.cli.generate import describe_drawing
+from dalle_lib.dashboard.pictures import best_of
 from dalle_lib.inference import Novelty, TextToImage, TrainingCaptions
 from dalle_lib.inference.captions import WORDS
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
@@ -35,6 +39,8 @@ def draw() -> TextToImage:
         ("pink penguin", [], ["pink penguin"]),
         ("cat and dog", [], ["cat and dog"]),
         ("zeppelin beneath a frog", ["zeppelin", "beneath"], []),
+        ("two cats", ["two"], []),
+        ("dark red cat on a teal background", ["dark red"], ["teal background"]),
     ],
 )
 def test_what_the_training_data_lack_is_named_without_articles(captions, prompt, words, phrases):
@@ -92,12 +98,43 @@ def test_training_captions_are_known_and_held_out_ones_are_new_combinations(run)
         ("penguin on a white background", "penguin"),
         ("cat on a gray background?", "cat on a grey background"),
         ("violet frog", "purple frog"),
+        ("penguin, yellow background", "penguin on a yellow background"),
+        ("A penguin, with a yellow background", "penguin on a yellow background"),
+        ("penguin yellow background", "penguin on a yellow background"),
+        ("cat against a blue background", "cat on a blue background"),
+        ("cat with a golden background", "cat on a golden background"),
+        ("cat, golden background", "cat, golden background"),
+        ("penguin, yellow", "penguin, yellow"),
+        ("green strawberries, on a pink background", "green strawberry on a pink background"),
+        ("tomatoes", "tomato"),
+        ("wolves", "wolf"),
+        ("kitchen knives", "kitchen knife"),
+        ("a blueberry", "blueberries"),
+        ("grapes", "grapes"),
+        ("light blue cat", "blue cat"),
+        ("light-blue cat on a darkgreen background", "blue cat on a green background"),
+        ("deep violet frog", "purple frog"),
+        ("bright cat", "bright cat"),
         ("cup with straw", "cup with straw"),
         ("nest with eggs on a pink background", "nest with eggs on a pink background"),
     ],
 )
 def test_a_prompt_is_read_as_the_training_captions_would_say_it(captions, prompt, caption):
     assert captions.as_written(prompt) == caption
+
+
+def test_a_shade_is_told_and_the_drawing_says_how_its_prompt_was_read(captions, draw):
+    assert str(captions.novelty_of("light blue cat")) == "no light blue in its training data"
+    drawing = draw("light blue cats", candidates=1, best=1, seed=3)
+    assert drawing.unknown_words == ["light blue"]
+    told = "read as 'blue cat'"
+    assert drawing.reading == told
+    assert told in repr(drawing)
+    assert describe_drawing(drawing, [Path("a"), Path("b")]).startswith(f"'light blue cats', {told}, seed 3")
+    assert f"<b>light blue cats</b>, {escape(told)}, seed 3" in best_of(drawing).data
+    plain = draw("A blue cat!", candidates=1, best=1, seed=3)
+    assert plain.reading == ""
+    assert "read as" not in repr(plain) + describe_drawing(plain, [Path("a"), Path("b")]) + best_of(plain).data
 
 
 def test_every_training_caption_is_read_as_it_is_and_with_articles(captions):

@@ -154,7 +154,8 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     *pictures, sheet = files
     count, seconds = len(drawing.candidates), sum(drawing.seconds.values())
     prompt, seed = shortened(drawing.prompt), drawing.settings.seed
-    lines = [f"{prompt!r}, seed {seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
+    read = f", {drawing.reading}" if drawing.reading else ""
+    lines = [f"{prompt!r}{read}, seed {seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
     lines += [f"  {file}  {label} CLIP score" for file, label in zip(pictures, drawing.labels, strict=True)]
     lines.append(f"  {sheet}  all {count}")
     if drawing.novelty.is_combination:  # what is missing altogether has been told before drawing

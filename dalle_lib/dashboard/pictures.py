@@ -53,12 +53,13 @@ def best_of(drawing: Drawing) -> HTML:
     best = "".join(
         _figure(picture, label, drawing.prompt) for picture, label in zip(drawing.pictures, drawing.labels, strict=True)
     )
+    read = f", {escape(drawing.reading)}" if drawing.reading else ""
     told = str(drawing.novelty)
     new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
     order = drawing.scores.argsort(descending=True)
     sheet = contact_sheet(drawing.candidates[order], side=SIDE // 2)
     return HTML(
-        f"<p><b>{escape(drawing.prompt)}</b>, seed {drawing.settings.seed}, "
+        f"<p><b>{escape(drawing.prompt)}</b>{read}, seed {drawing.settings.seed}, "
         f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
         f"<details><summary>all {len(order)} candidates, best first</summary>"

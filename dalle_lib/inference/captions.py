@@ -25,7 +25,13 @@ CLOSE = 0.84
 """How alike two words must be spelt, from 0 to 1, for one to be a slip: "pengiun" is, but no kitten is a kite."""
 NEAREST = 3
 """Training captions that are named where a prompt is new."""
-_BACKGROUND = re.compile(r"(?P<subject>.+?) (?:on|with) (?P<colour>[\w-]+)(?P<named> background)?")
+ENDINGS = ("ies", "y"), ("ves", "fe"), ("ves", "f"), ("es", ""), ("s", "")
+"""How words end where there are many of a thing, and where there is one."""
+SHADES = ("light", "dark", "bright", "pale", "deep")
+"""Words before a colour that are left out, and told, where the captions know that colour in one shade."""
+_BACKGROUND = re.compile(
+    r"(?P<subject>.+?),?(?P<joined> (?:on|with|against))? (?P<colour>[\w-]+)(?P<named> background)?"
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Novelty:
     """What of a prompt is not in the training data, as far as their captions tell."""
 
     words: list[str] = field(default_factory=list)
-    """Words that no training caption holds."""
+    """Words that no training caption holds, and shades of colours, such as "light blue"."""
     phrases: list[str] = field(default_factory=list)
     """Things and backgrounds that no training caption names, though it holds each of their words."""
     is_combination: bool = False
@@ -86,6 +92,8 @@ class TrainingCaptions:
     def as_written(self, prompt: str) -> str:
         """Return the prompt as the training captions would say it: their articles, "on a ... background".
 
+        One thing stands for many of it where captions know only the one, and the other way round; so does a colour for
+        its shades.
         The embedded models were trained on no other wording, and draw worse with an article. Without a list of words,
         nothing is known of how captions are written, and the prompt is returned as it is.
         """
@@ -100,6 +108,7 @@ class TrainingCaptions:
             return Novelty([word for word in words_in(prompt) if word not in self.known_words | ARTICLES])
         subject, background = self._parts(prompt)
         words = [word for word in words_in(f"{subject} {background or ''}") if word not in self.known_words]
+        words += [" ".join(shade) for shade in self._shade.findall(prompt.lower())]
         phrases = []
         if not (set(words_in(subject)) - self.known_words or subject in self._subjects or self._is_made_of(subject)):
             phrases.append(subject)
@@ -113,19 +122,29 @@ class TrainingCaptions:
 
     def _parts(self, prompt: str) -> tuple[str, str | None]:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
-        words = " ".join(prompt.lower().split())
-        bare = " ".join(self._as_spelt(word) for word in words.rstrip(".!? ").split() if word not in ARTICLES)
+        words = self._shade.sub(r"\2", " ".join(prompt.lower().split())).rstrip(".!? ")
+        spelt = re.sub(r"\w[\w'’-]*", lambda found: self._as_spelt(found[0]), words)
+        bare = " ".join(word for word in spelt.split() if word not in ARTICLES)
         if bare in self._subjects:  # "face with monocle" has no background
             return self._subjects[bare], None
         found = _BACKGROUND.fullmatch(bare)
-        if found and (found["named"] or found["colour"] in self.colours | self.backgrounds | self.plain_background):
+        colours = self.colours | self.backgrounds | self.plain_background
+        # Two of three make a background: "frog on blue", "frog, blue background", "frog on a golden background".
+        if found and (found["colour"] in colours) + bool(found["joined"]) + bool(found["named"]) >= 2:
             subject = self._subjects.get(found["subject"], found["subject"])
             return subject, None if found["colour"] in self.plain_background else found["colour"]
         return bare, None
 
     def _as_spelt(self, word: str) -> str:
-        """Return a colour as the captions spell it, and any other word as it is."""
-        return word if word in self.known_words else SAME_COLOURS.get(word, word)
+        """Return a colour as the captions spell it, many of a thing as the one that they know or one as many.
+
+        Any other word is returned as it is.
+        """
+        if word in self.known_words | ARTICLES:
+            return word
+        ends = [*ENDINGS, *((one, many) for many, one in ENDINGS)]
+        forms = [word.removesuffix(end) + other for end, other in ends if word.endswith(end)]
+        return next((form for form in forms if form in self._words_of_things), SAME_COLOURS.get(word, word))
 
     def _is_made_of(self, subject: str) -> bool:
         """Return whether `subject` is a thing, or one of the colours and a thing."""
@@ -137,7 +156,7 @@ class TrainingCaptions:
 
         A word that no caption holds stands for the one that is spelt nearly like it, if there is one.
         """
-        words = [word for word in words_in(prompt) if word not in ARTICLES]
+        words = [self._as_spelt(word) for word in words_in(prompt) if word not in ARTICLES]
         spelt = [
             w if w in self.known_words else next(iter(get_close_matches(w, self.known_words, 1, CLOSE)), w)
             for w in words
@@ -152,6 +171,17 @@ class TrainingCaptions:
 
         order = sorted(range(len(self.captions)), key=likeness, reverse=True)[:NEAREST]
         return [self.captions[place] for place in order if likeness(place) > 0]
+
+    @cached_property
+    def _shade(self) -> re.Pattern:
+        """Two groups: what a colour's shade is called, and the colour."""
+        shades = "|".join(shade for shade in SHADES if shade not in self.known_words) or "(?!)"
+        colours = self.colours | self.backgrounds | self.plain_background | SAME_COLOURS.keys()
+        return re.compile(rf"\b({shades})[ -]?({'|'.join(sorted(colours))})\b")
+
+    @cached_property
+    def _words_of_things(self) -> frozenset[str]:
+        return frozenset(word for thing in self.things for word in words_in(thing))
 
     @cached_property
     def _known(self) -> frozenset[str]:

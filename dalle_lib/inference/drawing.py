@@ -12,9 +12,10 @@ from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
 from dalle_lib.files import replace_file
-from dalle_lib.inference.captions import Novelty
+from dalle_lib.inference.captions import ARTICLES, Novelty, words_in
 from dalle_lib.inference.choosing import Choice
 from dalle_lib.inference.settings import Settings
+from dalle_lib.one_line import shortened
 
 GAP = 4
 """Pixels of white to the right of each picture of a contact sheet, and below it."""
@@ -75,6 +76,12 @@ class Drawing:
         return self.novelty.words
 
     @property
+    def reading(self) -> str:
+        """How the prompt was read, where that differs from what was typed by more than articles; else nothing."""
+        typed, read = ([w for w in words_in(text) if w not in ARTICLES] for text in (self.prompt, self.caption))
+        return "" if typed == read else f"read as {shortened(self.caption)!r}"
+
+    @property
     def best(self) -> list[int]:
         """Numbers of the best candidates, best first; no two are the same picture, so there may be fewer than asked."""
         return [choice.number for choice in self.choices]
@@ -90,11 +97,12 @@ class Drawing:
         return [f"x{choice.count} · {float(self.scores[choice.number]):.3f}" for choice in self.choices]
 
     def __repr__(self) -> str:
-        """Return one line: prompt, run, seed, the best pictures' labels, time, and what of the prompt is new."""
+        """Return one line: prompt, run, seed, the best pictures' labels, time, how it was read, and what is new."""
         parts = [
             f"{self.prompt!r} by {self.model}, seed {self.settings.seed}",
             f"{len(self.candidates)} candidates, best {', '.join(self.labels)}",
             f"{sum(self.seconds.values()):.1f} s",
+            self.reading,
             str(self.novelty),
         ]
         return f"<Drawing of {'; '.join(filter(None, parts))}>"
