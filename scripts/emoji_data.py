@@ -6,7 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from emoji_pictures import FEW, MANY, Palette, Picture, bare_name, make_pictures, pixels_of
+from emoji_pictures import (
+    FEW,
+    GROUPS,
+    MANY,
+    Palette,
+    Picture,
+    bare_name,
+    emoji_of,
+    make_pictures,
+    own_colours,
+    pixels_of,
+)
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from dalle_lib.files import sha256_of
@@ -92,9 +103,16 @@ class Data:
 
 
 def write_words(out: Path, name: str, pictures: list[Picture]) -> None:
-    """Write beside a run's training data which things, colours and backgrounds their captions name."""
+    """Write beside a run's training data which things, colours and backgrounds their captions name.
+
+    `own_colours` are those that no caption gives a thing, as it has about that hue by itself.
+    """
     palette, seen = KINDS[name].palette, [picture for picture in pictures if not picture.held_out]
     captions = [picture.caption for picture in seen]
+    shown, own = {picture.name for picture in seen}, {}
+    for symbol, thing in emoji_of(GROUPS).items():
+        if thing in shown and (colours := own_colours(symbol, palette.hues)):
+            own[bare_name(thing)] = colours
     words = {
         "things": sorted({thing for picture in seen for thing in (picture.name, bare_name(picture.name))}),
         "colours": [colour for colour in palette.hues if any(caption.startswith(f"{colour} ") for caption in captions)],
@@ -104,6 +122,7 @@ def write_words(out: Path, name: str, pictures: list[Picture]) -> None:
             if any(caption.endswith(f" on a {colour} background") for caption in captions)
         ],
         "plain_background": ["white"],
+        "own_colours": dict(sorted(own.items())),
     }
     text = json.dumps(words, ensure_ascii=False, indent=1)
     (out / name / "train" / WORDS).write_text(text + "\n", encoding="utf-8")

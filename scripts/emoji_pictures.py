@@ -127,7 +127,7 @@ def variants(symbol: str, name: str, palette: Palette, taken: set[str]) -> Itera
     secret_background = list(backgrounds)[chosen(f"{name} background", len(backgrounds))]
     coloured = {}
     for colour, target in hues.items():
-        near = abs((hue - target + 180) % 360 - 180) < NEAR_DEGREES
+        near = is_near(hue, target)
         if colourful >= COLOURLESS and not near and f"{colour} {bare}" not in taken:
             coloured[colour] = in_hue(picture, hue, target, palette.near)
             yield drawn(f"{colour} {bare}", coloured[colour], WHITE, "colour", colour == secret_hue)
@@ -142,6 +142,17 @@ def variants(symbol: str, name: str, palette: Palette, taken: set[str]) -> Itera
     if palette.doubles and secret_hue in coloured:
         caption = f"{secret_hue} {bare} on a {secret_background} background"
         yield drawn(caption, coloured[secret_hue], backgrounds[secret_background], "both", held_out=True)
+
+
+def own_colours(symbol: str, hues: dict[str, int]) -> list[str]:
+    """Return the colours in which an emoji has no variant as it has about that hue by itself."""
+    hue, colourful = main_hue(glyph(symbol))
+    return [colour for colour, target in hues.items() if colourful >= COLOURLESS and is_near(hue, target)]
+
+
+def is_near(hue: float, target: float) -> bool:
+    """Return whether two hues, in degrees, are within NEAR_DEGREES of each other."""
+    return abs((hue - target + 180) % 360 - 180) < NEAR_DEGREES
 
 
 def bare_name(name: str) -> str:

@@ -123,6 +123,20 @@ def test_a_prompt_is_read_as_the_training_captions_would_say_it(captions, prompt
     assert captions.as_written(prompt) == caption
 
 
+def test_a_thing_in_the_colour_that_it_has_anyway_is_no_new_combination(captions, draw):
+    for prompt in "red tomatoes", "a yellow banana", "red tomato on a blue background":
+        novelty = captions.novelty_of(prompt)
+        assert (novelty.words, novelty.phrases, novelty.is_combination) == ([], [], False)
+        assert novelty.own_colour == captions.as_written(prompt).removesuffix(" on a blue background")
+    assert captions.novelty_of("red tomato on a pink background").is_combination, "no caption has that background"
+    drawing = draw("red tomato", candidates=1, best=1, seed=3)
+    assert drawing.caption == "red tomato", "the model draws it in that colour: a lemon is orange, a yellow one yellow"
+    told = "no training caption says 'red tomato', which has about that hue by itself"
+    assert str(drawing.novelty) == told
+    assert told in describe_drawing(drawing, [Path("a"), Path("b")])
+    assert captions.novelty_of("teal tomato") == Novelty()
+
+
 def test_a_shade_is_told_and_the_drawing_says_how_its_prompt_was_read(captions, draw):
     assert str(captions.novelty_of("light blue cat")) == "no light blue in its training data"
     drawing = draw("light blue cats", candidates=1, best=1, seed=3)

@@ -158,6 +158,7 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     lines = [f"{prompt!r}{read}, seed {seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
     lines += [f"  {file}  {label} CLIP score" for file, label in zip(pictures, drawing.labels, strict=True)]
     lines.append(f"  {sheet}  all {count}")
-    if drawing.novelty.is_combination:  # what is missing altogether has been told before drawing
-        lines.append(f"  {drawing.novelty}")
+    novelty = drawing.novelty
+    if str(novelty) and not (novelty.words or novelty.phrases):  # what is missing has been told before drawing
+        lines.append(f"  {novelty}")
     return "\n".join(lines)

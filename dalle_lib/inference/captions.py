@@ -44,6 +44,8 @@ class Novelty:
     """Things and backgrounds that no training caption names, though it holds each of their words."""
     is_combination: bool = False
     """Whether the captions hold all parts of the prompt, but not together."""
+    own_colour: str = ""
+    """A thing with a colour, such as "red tomato", that no caption gives it, as it has about that hue by itself."""
     nearest: list[str] = field(default_factory=list)
     """Training captions that say nearly the same, nearest first."""
 
@@ -58,6 +60,8 @@ class Novelty:
             told.append(f"no training caption is about {', '.join(repr(shortened(name)) for name in self.phrases)}")
         elif self.is_combination:
             told.append("a new combination: its training data hold the parts, but not together")
+        elif self.own_colour:
+            told.append(f"no training caption says {self.own_colour!r}, which has about that hue by itself")
         if told and self.nearest:
             told.append(f"the nearest captions that it knows: {', '.join(self.nearest)}")
         return "; ".join(told)
@@ -66,10 +70,11 @@ class Novelty:
 class TrainingCaptions:
     """The captions that a run trained on, to hold prompts against them."""
 
-    def __init__(self, captions: list[str], words: dict[str, list[str]] | None = None) -> None:
+    def __init__(self, captions: list[str], words: dict | None = None) -> None:
         """Take the captions, and the `things`, `colours` and `backgrounds` that they name, where these are known.
 
-        `plain_background` is the colour behind things whose caption names none.
+        `plain_background` is the colour behind things whose caption names none, `own_colours` has for some things the
+        colours that no caption gives them, as they have about these hues by themselves.
         """
         self.captions = captions
         self.known_words = frozenset(word for caption in captions for word in words_in(caption))
@@ -78,6 +83,7 @@ class TrainingCaptions:
             frozenset((words or {}).get(kind, ())) for kind in ("things", "colours", "backgrounds")
         )
         self.plain_background = frozenset((words or {}).get("plain_background", ()))
+        self.own_colours: dict[str, list[str]] = (words or {}).get("own_colours", {})
 
     @classmethod
     def of(cls, card: RunCard) -> "TrainingCaptions | None":
@@ -100,7 +106,7 @@ class TrainingCaptions:
         if not self.has_words:
             return prompt
         subject, background = self._parts(prompt)
-        return subject if background is None else f"{subject} on a {background} background"
+        return _caption(subject, background)
 
     def novelty_of(self, prompt: str) -> Novelty:
         """Return what of the prompt is new; without a list of words, only the words that no caption holds."""
@@ -115,9 +121,11 @@ class TrainingCaptions:
         if background in self.known_words - self.backgrounds:
             phrases.append(f"{background} background")
         is_known = self.as_written(prompt) in self._known
-        nearest = [] if is_known else self._nearest(prompt)
         is_one_part = background is None and subject in self.things
         is_combination = not (is_known or words or phrases or is_one_part)
+        if is_combination and self._has_own_colour(subject, background):
+            return Novelty(own_colour=subject)
+        nearest = [] if is_known else self._nearest(prompt)
         return Novelty(words, phrases, is_combination=is_combination, nearest=nearest)
 
     def _parts(self, prompt: str) -> tuple[str, str | None]:
@@ -150,6 +158,11 @@ class TrainingCaptions:
         """Return whether `subject` is a thing, or one of the colours and a thing."""
         colour, _, thing = subject.partition(" ")
         return subject in self.things or (colour in self.colours and thing in self.things)
+
+    def _has_own_colour(self, subject: str, background: str | None) -> bool:
+        """Return whether `subject` is a thing in a colour that it has anyway, and captions name the thing so."""
+        colour, _, thing = subject.partition(" ")
+        return colour in self.own_colours.get(thing, ()) and _caption(thing, background) in self._known
 
     def _nearest(self, prompt: str) -> list[str]:
         """Return the NEAREST captions that share most words and pairs of words with the prompt, rare ones first.
@@ -206,6 +219,10 @@ def training_rows(card: RunCard) -> list[CodeRow]:
     """Return the captions and codes of a run's training data, which lie beside its card."""
     files = sorted(Path(card.data_source(card.data.train)).glob("*.parquet"))
     return [row for file in files for row in read_codes(file, card.data.format)]
+
+
+def _caption(subject: str, background: str | None) -> str:
+    return subject if background is None else f"{subject} on a {background} background"
 
 
 def words_in(text: str) -> list[str]:
