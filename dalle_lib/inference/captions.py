@@ -79,10 +79,10 @@ class TrainingCaptions:
         self.captions = captions
         self.known_words = frozenset(word for caption in captions for word in words_in(caption))
         self.has_words = words is not None
-        self.things, self.colours, self.backgrounds = (
-            frozenset((words or {}).get(kind, ())) for kind in ("things", "colours", "backgrounds")
+        self.things, self.backgrounds, self.plain_background = (
+            frozenset((words or {}).get(kind, ())) for kind in ("things", "backgrounds", "plain_background")
         )
-        self.plain_background = frozenset((words or {}).get("plain_background", ()))
+        self.colours: list[str] = (words or {}).get("colours", [])
         self.own_colours: dict[str, list[str]] = (words or {}).get("own_colours", {})
 
     @classmethod
@@ -121,8 +121,7 @@ class TrainingCaptions:
         if background in self.known_words - self.backgrounds:
             phrases.append(f"{background} background")
         is_known = self.as_written(prompt) in self._known
-        is_one_part = background is None and subject in self.things
-        is_combination = not (is_known or words or phrases or is_one_part)
+        is_combination = not (is_known or words or phrases)
         if is_combination and self._has_own_colour(subject, background):
             return Novelty(own_colour=subject)
         nearest = [] if is_known else self._nearest(prompt)
@@ -136,9 +135,8 @@ class TrainingCaptions:
         if bare in self._subjects:  # "face with monocle" has no background
             return self._subjects[bare], None
         found = _BACKGROUND.fullmatch(bare)
-        colours = self.colours | self.backgrounds | self.plain_background
         # Two of three make a background: "frog on blue", "frog, blue background", "frog on a golden background".
-        if found and (found["colour"] in colours) + bool(found["joined"]) + bool(found["named"]) >= 2:
+        if found and (found["colour"] in self._all_colours) + bool(found["joined"]) + bool(found["named"]) >= 2:
             subject = self._subjects.get(found["subject"], found["subject"])
             return subject, None if found["colour"] in self.plain_background else found["colour"]
         return bare, None
@@ -189,8 +187,11 @@ class TrainingCaptions:
     def _shade(self) -> re.Pattern:
         """Two groups: what a colour's shade is called, and the colour."""
         shades = "|".join(shade for shade in SHADES if shade not in self.known_words) or "(?!)"
-        colours = self.colours | self.backgrounds | self.plain_background | SAME_COLOURS.keys()
-        return re.compile(rf"\b({shades})[ -]?({'|'.join(sorted(colours))})\b")
+        return re.compile(rf"\b({shades})[ -]?({'|'.join(sorted(self._all_colours | SAME_COLOURS.keys()))})\b")
+
+    @cached_property
+    def _all_colours(self) -> frozenset[str]:
+        return self.backgrounds | self.plain_background | frozenset(self.colours)
 
     @cached_property
     def _words_of_things(self) -> frozenset[str]:
@@ -202,9 +203,14 @@ class TrainingCaptions:
 
     @cached_property
     def _subjects(self) -> dict[str, str]:
-        """What each caption shows, without its background: as it is written, by itself without articles."""
+        """What each caption shows, without its background: as it is written, by itself without articles.
+
+        A thing of which captions only know one or two in colours, as the apple, is the one in the first of `colours`.
+        """
         subjects = {re.sub(r" on an? [\w-]+ background$", "", caption) for caption in self.captions}
-        return {" ".join(word for word in each.split() if word not in ARTICLES): each for each in subjects}
+        written = {" ".join(word for word in each.split() if word not in ARTICLES): each for each in subjects}
+        coloured = [(colour, thing) for colour in reversed(self.colours) for thing in self.things - subjects]
+        return {thing: f"{c} {thing}" for c, thing in coloured if f"{c} {thing}" in self.things} | written
 
     @cached_property
     def _features(self) -> list[set]:
