@@ -73,6 +73,8 @@ class Data:
 
     name: str = LARGE
     out: Path = ASSETS
+    keep_tokenizer: bool = False
+    """Take the tokenizer that is there, so that a model which was trained with it can train on."""
 
     def run(self) -> None:
         """Write the tokenizer, the card, and a folder of codes for each split."""
@@ -82,8 +84,11 @@ class Data:
         codes = load_vqgan(vqgan_file).encode(pixels_of(pictures))
         sizes = kind.model
         codes_format = CodesFormat(grid=sizes.grid, codebook_size=sizes.image_vocab, vqgan_sha256=sha256_of(vqgan_file))
-        tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], sizes.text_vocab)
-        tokenizer.save(str(self.out / kind.tokenizer_file))
+        if self.keep_tokenizer:
+            tokenizer = Tokenizer.from_file(str(self.out / kind.tokenizer_file))
+        else:
+            tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], sizes.text_vocab)
+            tokenizer.save(str(self.out / kind.tokenizer_file))
         longest = max(len(tokenizer.encode(p.caption, add_special_tokens=False).ids) for p in pictures)
         print(f"tokenizer: {tokenizer.get_vocab_size()} ids, longest caption {longest} text tokens")
         for split, held_out in ("train", False), ("held_out", True):

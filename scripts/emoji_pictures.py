@@ -39,6 +39,8 @@ class Palette:
     """Pictures of each emoji in the training data that are in another colour and on a background."""
     near: float | None
     """Degrees from an emoji's main hue within which pixels take another colour; None turns all hues alike."""
+    least_change: float
+    """Share of an emoji's pixels that another colour must change visibly; else there is no picture in that colour."""
 
 
 FEW = Palette(
@@ -46,18 +48,22 @@ FEW = Palette(
     backgrounds={"yellow": (255, 214, 64), "pink": (244, 130, 180), "black": (20, 20, 24), "blue": (48, 120, 240)},
     doubles=0,
     near=None,
+    least_change=0.0,
 )
 """The small set's colours."""
 MANY = Palette(
     hues={"red": 0, "orange": 28, "yellow": 54, "green": 120, "teal": 175, "blue": 215, "purple": 272, "magenta": 320},
     backgrounds=FEW.backgrounds
     | {"grey": (128, 128, 128), "orange": (255, 140, 40), "green": (60, 170, 80), "purple": (140, 70, 200)},
-    doubles=12,
+    doubles=18,
     near=35,
+    least_change=0.25,
 )
 """The large set's colours: enough of each that words combine."""
 COLOURLESS = 0.12
 """Colourfulness, from 0 to 1, below which an emoji has no variants in other colours."""
+VISIBLE_LEVELS = 40
+"""Levels, of 255, by which a pixel must change in a colour to look changed."""
 NEAR_DEGREES = 20
 """Degrees between an emoji's main hue and a colour within which it has no variant in that colour."""
 
@@ -129,17 +135,20 @@ def variants(symbol: str, name: str, palette: Palette, taken: set[str]) -> Itera
     for colour, target in hues.items():
         near = is_near(hue, target)
         if colourful >= COLOURLESS and not near and f"{colour} {bare}" not in taken:
-            coloured[colour] = in_hue(picture, hue, target, palette.near)
-            yield drawn(f"{colour} {bare}", coloured[colour], WHITE, "colour", colour == secret_hue)
+            recoloured = in_hue(picture, hue, target, palette.near)
+            if changed_share(picture, recoloured) >= palette.least_change:
+                coloured[colour] = recoloured
+                yield drawn(f"{colour} {bare}", recoloured, WHITE, "colour", colour == secret_hue)
     for colour, rgb in backgrounds.items():
         yield drawn(f"{name} on a {colour} background", picture, rgb, "background", colour == secret_background)
-    doubles = [(hue, background) for hue in coloured for background in backgrounds]
+    # An orange emoji on an orange background cannot be seen.
+    doubles = [(hue, background) for hue in coloured for background in backgrounds if hue != background]
     seen = [(h, b) for h, b in doubles if h != secret_hue and b != secret_background]
     for _ in range(min(palette.doubles, len(seen))):
         hue, background = seen.pop(chosen(f"{name} {len(seen)}", len(seen)))
         caption = f"{hue} {bare} on a {background} background"
         yield drawn(caption, coloured[hue], backgrounds[background], "both", held_out=False)
-    if palette.doubles and secret_hue in coloured:
+    if palette.doubles and secret_hue in coloured and secret_hue != secret_background:
         caption = f"{secret_hue} {bare} on a {secret_background} background"
         yield drawn(caption, coloured[secret_hue], backgrounds[secret_background], "both", held_out=True)
 
@@ -197,6 +206,12 @@ def main_hue(picture: Image.Image) -> tuple[float, float]:
     bins = np.bincount((hue / 256 * 36).astype(int).ravel(), weight.ravel(), minlength=36)
     smooth = bins + np.roll(bins, 1) + np.roll(bins, -1)
     return (smooth.argmax() + 0.5) * 10, float(weight.sum() / max(alpha.sum(), 1))
+
+
+def changed_share(before: Image.Image, after: Image.Image) -> float:
+    """Return the share of an emoji's opaque pixels that differ visibly, from 0 to 1."""
+    difference = np.abs(np.asarray(before, int) - np.asarray(after, int))[..., :3].max(-1)
+    return float((difference[np.asarray(before)[..., 3] > 127] > VISIBLE_LEVELS).mean())
 
 
 def in_hue(picture: Image.Image, main: float, target: float, near: float | None) -> Image.Image:

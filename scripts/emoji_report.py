@@ -8,15 +8,17 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 import torch
+from captioned import captioned
 from emoji_clip import retrieval
 from emoji_data import ASSETS, KINDS, LARGE
 from emoji_pictures import Picture, pixels_of
 from emoji_strict import MEASURES, Limits
 from emoji_vqgan import psnr
+from PIL import Image
 
 from dalle_lib.dashboard.charts import to_png
 from dalle_lib.evaluation import Gallery
-from dalle_lib.inference import TextToImage, contact_sheet
+from dalle_lib.inference import TextToImage
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
 from dalle_lib.streaming.batches import codes_of
@@ -52,14 +54,17 @@ class Report:
             "clip": retrieval(draw.ranker, pictures),
         }
         (self.docs / "table.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        contact_sheet(torch.stack(shown), columns=12, side=96).save(self.docs / "pictures.png")
+        captioned(list(shown.values()), list(shown)).save(self.docs / "pictures.png", optimize=True)
         (self.docs / "loss.png").write_bytes(to_png(self._loss_chart()))
 
     def _draw(
         self, draw: TextToImage, gallery: Gallery, limits: Limits, pictures: list[Picture]
-    ) -> tuple[dict, list[torch.Tensor]]:
-        """Return how many first candidates, and how many of CLIP's best, are right, and 12 first ones of each kind."""
-        table, shown = {}, []
+    ) -> tuple[dict, dict[str, Image.Image]]:
+        """Return how many first candidates, and how many of CLIP's best, are right, and 12 first ones of each kind.
+
+        The pictures are by caption.
+        """
+        table, shown = {}, {}
         for name, kind in self._kinds(pictures).items():
             chosen = random.Random(0).sample(kind, min(self.captions, len(kind)))
             drawings = draw([p.caption for p in chosen], candidates=self.candidates, best=1, top_k=0, seed=0)
@@ -70,7 +75,7 @@ class Report:
                 "first": counts_right(gallery, limits, chosen, first),
                 f"best of {self.candidates}": counts_right(gallery, limits, chosen, best),
             }
-            shown += first[:12]
+            shown |= {p.caption: Image.fromarray(one.numpy()) for p, one in zip(chosen[:12], first, strict=False)}
             print(name, table[name], flush=True)
         return table, shown
 

@@ -6,9 +6,10 @@ of six captions appear row by row. It takes half a minute on one processor core.
 
 from pathlib import Path
 
-from PIL import Image, ImageDraw
+from captioned import COLUMNS, GAP, SIDE, captioned
+from PIL import Image
 
-from dalle_lib.inference import Drawing, Progress, TextToImage
+from dalle_lib.inference import Progress, TextToImage
 
 CAPTIONS = (
     "penguin on a yellow background", "red apple", "pizza on a black background", "robot on a pink background",
@@ -17,23 +18,10 @@ CAPTIONS = (
     "ghost on a black background",
 )  # fmt: skip
 """The polar bear on black and the pineapple on pink were in no training data."""
-CANDIDATES, COLUMNS, SIDE, GAP, LINES = 64, 6, 120, 8, 30
+CANDIDATES = 64
 ROW_MS, LAST_MS = 250, 2500
 """How long the animation shows each row, and the finished pictures."""
 DOCS = Path(__file__).parent.parent / "docs"
-
-
-def sheet(drawings: list[Drawing]) -> Image.Image:
-    """Return the best picture of each drawing above its caption, in rows of COLUMNS."""
-    width, height = SIDE + GAP, SIDE + LINES + GAP
-    image = Image.new("RGB", (COLUMNS * width - GAP, -(-len(drawings) // COLUMNS) * height - GAP), "white")
-    draw = ImageDraw.Draw(image)
-    for number, drawing in enumerate(drawings):
-        x, y = number % COLUMNS * width, number // COLUMNS * height
-        image.paste(drawing.pictures[0].resize((SIDE, SIDE), Image.Resampling.LANCZOS), (x, y))
-        caption = drawing.prompt.replace(" on ", "\non ")
-        draw.multiline_text((x + SIDE // 2, y + SIDE + 2), caption, "black", anchor="ma", align="center", spacing=2)
-    return image
 
 
 def rows_appearing(draw: TextToImage, captions: tuple[str, ...], file: Path) -> None:
@@ -65,7 +53,8 @@ def main() -> None:
     """Draw the captions and write both files."""
     draw = TextToImage.from_run("emoji")
     drawings = draw(list(CAPTIONS), candidates=CANDIDATES, best=1, seed=0)
-    sheet(drawings).quantize(256).save(DOCS / "pictures_small.png", optimize=True)
+    best = [drawing.pictures[0] for drawing in drawings]
+    captioned(best, CAPTIONS).save(DOCS / "pictures_small.png", optimize=True)
     rows_appearing(draw, CAPTIONS[:COLUMNS], DOCS / "rows.gif")
 
 
