@@ -22,7 +22,8 @@ from dalle_lib.vqgan import load_vqgan
 class Clip:
     """Train a small CLIP, for both runs, on the large set's pictures and on what each VQ-GAN makes of their codes.
 
-    The one in the kit had 3,500 steps on pictures whose hues were turned alike, then 1,500 at 5e-4 on those of today.
+    The one in the kit had 3,500 steps on pictures whose hues were turned alike, 1,500 at 5e-4 on others, and 1,500 more
+    on those of today.
     """
 
     out: Path = ASSETS

@@ -100,8 +100,8 @@ class Full(Model):
     """Train the finished model of the large set, in stages of at most an hour: each after the first has a `start`.
 
     The one in the kit had 750 steps on rows that lay emoji by emoji, then stages of 4,000 steps, of 3,000, and of
-    1,800 at a learning rate of 3e-3, all on pictures whose hues were turned alike; then, on those of today, 5,000 at
-    4e-3.
+    1,800 at a learning rate of 3e-3, all on pictures whose hues were turned alike; then 5,000 at 4e-3 on others, and
+    5,000 more on those of today.
     """
 
     name: str = LARGE
