@@ -66,7 +66,7 @@ def test_a_word_that_captions_hold_is_never_said_to_be_missing(captions):
 
 
 def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):
-    assert captions.novelty_of("red cat on a teal background").nearest[0] == "red cat"
+    assert captions.novelty_of("red cat on a teal background").nearest[0].startswith("red cat")
     assert captions.novelty_of("pengiun").nearest[0] == "penguin"
     assert str(captions.novelty_of("pengiun")) == (
         f"no pengiun in its training data; the nearest captions that it knows: "
