@@ -1,6 +1,6 @@
 """Build the embedded runs: `emoji` (large set, finished model) and `emoji-mini` (small set, young model to train on).
 
-    apt-get install fonts-noto-color-emoji unicode-data
+    apt-get install fonts-noto-color-emoji fonts-dejavu-core unicode-data
     pip install scikit-learn
     python scripts/build_emoji.py --help
 
