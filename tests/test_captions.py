@@ -65,6 +65,15 @@ def test_a_word_that_captions_hold_is_never_said_to_be_missing(captions):
         assert str(captions.novelty_of(word)).startswith(f"no training caption is about '{word}'")
 
 
+def test_a_thing_that_captions_give_no_colour_is_told_to_stay_as_it_is(captions):
+    told = str(captions.novelty_of("purple elephant"))
+    assert "a new combination" in told
+    assert "gives 'elephant' a colour, so it may stay as it is" in told
+    assert "gives" not in str(captions.novelty_of("yellow frog on a teal background"))
+    assert not captions.novelty_of("yellow penguin").own_colour, "only its throat is yellow"
+    assert captions.as_written("frog in front of a blue background") == "frog on a blue background"
+
+
 def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):
     assert captions.novelty_of("red cat on a teal background").nearest[0].startswith("red cat")
     assert captions.novelty_of("pengiun").nearest[0] == "penguin"

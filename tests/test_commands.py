@@ -244,9 +244,10 @@ def test_the_invitation_is_the_line_that_friends_type(mini, monkeypatch):
     joined = []
     monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
     for addresses, named in (([HERE, LAN, PUBLIC], (PUBLIC, LAN)), ([HERE, LAN], (LAN,)), ([HERE], (HERE,))):
+        host = "127.0.0.1" if addresses == [HERE] else "0.0.0.0"
         monkeypatch.setattr(sys, "argv", shlex.split(line(addresses)))
         main()
-        assert joined.pop().peer == PeerSettings(run="emoji-mini", name="your-name", initial_peers=named)
+        assert joined.pop().peer == PeerSettings(run="emoji-mini", name="your-name", initial_peers=named, host=host)
 
 
 def test_the_invitation_says_who_can_use_it_and_what_they_need(mini, tmp_path):
@@ -282,6 +283,8 @@ def test_who_has_no_address_is_told_of_a_peer_of_the_run_on_this_machine(mini, t
         require_way_in(ben, mini, tmp_path)
     apart, first = (replace(each, alone=True) for each in (ben, ada))
     assert "Apart:   ada takes part" in beginning(mini, apart, Peer(tmp_path / "ben"), is_old=False)
+    helper = replace(apart, role="bootstrap")  # it has the address that it had, so the others find it again
+    assert "Apart:" not in beginning(mini, helper, Peer(tmp_path / "ben"), is_old=False)
     monkeypatch.setattr(Peer, "is_running", False)
     assert "Apart:" not in beginning(mini, first, Peer(tmp_path / "ada"), is_old=False)
 

@@ -9,7 +9,7 @@ from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
-from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.process.status import PeerStatus
 
 STATUS = PeerStatus(peer_id="12D3", name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
@@ -37,6 +37,11 @@ def test_what_a_peer_posts_is_accepted():
         {"name": "x" * 65},
         {"name": "ada\x1b[2J"},
         {"peer_id": "12D3\r"},
+        {"name": " "},
+        {"name": "a/b"},
+        {"epoch": 2**63},
+        {"samples_per_s": float("inf")},
+        {"loss": float("nan")},
         {"epoch": -1},
         {"epoch": 5.0},
         {"samples": -1},
@@ -70,6 +75,20 @@ def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_
         wait_until(lambda: not board.read(dht))
         assert board.said_complete(dht, 60)
         assert not board.said_complete(dht, 61)
+    finally:
+        dht.shutdown()
+
+
+def test_a_record_that_would_never_go_away_is_not_believed():
+    board = MetricsBoard("run")
+    dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    try:
+        board.post(dht, STATUS, expires_s=10 * EXPIRES_S)
+        wait_until(lambda: dht.get("run_peers", latest=True))
+        assert board.read(dht) == []
+        board.post(dht, replace(STATUS, epoch=60), is_leaving=True, expires_s=2 * COMPLETE_EXPIRES_S)
+        wait_until(lambda: all(entry.value["is_leaving"] for entry in dht.get("run_peers", latest=True).value.values()))
+        assert not board.said_complete(dht, 60)
     finally:
         dht.shutdown()
 

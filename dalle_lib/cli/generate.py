@@ -43,8 +43,9 @@ class Generate:
     device: str | None = None
     """cpu or cuda; None takes a GPU if there is one."""
     out: Path = Path("outputs/pictures")
-    """Folder for the pictures, named after prompt and seed. A name has eight digits of the prompt's hash where it
-    cannot spell the prompt (Japanese, emoji, long ones); each file but the sheet holds its whole prompt."""
+    """Folder for the pictures, named after prompt and seed; those of the same prompt and seed are replaced. A name has
+    eight digits of the prompt's hash where it cannot spell the prompt (capitals, commas, Japanese, long ones); each
+    file but the sheet holds its whole prompt."""
     json: bool = False
     """Print what was drawn as one JSON list on standard output, an object a prompt."""
 

@@ -24,6 +24,8 @@ def invitation(settings: "PeerSettings", card: "RunCard", addresses: Sequence[st
     needed = [] if card.initial_peers else ["--initial-peers", *shown]
     run = Path(settings.run).name if Path(settings.run).is_dir() else settings.run
     line = ["dalle-lib", "join", "--run", run, "--name", "your-name", *needed]
+    if not known_outside:  # or the friends would listen for the whole network
+        line += ["--host", "127.0.0.1"]
     lines = ["Address: " + "\n         ".join(shown), f"Friends: {shlex.join(line)}"]
     if run != settings.run or settings.run.endswith(".json"):
         lines.append(f"         They need a copy of {settings.run}, and name it as --run.")

@@ -116,7 +116,7 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
         f"Folder:  {peer.folder}{old}{kept}.",
         f"Limits:  {limits(settings)}.",
     ]
-    if settings.alone and (here := running_in(peer.folder.parent)):
+    if settings.alone and settings.role == "trainer" and (here := running_in(peer.folder.parent)):
         lines.append(
             f"Apart:   {here[0]} takes part in this run on this machine, and --alone begins a second swarm that does "
             "not meet it. To join it instead, use the line that its terminal shows after Friends."

@@ -43,15 +43,16 @@ class Status:
 
 def describe_peer(peer: "Peer") -> str:
     """Return how a peer stands, in lines: its state, what matters of it if it has trained, since when and where."""
-    from dalle_lib.dashboard.words import duration, line_of, state_in_words
+    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
     ago = duration(max(0.0, time.time() - standing.since))
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(standing.since))
+    line = line_of(standing) if standing.epoch is not None else ""
     lines = [
         f"{standing.name} in {standing.run}: {state_in_words(standing)}",
-        line_of(standing) if standing.epoch is not None else "",
+        helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
     return "\n  ".join(filter(None, lines))

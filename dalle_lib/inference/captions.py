@@ -30,7 +30,7 @@ ENDINGS = ("ies", "y"), ("ves", "fe"), ("ves", "f"), ("es", ""), ("s", "")
 SHADES = ("light", "dark", "bright", "pale", "deep")
 """Words before a colour that are left out, and told, where the captions know that colour in one shade."""
 _BACKGROUND = re.compile(
-    r"(?P<subject>.+?),?(?P<joined> (?:on|with|against))? (?P<colour>[\w-]+)(?P<named> background)?"
+    r"(?P<subject>.+?),?(?P<joined> (?:on|with|against|in front of))? (?P<colour>[\w-]+)(?P<named> background)?"
 )
 
 
@@ -44,6 +44,8 @@ class Novelty:
     """Things and backgrounds that no training caption names, though it holds each of their words."""
     is_combination: bool = False
     """Whether the captions hold all parts of the prompt, but not together."""
+    colourless: str = ""
+    """The thing of such a prompt whose colour is asked for, if no caption gives it one."""
     own_colour: str = ""
     """A thing with a colour, such as "red tomato", that no caption gives it, as it has about that hue by itself."""
     nearest: list[str] = field(default_factory=list)
@@ -60,6 +62,8 @@ class Novelty:
             told.append(f"no training caption is about {', '.join(repr(shortened(name)) for name in self.phrases)}")
         elif self.is_combination:
             told.append("a new combination: its training data hold the parts, but not together")
+            if self.colourless:
+                told.append(f"no training caption gives {self.colourless!r} a colour, so it may stay as it is")
         elif self.own_colour:
             told.append(f"no training caption says {self.own_colour!r}, which has about that hue by itself")
         if told and self.nearest:
@@ -125,7 +129,9 @@ class TrainingCaptions:
         if is_combination and self._has_own_colour(subject, background):
             return Novelty(own_colour=subject)
         nearest = [] if is_known else self._nearest(prompt)
-        return Novelty(words, phrases, is_combination=is_combination, nearest=nearest)
+        colour, _, thing = subject.partition(" ")
+        colourless = thing if is_combination and colour in self.colours and self._is_colourless(thing) else ""
+        return Novelty(words, phrases, is_combination=is_combination, colourless=colourless, nearest=nearest)
 
     def _parts(self, prompt: str) -> tuple[str, str | None]:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
@@ -158,9 +164,17 @@ class TrainingCaptions:
         return subject in self.things or (colour in self.colours and thing in self.things)
 
     def _has_own_colour(self, subject: str, background: str | None) -> bool:
-        """Return whether `subject` is a thing in a colour that it has anyway, and captions name the thing so."""
+        """Return whether `subject` is a thing in a colour that it has anyway, and captions name the thing so.
+
+        A thing that captions give no colour has none to speak of: a penguin is no yellow one for its throat.
+        """
         colour, _, thing = subject.partition(" ")
-        return colour in self.own_colours.get(thing, ()) and _caption(thing, background) in self._known
+        is_own = colour in self.own_colours.get(thing, ()) and not self._is_colourless(thing)
+        return is_own and _caption(thing, background) in self._known
+
+    def _is_colourless(self, thing: str) -> bool:
+        """Return whether captions name a thing, but in no colour."""
+        return thing in self.things and not any(f"{colour} {thing}" in self._subjects for colour in self.colours)
 
     def _nearest(self, prompt: str) -> list[str]:
         """Return the NEAREST captions that share most words and pairs of words with the prompt, rare ones first.

@@ -123,8 +123,9 @@ class Drawing:
         """Write the best candidates as PNG files that say how to draw them again, and return their paths, best first.
 
         A contact sheet of all candidates, whose name ends in "all", is written beside them; its path comes last. Files
-        of the same prompt, seed and rank are replaced. A name that cannot spell its prompt, which is long or not in
-        plain letters, has eight digits of the prompt's hash; each picture holds it whole. No file is half written.
+        of the same prompt, seed and rank are replaced. A name that cannot spell its prompt, which is long or has other
+        signs than small letters, has eight digits of the prompt's hash; each picture holds it whole. No file is half
+        written.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,9 +141,9 @@ class Drawing:
         return files
 
     def _spelt(self) -> str:
-        """Return the prompt as part of a file's name; two prompts in other letters or beyond 60 have two names."""
+        """Return the prompt as part of a file's name; no two prompts have the same."""
         whole = re.sub(r"[^a-z0-9]+", "-", self.prompt.lower()).strip("-")
-        if whole and len(whole) <= 60 and self.prompt.isascii():
+        if whole.replace("-", " ") == self.prompt and len(whole) <= 60:
             return whole
         digits = hashlib.sha256(self.prompt.encode()).hexdigest()[:8]
         return f"{whole[:60].strip('-') or 'picture'}-{digits}"

@@ -32,7 +32,7 @@ def _report(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path,
     while not stop.wait(STATUS_EVERY_S):
         peers, said_complete = board.read(dht), board.said_complete(dht, total_epochs)
         if peers:
-            epoch = statistics.median_low(peer.epoch for peer in peers)
+            epoch = min(total_epochs, statistics.median_low(peer.epoch for peer in peers))
         elif said_complete:
             epoch = total_epochs
         SwarmStatus(

@@ -11,11 +11,16 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
+from dalle_lib.swarm.process.settings import is_name
 from dalle_lib.swarm.process.status import PeerStatus
 
 EXPIRES_S = 60.0
 COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
 """Seconds for which the peers that keep the hash table remember who left with the run's last epoch."""
+_EXPIRES = {False: EXPIRES_S, True: COMPLETE_EXPIRES_S}
+"""Seconds for which a record may be believed, by whether its peer leaves."""
+MAX_CLOCK_S = 30.0
+"""Seconds by which the clocks of two peers may differ here; those that differ by more than 3 s do not connect."""
 _KEY = "peers"
 _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 
@@ -26,16 +31,16 @@ def _strict(field: Field) -> type | UnionType:
     return strict | None if field.type == float | None else strict
 
 
-def _printable(text: str) -> str:
-    """Return what may be shown in a terminal as it is: no sign that would move its cursor or hide what is there."""
-    if not text.isprintable():
-        raise ValueError(f"expected printable letters, but got {text!r}.")
-    return text
+def _shown(name: str) -> str:
+    """Return what terminals show as it is: no sign in it moves their cursor or hides what is there."""
+    if not is_name(name):
+        raise ValueError(f"expected a name as peers have, but got {name!r}.")
+    return name
 
 
 _Record = create_model(
     "_Record",
-    __validators__={"printable": validator("peer_id", "name", allow_reuse=True)(_printable)},
+    __validators__={"shown": validator("peer_id", "name", allow_reuse=True)(_shown)},
     **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),
@@ -76,8 +81,13 @@ class MetricsBoard:
         return any(record["is_leaving"] and record["epoch"] >= total_epochs for record in self._records(dht))
 
     def _records(self, dht: hivemind.DHT) -> list[dict]:
-        """Return what each peer last told that has not expired."""
+        """Return what each peer last told that has not expired.
+
+        A peer that says it shall be believed for longer than peers do is not: it would never go away.
+        """
         found = dht.get(self._key, latest=True)
         if found is None or not isinstance(found.value, dict):
             return []
-        return [entry.value for entry in found.value.values()]
+        latest = {is_leaving: get_dht_time() + MAX_CLOCK_S + _EXPIRES[is_leaving] for is_leaving in _EXPIRES}
+        entries = found.value.values()
+        return [entry.value for entry in entries if entry.expiration_time <= latest[entry.value["is_leaving"]]]

@@ -68,7 +68,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     """
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
+        if not is_name(self.name):
             raise ValueError(
                 f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', because it is "
                 f"also a folder's, but got {self.name!r}."
@@ -117,6 +117,6 @@ def _is_ipv4(host: str) -> bool:
     return True
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
     """Return whether a peer can be called so: its name is a folder of its own in the folder of its run."""
     return 0 < len(name) <= MAX_NAME and name.isprintable() and "/" not in name and name.strip() not in ("", ".", "..")

@@ -19,11 +19,11 @@ class PeerStatus:
 
     peer_id: str = field(metadata={"max_length": 128})
     name: str = field(metadata={"max_length": MAX_NAME})
-    epoch: int = field(metadata={"ge": 0})
-    samples: int = field(metadata={"ge": 0})
+    epoch: int = field(metadata={"ge": 0, "le": 10**9})
+    samples: int = field(metadata={"ge": 0, "le": 10**12})
     """Samples computed since it joined."""
-    samples_per_s: float = field(metadata={"ge": 0})
-    loss: float | None
+    samples_per_s: float = field(metadata={"ge": 0, "le": 1e6})
+    loss: float | None = field(metadata={"ge": 0, "le": 1e6})
     """Mean loss of its last epoch; None before the first."""
 
 

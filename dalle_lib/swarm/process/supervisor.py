@@ -18,6 +18,11 @@ from dalle_lib.swarm.process.events import STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.process.settings import PeerSettings
 
+KILLED = (
+    "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
+    "saved is lost; joined again, it goes on from there."
+)
+
 
 def main(folder: Path) -> int:
     """Run the peer of `folder` to its end, and return its exit code, or ALREADY_RUNNING if it has one already."""
@@ -53,7 +58,8 @@ def _supervise(folder: Path) -> int:
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     if code != 0:
-        events.write("failed", error=f"the peer's process ended with exit code {code}.", exit_code=code)
+        how = KILLED if code < 0 else "ended with exit code {}."
+        events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
     events.write("ended", exit_code=code)
     return code
 
