@@ -116,6 +116,7 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
         f"Folder:  {peer.folder}{old}{kept}.",
         f"Limits:  {limits(settings)}.",
     ]
+    # A bootstrap peer that comes back has the address that it had, so the others find it again.
     if settings.alone and settings.role == "trainer" and (here := running_in(peer.folder.parent)):
         lines.append(
             f"Apart:   {here[0]} takes part in this run on this machine, and --alone begins a second swarm that does "
