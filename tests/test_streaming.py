@@ -1,5 +1,7 @@
 """Captions and codes from files to batches: each row once a pass, bad ones counted, private ones with a Hub token."""
 
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -31,6 +33,19 @@ def test_rows_come_back_as_written(source):
     back = read_codes(source / "1.parquet", FORMAT)
     assert [row.caption for row in back] == [f"caption {i}" for i in range(20, 40)]
     assert all(np.array_equal(a.codes, b.codes) for a, b in zip(back, rows(20, 20), strict=True))
+
+
+def test_reading_leaves_no_threads_that_could_abort_python_at_its_end(source):
+    script = """
+import sys, psutil
+from dalle_lib.streaming import read_codes, stream_codes
+before = psutil.Process().num_threads()
+read_codes(sys.argv[1] + "/0.parquet")
+next(iter(stream_codes(sys.argv[1], seed=0)))
+print(psutil.Process().num_threads() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script, source], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "0\n", done.stderr
 
 
 def test_a_pass_holds_each_row_once_and_the_stream_never_ends(source):

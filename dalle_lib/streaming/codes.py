@@ -67,7 +67,7 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
     with open(file, "rb") as handle:
         parquet = _open(handle, str(file), expected)
         codes_format = _format_of(parquet, str(file))
-        rows = [_parse(row, codes_format) for row in parquet.read().to_pylist()]
+        rows = [_parse(row, codes_format) for row in parquet.read(use_threads=False).to_pylist()]
     return [row for row in rows if row is not None]
 
 
@@ -121,7 +121,7 @@ class CodeStream:
 
     def _read_group(self, parquet: pq.ParquetFile, group: int, file: str) -> list[dict]:
         try:
-            return _retry(lambda: parquet.read_row_group(group).to_pylist(), file)
+            return _retry(lambda: parquet.read_row_group(group, use_threads=False).to_pylist(), file)
         except (OSError, pa.ArrowInvalid) as error:
             logger.warning("skipped row group %d of %s: %s", group, file, error)
             self.bad_groups += 1
@@ -168,6 +168,7 @@ def stream_codes(
     )
 
 
+# Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
 def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
     parquet = pq.ParquetFile(handle, pre_buffer=False, page_checksum_verification=True)
     if expected is not None and (found := _format_of(parquet, file)) != expected:
