@@ -48,6 +48,7 @@ def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
         (["frog", "--preset", "paper-top-p", "--top-p", "0.5"], "preset paper-top-p means top_p=0.75"),
         (["frog", "--preset", "paper-top-k", "--best", "0"], "candidates=128"),
         ([" "], "expected prompts of at least one word"),
+        (["frog", "?!"], "prompt 2 of 2 is '?!'"),
         ([], "expected prompts of at least one word"),
     ],
 )

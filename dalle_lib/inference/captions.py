@@ -150,10 +150,12 @@ class TrainingCaptions:
     def _as_spelt(self, word: str) -> str:
         """Return a colour as the captions spell it, many of a thing as the one that they know or one as many.
 
-        Any other word is returned as it is.
+        A thing of several words may be written as one, as "hotdog" or "red-apple". Any other word is returned as it is.
         """
         if word in self.known_words | ARTICLES:
             return word
+        if (together := word.replace("-", "")) in self._together:
+            return self._together[together]
         ends = [*ENDINGS, *((one, many) for many, one in ENDINGS)]
         forms = [word.removesuffix(end) + other for end, other in ends if word.endswith(end)]
         return next((form for form in forms if form in self._words_of_things), SAME_COLOURS.get(word, word))
@@ -206,6 +208,11 @@ class TrainingCaptions:
     @cached_property
     def _all_colours(self) -> frozenset[str]:
         return self.backgrounds | self.plain_background | frozenset(self.colours)
+
+    @cached_property
+    def _together(self) -> dict[str, str]:
+        """Things of several words, by these without what is between them."""
+        return {re.sub("[ -]", "", thing): thing for thing in self.things if " " in thing or "-" in thing}
 
     @cached_property
     def _words_of_things(self) -> frozenset[str]:

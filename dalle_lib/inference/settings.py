@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from string import punctuation, whitespace
 
 CANDIDATES = 32
 """Pictures that are drawn of a prompt unless a call or a preset says otherwise."""
@@ -90,5 +91,7 @@ def check_counts(candidates: int, best: int) -> None:
 def check_prompts(prompts: Iterable[str]) -> None:
     """Raise ValueError if there is no prompt, or one without a word."""
     prompts = list(prompts)
-    if not prompts or any(not prompt.strip() for prompt in prompts):
-        raise ValueError(f'expected prompts of at least one word, such as "green frog", but got {prompts}.')
+    wrong = [number for number, prompt in enumerate(prompts, start=1) if not prompt.strip(punctuation + whitespace)]
+    if wrong or not prompts:
+        which = f"prompt {wrong[0]} of {len(prompts)} is {prompts[wrong[0] - 1]!r}" if wrong else "got none"
+        raise ValueError(f'expected prompts of at least one word, such as "green frog", but {which}.')
