@@ -75,7 +75,7 @@ class Report:
                 "first": counts_right(gallery, limits, chosen, first),
                 f"best of {self.candidates}": counts_right(gallery, limits, chosen, best),
             }
-            shown |= {p.caption: Image.fromarray(one.numpy()) for p, one in zip(chosen[:12], first, strict=False)}
+            shown |= {p.caption: Image.fromarray(one.numpy()) for p, one in zip(chosen[:12], first[:12], strict=True)}
             print(name, table[name], flush=True)
         return table, shown
 

@@ -124,7 +124,7 @@ class TrainingCaptions:
             phrases.append(subject)
         if background in self.known_words - self.backgrounds:
             phrases.append(f"{background} background")
-        is_known = self.as_written(prompt) in self._known
+        is_known = _caption(subject, background) in self._known
         is_combination = not (is_known or words or phrases)
         if is_combination and self._has_own_colour(subject, background):
             return Novelty(own_colour=subject)

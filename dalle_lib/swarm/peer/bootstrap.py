@@ -30,7 +30,7 @@ def _report(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path,
     """Write the swarm's status every few seconds. Its epoch is the median of what the trainers say of themselves."""
     epoch, total_epochs = 0, card.optimizer.total_epochs
     while not stop.wait(STATUS_EVERY_S):
-        peers, said_complete = board.read(dht), board.said_complete(dht, total_epochs)
+        peers, said_complete = board.look(dht, total_epochs)
         if peers:
             epoch = min(total_epochs, statistics.median_low(peer.epoch for peer in peers))
         elif said_complete:

@@ -72,13 +72,19 @@ class MetricsBoard:
 
     def read(self, dht: hivemind.DHT) -> list[PeerStatus]:
         """Return what each peer that is there last told, sorted by name."""
-        records = [record for record in self._records(dht) if not record["is_leaving"]]
+        return self.look(dht, 0)[0]
+
+    def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        """Return what `read` and `said_complete` do, by one search of the hash table."""
+        told = self._records(dht)
+        records = [record for record in told if not record["is_leaving"]]
         peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in records]
-        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id))
+        said_complete = any(record["is_leaving"] and record["epoch"] >= total_epochs for record in told)
+        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id)), said_complete
 
     def said_complete(self, dht: hivemind.DHT, total_epochs: int) -> bool:
         """Return whether a peer that has left said that it had the last epoch of the run. Nothing checks that."""
-        return any(record["is_leaving"] and record["epoch"] >= total_epochs for record in self._records(dht))
+        return self.look(dht, total_epochs)[1]
 
     def _records(self, dht: hivemind.DHT) -> list[dict]:
         """Return what each peer last told that has not expired.

@@ -48,7 +48,7 @@ class Totals:
     samples: int
     """Samples that it has computed."""
     lost: int
-    """Those of them that are in no update of the others."""
+    """Samples of these that no update of the others holds, nor ever will."""
     seconds: float
     """How long it took part."""
 
