@@ -48,7 +48,8 @@ def test_what_the_training_data_lack_is_named_without_articles(captions, prompt,
     assert (novelty.words, novelty.phrases, novelty.is_combination) == (words, phrases, False)
     told = [", ".join(f"no {word}" for word in words) + " in its training data"] if words else []
     told += [f"no training caption is about {', '.join(map(repr, phrases))}"] if phrases else []
-    assert str(novelty).startswith("; ".join(told) + "; the nearest captions")
+    assert str(novelty).startswith("; ".join(told))
+    assert "; the nearest captions" in str(novelty)
     assert 1 <= len(novelty.nearest) <= 3
     assert set(novelty.nearest) <= set(captions.captions)
 
@@ -72,6 +73,12 @@ def test_a_thing_that_captions_give_no_colour_is_told_to_stay_as_it_is(captions)
     assert "gives" not in str(captions.novelty_of("yellow frog on a teal background"))
     assert not captions.novelty_of("yellow penguin").own_colour, "only its throat is yellow"
     assert captions.as_written("frog in front of a blue background") == "frog on a blue background"
+
+
+def test_a_colour_that_only_backgrounds_have_is_told(captions):
+    told = str(captions.novelty_of("pink frog on a blue background"))
+    assert told.startswith("no training caption is about 'pink frog'; pink is only a background there; the nearest")
+    assert "only a background" not in str(captions.novelty_of("pink on a blue background"))
 
 
 def test_the_nearest_captions_share_what_is_rare_and_forgive_a_slip(captions):

@@ -14,7 +14,7 @@ from dalle_lib.evaluation import Gallery, choose_captions
 from dalle_lib.inference import PRESETS, Progress, Settings, TextToImage, downloads
 from dalle_lib.inference.choosing import different
 from dalle_lib.inference.fetching import downloads_of
-from dalle_lib.inference.settings import how_many
+from dalle_lib.inference.settings import SIDE_BY_SIDE, how_many
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.machine import few_threads
 from dalle_lib.model import cache_bytes, generate
@@ -97,6 +97,7 @@ def test_a_seed_gives_the_same_pictures_however_many_are_drawn(draw, drawing, mo
     assert torch.equal(fewer.codes, drawing.codes[:6])
     other = draw(PROMPT, candidates=6, best=1, seed=2, **BOLD)
     assert not torch.equal(other.codes, drawing.codes[:6])
+    assert draw.side_by_side(10_000) == SIDE_BY_SIDE
     each, of_text = cache_bytes(draw.model.config, torch.float32)
     monkeypatch.setattr(
         "dalle_lib.inference.text_to_image.free_memory", lambda _: int((8.5 * each + of_text) / CACHE_SHARE)

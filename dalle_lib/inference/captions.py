@@ -48,6 +48,8 @@ class Novelty:
     """The thing of such a prompt whose colour is asked for, if no caption gives it one."""
     own_colour: str = ""
     """A thing with a colour, such as "red tomato", that no caption gives it, as it has about that hue by itself."""
+    only_behind: str = ""
+    """The colour that is asked for of a thing, if captions know it as a background only."""
     nearest: list[str] = field(default_factory=list)
     """Training captions that say nearly the same, nearest first."""
 
@@ -60,6 +62,8 @@ class Novelty:
             told.append(", ".join(f"no {name}" for name in self.words[:MAX_NAMED]) + f"{more} in its training data")
         if self.phrases:
             told.append(f"no training caption is about {', '.join(repr(shortened(name)) for name in self.phrases)}")
+            if self.only_behind:
+                told.append(f"{self.only_behind} is only a background there")
         elif self.is_combination:
             told.append("a new combination: its training data hold the parts, but not together")
             if self.colourless:
@@ -131,7 +135,9 @@ class TrainingCaptions:
         nearest = [] if is_known else self._nearest(prompt)
         colour, _, thing = subject.partition(" ")
         colourless = thing if is_combination and colour in self.colours and self._is_colourless(thing) else ""
-        return Novelty(words, phrases, is_combination=is_combination, colourless=colourless, nearest=nearest)
+        is_behind = phrases and thing in self.things and colour in self._all_colours - set(self.colours)
+        only_behind = colour if is_behind else ""
+        return Novelty(words, phrases, is_combination, colourless, only_behind=only_behind, nearest=nearest)
 
     def _parts(self, prompt: str) -> tuple[str, str | None]:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""

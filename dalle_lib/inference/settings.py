@@ -7,6 +7,8 @@ from string import punctuation, whitespace
 
 CANDIDATES = 32
 """Pictures that are drawn of a prompt unless a call or a preset says otherwise."""
+SIDE_BY_SIDE = 512
+"""Candidates that are drawn at once at most: more are no quicker on a processor, and show nothing for long."""
 
 
 @dataclass(frozen=True, kw_only=True)

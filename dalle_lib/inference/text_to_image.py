@@ -17,7 +17,7 @@ from dalle_lib.inference.drawing import Drawing, Progress
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.nearest import Nearest, TrainingPictures
 from dalle_lib.inference.published import PAPER, PaperFiles
-from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
+from dalle_lib.inference.settings import SIDE_BY_SIDE, Settings, check_counts, check_prompts, how_many
 from dalle_lib.machine import autocast_dtype, few_threads, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.one_line import shortened
@@ -161,10 +161,10 @@ class TextToImage:
         return (time.perf_counter() - started) * self.model.config.grid * -(-candidates // count)
 
     def side_by_side(self, candidates: int, guidance: float = 1.0) -> int:
-        """Return how many candidates are drawn at once: all, if their keys and values fit into the free memory."""
+        """Return how many candidates are drawn at once: as many as fit into the free memory, at most SIDE_BY_SIDE."""
         each, of_text = cache_bytes(self.model.config, self._dtype or torch.float32)
         room, sequences = CACHE_SHARE * free_memory(self.vqgan.device), 1 if guidance == 1 else 2
-        return max(1, min(candidates, int(room / sequences - of_text) // each))
+        return max(1, min(candidates, SIDE_BY_SIDE, int(room / sequences - of_text) // each))
 
     @property
     def suggested_candidates(self) -> int:
