@@ -10,10 +10,11 @@ import torch
 from hivemind.compression import deserialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MSGPackSerializer
 from hivemind.utils.asyncio import aiter_with_timeout
 from hivemind.utils.streaming import combine_from_streaming
 from torch import Tensor
+
+from dalle_lib.swarm import wire
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: f
         if left < 0:
             raise ValueError(f"it is larger than the {expected.size_bytes:,} bytes of the run's tensors")
         if message.metadata:
-            metadata = MSGPackSerializer.loads(message.metadata)
+            metadata = wire.loads(message.metadata)
         if message.tensor_part.dtype and parts:  # a dtype marks the beginning of a tensor
             tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
             parts = []

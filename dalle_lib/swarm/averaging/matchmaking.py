@@ -15,8 +15,8 @@ from hivemind.averaging.key_manager import GroupKeyManager
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MSGPackSerializer
 
+from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.trust import Introduction, Trust
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def with_role(message: bytes, may_reduce: bool) -> bytes:
     if mode is AveragingMode.NODE and not may_reduce:
         mode = AveragingMode.CLIENT
     bandwidth = 0.0 if mode is AveragingMode.CLIENT else None
-    return MSGPackSerializer.dumps([bandwidth, mode.value, MSGPackSerializer.dumps(told)])
+    return wire.dumps([bandwidth, mode.value, wire.dumps(told)])
 
 
 def _unpacked(message: bytes) -> tuple[Any, AveragingMode, Any]:
@@ -135,7 +135,7 @@ def _unpacked(message: bytes) -> tuple[Any, AveragingMode, Any]:
     Raises ValueError for a message that hivemind's peers do not send.
     """
     try:
-        bandwidth, mode, told = MSGPackSerializer.loads(message)
-        return bandwidth, AveragingMode(mode), MSGPackSerializer.loads(told)
-    except Exception as error:  # msgpack raises many kinds, some of them not its own
+        bandwidth, mode, told = wire.loads(message)
+        return bandwidth, AveragingMode(mode), wire.loads(told)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"its introduction cannot be read: {error}") from error

@@ -1,0 +1,120 @@
+"""Bytes of other peers, bounded before they are decoded: every MessagePack message passes through here.
+
+hivemind 1.1.12 unpacks tuples within tuples by recursion in C, so that a thousand bytes of a stranger end a process,
+and it makes whatever a message claims to hold. `install` replaces its decoder in this process and its forks.
+
+The format: https://github.com/msgpack/msgpack/blob/master/spec.md
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hivemind.utils import MSGPackSerializer
+
+MAX_BYTES = 2**20
+"""A longer message is refused unread. The longest that peers send are a dictionary of the hash table, with half a
+kilobyte for each peer of a run, and the metadata of a state."""
+MAX_ELEMENTS = 20_000
+"""Values, keys and containers in one message: ten for each of two thousand peers. Counting them takes 10 ms."""
+MAX_DEPTH = 12
+"""Containers within containers. hivemind's own messages have at most five."""
+TUPLE, DICTIONARY = 0x40, 0x50
+"""Codes of the extensions that hivemind needs: a tuple, and a dictionary of its hash table. Both hold a message."""
+
+_FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+_FIXED |= {0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+"""Bytes after the first of None, booleans and numbers."""
+_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+"""Bytes of the length of byte strings and texts."""
+_CONTAINERS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+"""Bytes of the length of arrays and maps, and how many values each of their entries has."""
+_EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
+"""Bytes of the length of extensions; 0xD4 to 0xD8 have 1, 2, 4, 8 and 16 bytes."""
+
+
+def loads(message: bytes) -> Any:
+    """Return what a message of another peer holds. Raises ValueError if it is malformed or beyond the limits."""
+    check(message)
+    try:
+        return _unpack(message)
+    except Exception as error:  # msgpack and hivemind raise many kinds
+        raise ValueError(f"a message that cannot be read: {type(error).__name__}: {error}") from error
+
+
+dumps: Callable[[Any], bytes] = MSGPackSerializer.dumps
+"""Return the bytes of a message."""
+_unpack = MSGPackSerializer.loads
+
+
+def install() -> None:
+    """Make hivemind decode messages by `loads` in this process, and in those that are forked from it."""
+    MSGPackSerializer.loads = staticmethod(loads)
+
+
+def check(message: bytes) -> None:
+    """Raise ValueError unless a message has the form of MessagePack, and no more of anything than the limits allow.
+
+    It reads each value's first bytes once, makes nothing, and does not recurse.
+    """
+    if len(message) > MAX_BYTES:
+        raise ValueError(f"a message of {len(message):,} bytes: expected at most {MAX_BYTES:,}")
+    place, elements = 0, 0
+    # For each container that is open: values still to come, and where it must end, which arrays and maps do not say.
+    open_: list[tuple[int, int | None]] = [(1, len(message))]
+    while open_:
+        left, end = open_.pop()
+        if left == 0:
+            if end not in (None, place):
+                raise ValueError(f"a message that has {end - place} bytes after its value, where none is expected")
+            continue
+        open_.append((left - 1, end))
+        elements += 1
+        if elements > MAX_ELEMENTS:
+            raise ValueError(f"a message of more than {MAX_ELEMENTS:,} values")
+        place, inside, ends = _after_head(message, place)
+        if place > len(message):
+            raise ValueError("a message that ends within a value")
+        if inside:
+            if len(open_) > MAX_DEPTH:
+                raise ValueError(f"a message with more than {MAX_DEPTH} containers within each other")
+            open_.append((inside, ends))
+
+
+def _after_head(message: bytes, place: int) -> tuple[int, int, int | None]:
+    """Return where the value at `place` ends, or begins to hold others; how many it holds; and where those must end."""
+    first, place = _number(message, place, 1), place + 1
+    if first < 0x80 or first >= 0xE0:  # a small number
+        return place, 0, None
+    if first < 0x90:
+        return place, 2 * (first & 15), None
+    if first < 0xA0:
+        return place, first & 15, None
+    if first < 0xC0:
+        return place + (first & 31), 0, None
+    if first in _FIXED:
+        return place + _FIXED[first], 0, None
+    if first in _BYTES:
+        width = _BYTES[first]
+        return place + width + _number(message, place, width), 0, None
+    if first in _CONTAINERS:
+        width, each = _CONTAINERS[first]
+        return place + width, each * _number(message, place, width), None
+    if first in _EXTENSIONS:
+        width = _EXTENSIONS[first]
+        size, place = _number(message, place, width), place + width
+    elif 0xD4 <= first <= 0xD8:
+        size = 1 << (first - 0xD4)
+    else:
+        raise ValueError("a message with a value of no known type")
+    code, place = _number(message, place, 1), place + 1
+    if code not in (TUPLE, DICTIONARY):
+        raise ValueError(f"a message with an extension of code {code}, which no run uses")
+    if place + size > len(message):
+        raise ValueError("a message that ends within a value")
+    return place, 1, place + size
+
+
+def _number(message: bytes, place: int, width: int) -> int:
+    if place + width > len(message):
+        raise ValueError("a message that ends within a value")
+    return int.from_bytes(message[place : place + width], "big")

@@ -1,0 +1,148 @@
+"""Bytes of other peers: what is decoded, what is refused, and that nothing crashes."""
+
+import re
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import msgpack
+import pytest
+from hivemind.dht.storage import DictionaryDHTValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dalle_lib
+from dalle_lib.swarm import wire
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
+)
+
+
+def depth(value) -> int:
+    """Return how many containers are within each other on the wire, where a tuple is an extension that holds a list."""
+    if isinstance(value, dict):
+        return 1 + max(map(depth, value.values()), default=0)
+    inside = max(map(depth, value), default=0) if isinstance(value, list | tuple) else 0
+    return inside + {list: 1, tuple: 2}.get(type(value), 0)
+
+
+@given(plain)
+def test_what_peers_pack_comes_back(value):
+    if depth(value) <= wire.MAX_DEPTH:
+        assert wire.loads(wire.dumps(value)) == value
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_decoded_as_msgpack_does_or_refused(message):
+    try:
+        value = wire.loads(message)
+    except ValueError:
+        return
+    assert value == wire._unpack(message) or value != value
+
+
+@settings(max_examples=300)
+@given(plain, st.randoms(use_true_random=False))
+def test_changed_messages_are_decoded_or_refused(value, rng):
+    message = bytearray(wire.dumps(value))
+    for _ in range(rng.randint(1, 4)):
+        message[rng.randrange(len(message))] = rng.randrange(256)
+    try:
+        wire.loads(bytes(message))
+    except ValueError:
+        return
+
+
+def nested(levels: int, code: int = wire.TUPLE) -> bytes:
+    message = b"\x90"
+    for _ in range(levels):
+        message = msgpack.packb([msgpack.ExtType(code, message)])
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (b"", "ends within"),
+        (b"\x91", "ends within"),
+        (b"\xdd\xff\xff\xff\xff", "ends within"),
+        (b"\xdf\xff\xff\xff\xff\x01", "ends within"),
+        (b"\xc6\xff\xff\xff\xffx", "ends within"),
+        (b"\xc1", "no known type"),
+        (b"\x01\x01", "1 bytes after"),
+        (b"\xd4\x41\x01", "extension of code 65"),
+        (b"\xd6\xff\x00\x00\x00\x00", "extension of code 255"),  # a date
+        (b"\xc7\x00\x40", "ends within"),
+        (b"\xd5\x40\x01\x01", "1 bytes after"),
+        (b"\xc7\x09\x40\x01", "ends within"),
+        (b"\x91" * 13 + b"\xc0", "12 containers"),
+        (nested(300), "12 containers"),
+        (nested(300, wire.DICTIONARY), "12 containers"),
+        (msgpack.packb([0] * 20_000), "20,000 values"),
+        (bytes(2**20 + 1), "1,048,577 bytes"),
+        (b"\xa1\xff", "cannot be read: UnicodeDecodeError"),
+        (b"\xd4\x50\x01", "cannot be read: TypeError"),
+        (wire.dumps(DictionaryDHTValue(maxsize=3)).replace(b"\x03", b"\xc0", 1)[:-1] + b"\x91", "ends within"),
+        (b"\x81\x01\x01", "cannot be read"),  # a map's keys are texts
+    ],
+    ids=lambda value: repr(value[:12]),
+)
+def test_each_kind_of_wrong_message_is_refused_with_its_reason(message, why):
+    with pytest.raises(ValueError, match=why):
+        wire.loads(message)
+
+
+def test_a_dictionary_of_the_hash_table_comes_back():
+    dictionary = DictionaryDHTValue()
+    now = time.time()
+    dictionary.store("ada", b"1", now + 60)
+    dictionary.store(b"key", wire.dumps({"samples": (1, 2.5)}), now + 90)
+    back = wire.loads(wire.dumps(dictionary))
+    assert type(back) is DictionaryDHTValue
+    assert dict(back.items()) == dict(dictionary.items())
+    assert back.latest_expiration_time == dictionary.latest_expiration_time
+
+
+def test_installed_it_stands_between_a_process_and_the_bytes_that_end_it():
+    """Without `install`, the same bytes end the process by a signal."""
+    script = f"""
+import sys
+from hivemind.utils import MSGPackSerializer
+import dalle_lib
+from dalle_lib.swarm import wire
+if sys.argv[1] == "installed":
+    wire.install()
+try:
+    MSGPackSerializer.loads(bytes.fromhex("{nested(20_000 // 8).hex()}"))
+except ValueError as error:
+    print(error)
+"""
+    done = {
+        how: subprocess.run([sys.executable, "-c", script, how], capture_output=True, text=True, timeout=120)
+        for how in ("installed", "stock")
+    }
+    assert (done["installed"].returncode, "12 containers" in done["installed"].stdout) == (0, True)
+    assert done["stock"].returncode < 0
+
+
+@pytest.mark.parametrize("message", [b"\xdc\xff\xff" * 6_000, b"\xdd\x00\x0f\xff\xff" * 200_000, nested(5_000)])
+def test_what_claims_much_is_refused_before_anything_is_made_of_it(message):
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="containers"):
+        wire.loads(message)
+    grown = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert grown < 100_000
+
+
+def test_no_other_module_decodes_or_encodes_by_hivemind():
+    """What is stored in the hash table is encoded by hivemind itself, which asks the same class for it."""
+    files = Path(dalle_lib.__file__).parent.rglob("*.py")
+    users = {file.name for file in files if re.search("MSGPackSerializer|import msgpack", file.read_text())}
+    assert users == {"wire.py"}
