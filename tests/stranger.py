@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgpack
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.optim.progress_tracker import LocalTrainingProgress
@@ -42,6 +43,11 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
         gather=MSGPackSerializer.dumps([None, AveragingMode.NODE.value, introduction]),
         group_key=f"{key}_grad_averager.0b",
     )
+    nested = averaging_pb2.JoinRequest()
+    nested.CopyFrom(join)
+    nested.gather = b"\x90"
+    for _ in range(300):
+        nested.gather = MSGPackSerializer.dumps([msgpack.ExtType(0x40, nested.gather)])
     part = averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, group_id=b"none", weight=1.0)
 
     async def parts():
@@ -56,6 +62,7 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
 
     answers = {
         "join a group": await codes(gradients.rpc_join_group(join)),
+        "join by tuples within tuples": await codes(gradients.rpc_join_group(nested)),
         "send a part": await codes(gradients.rpc_aggregate_part(parts())),
         "ask what was sent": [
             averaging_pb2.MessageCode.Name((await gradients.rpc_part_sent(averaging_pb2.AveragingData())).code)

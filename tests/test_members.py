@@ -60,6 +60,7 @@ def test_no_access_token_no_averaging(card, authority, swarm_folder):
         member = answers.pop("member")
         for name, answer in answers.items():
             assert answer["join a group"] == ["PROTOCOL_VIOLATION"], name
+            assert answer["join by tuples within tuples"] == ["PROTOCOL_VIOLATION"], name
             assert answer["send a part"] in (["PROTOCOL_VIOLATION"], ["closed"]), name
             assert answer["ask what was sent"] == ["BAD_GROUP_ID"], name
             assert answer["download the state"] == [], name

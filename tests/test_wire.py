@@ -109,26 +109,54 @@ def test_a_dictionary_of_the_hash_table_comes_back():
     assert back.latest_expiration_time == dictionary.latest_expiration_time
 
 
-def test_installed_it_stands_between_a_process_and_the_bytes_that_end_it():
-    """Without `install`, the same bytes end the process by a signal."""
-    script = f"""
-import sys
-from hivemind.utils import MSGPackSerializer
-import dalle_lib
+HASH_TABLE = """
+import asyncio, multiprocessing, os, sys
+multiprocessing.set_start_method("fork", force=True)
+import hivemind
+from hivemind.dht.node import DHTID
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2P
+from hivemind.proto import dht_pb2
+from hivemind.utils import get_dht_time
 from dalle_lib.swarm import wire
-if sys.argv[1] == "installed":
+
+how, nested = sys.argv[1], bytes.fromhex(sys.argv[2])
+if how == "installed":
     wire.install()
-try:
-    MSGPackSerializer.loads(bytes.fromhex("{nested(20_000 // 8).hex()}"))
-except ValueError as error:
-    print(error)
+dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+addresses = [str(address) for address in dht.get_visible_maddrs()]
+
+async def store(subkey):
+    p2p = await P2P.create(initial_peers=addresses)
+    stub = super(DHTProtocol, DHTProtocol).get_stub(p2p, dht.peer_id)
+    record = {"keys": [DHTID.generate("x").to_bytes()], "subkeys": [subkey], "values": [nested], "in_cache": [False]}
+    try:
+        return str(await stub.rpc_store(dht_pb2.StoreRequest(**record, expiration_time=[get_dht_time() + 60])))
+    except Exception as error:
+        return str(error)
+    finally:
+        await p2p.shutdown()
+
+for subkey in DHTProtocol.IS_DICTIONARY, nested:
+    if dht.is_alive():
+        print(asyncio.run(store(subkey)))
+print("alive", dht.is_alive(), flush=True)
+dht.kill()
+os._exit(0)
 """
-    done = {
-        how: subprocess.run([sys.executable, "-c", script, how], capture_output=True, text=True, timeout=120)
-        for how in ("installed", "stock")
-    }
-    assert (done["installed"].returncode, "12 containers" in done["installed"].stdout) == (0, True)
-    assert done["stock"].returncode < 0
+
+
+@pytest.mark.peers
+def test_a_strangers_nested_tuples_end_the_hash_table_of_stock_peers_and_not_ours():
+    told = {}
+    for how in "installed", "stock":
+        command = [sys.executable, "-c", HASH_TABLE, how, nested(300).hex()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        told[how] = done.stdout
+    assert told["installed"].count("12 containers") == 2
+    assert "alive True" in told["installed"]
+    assert "alive False" in told["stock"], "install has become superfluous"
 
 
 @pytest.mark.parametrize("message", [b"\xdc\xff\xff" * 6_000, b"\xdd\x00\x0f\xff\xff" * 200_000, nested(5_000)])
