@@ -13,10 +13,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psutil
 import pytest
 import torch
+from hypothesis import settings
 
 from dalle_lib.run import RunCard
 
 DATA = Path(__file__).parent / "data"
+
+settings.register_profile("same everywhere", deadline=None, derandomize=True)
+settings.load_profile("same everywhere")
 
 # What a shell starts in the background ignores Ctrl+C, and so would the programs that tests start and press it in.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -122,6 +122,10 @@ NAMES: dict[str, dict[str, str]] = {
     "compression.serialization": {
         "_BASE_COMPRESSION_TYPES": "codec.install replaces what hivemind decodes with",
     },
+    # Messages: replaced by wire.py.
+    "utils.serializer.MSGPackSerializer": {
+        "classmethod loads(cls, buf)": "wire.install puts a bounded decoder in its place",
+    },
     # The hash table and its identity: used by auth/ and peer/dry_run.py.
     "utils.auth.TokenAuthorizerBase": {
         "async def get_token(self)": "Members gives the access token of the run's authority",
