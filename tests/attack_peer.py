@@ -21,7 +21,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity, publish_token
 from dalle_lib.run import RunCard
-from dalle_lib.swarm import wire
+from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import averagers, codec
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
@@ -79,7 +79,7 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
         stock = type("Stock", (QuickRounds, hivemind.Optimizer), {"group": group})
         return stock(**options, client_mode=dht.client_mode, grad_averager_factory=averager)
     codec.install()
-    wire.install()
+    hash_table.install()
     averagers.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
     bases = (QuickRounds, CollaborativeOptimizer) if is_honest else (NeverBehind, QuickRounds, CollaborativeOptimizer)
     ours = type("Ours", bases, {"group": group, "averager_type": averager})

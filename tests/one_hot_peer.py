@@ -20,7 +20,7 @@ from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 
 from dalle_lib.run import RunCard
-from dalle_lib.swarm import wire
+from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking, introductions
@@ -108,7 +108,7 @@ def main(folder: Path) -> None:
     log_to(folder / "peer.log")
     torch.set_num_threads(1)
     codec.install()
-    wire.install()
+    hash_table.install()
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))

@@ -1,5 +1,6 @@
 """What the hash table accepts of the metrics that peers post."""
 
+import threading
 import time
 from dataclasses import asdict, replace
 
@@ -8,17 +9,22 @@ import pytest
 from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
+from hivemind.utils.crypto import RSAPrivateKey
 
+from dalle_lib.auth import Identity
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
-from dalle_lib.swarm.process.status import PeerStatus
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
-STATUS = PeerStatus(peer_id="12D3", name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
+ADA = Identity(RSAPrivateKey())
+STATUS = PeerStatus(peer_id=ADA.peer_id, name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
 POSTED = {**asdict(STATUS), "is_leaving": False, "reported_at": 1_700_000_000}
 
 
 def is_accepted(record: dict) -> bool:
     board = MetricsBoard("run")
-    schema, _ = board.validators
+    schema, *_ = board.validators
     key = DHTID.generate(source="run_peers").to_bytes()
     subkey = MSGPackSerializer.dumps(b"[owner:public key]")
     return schema.validate(DHTRecord(key, subkey, MSGPackSerializer.dumps(record), 0.0))
@@ -65,7 +71,7 @@ def test_a_record_without_one_of_its_fields_is_refused(missing):
 
 
 def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_a_run_complete():
-    board = MetricsBoard("run")
+    board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     try:
         board.post(dht, replace(STATUS, epoch=60))
@@ -79,18 +85,41 @@ def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_
         dht.shutdown()
 
 
-def test_a_record_that_would_never_go_away_is_not_believed():
-    board = MetricsBoard("run")
+def test_a_record_that_would_never_go_away_or_tells_of_another_is_not_believed():
+    board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     try:
         board.post(dht, STATUS, expires_s=10 * EXPIRES_S)
         wait_until(lambda: dht.get("run_peers", latest=True))
         assert board.read(dht) == []
-        board.post(dht, replace(STATUS, epoch=60), is_leaving=True, expires_s=2 * COMPLETE_EXPIRES_S)
-        wait_until(lambda: all(entry.value["is_leaving"] for entry in dht.get("run_peers", latest=True).value.values()))
-        assert not board.said_complete(dht, 60)
+        board.post(dht, replace(STATUS, peer_id="12D3", name="bob"), is_leaving=True, expires_s=11 * EXPIRES_S)
+        told = lambda: {entry.value["name"] for entry in dht.get("run_peers", latest=True).value.values()}  # noqa: E731
+        wait_until(lambda: told() == {"bob"})
+        assert not board.said_complete(dht, 1)
     finally:
         dht.shutdown()
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(bootstrap, "STATUS_EVERY_S", 0.0)
+    stop, looks = threading.Event(), []
+
+    class Board(MetricsBoard):
+        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+            looks.append(total_epochs)
+            if len(looks) == 1:
+                raise TimeoutError
+            if len(looks) == 2:
+                (tmp_path / "status.json").mkdir()  # no status can be written
+            else:
+                (tmp_path / "status.json").rmdir()
+                stop.set()
+            return [STATUS], False
+
+    board = Board("run", ADA.private_key)
+    bootstrap._report(hivemind.DHT(start=False), board, RunCard.load("emoji-mini"), tmp_path, stop)
+    assert len(looks) == 3
+    assert SwarmStatus.read(tmp_path).peers == [STATUS]
 
 
 def wait_until(condition, timeout_s: float = 60.0) -> None:

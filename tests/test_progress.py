@@ -9,13 +9,13 @@ from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainin
 from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration, get_dht_time
 
-from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.progress import MAX_CALLED, PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust
 
 TABLES = """
 import sys, time, hivemind
 from hivemind.utils.crypto import RSAPrivateKey
-from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.progress import MAX_CALLED, PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust
 
 async def neighbours(dht, node):
@@ -163,3 +163,19 @@ def test_survivors_believe_each_other_when_most_peers_have_died(tracker):
 def test_a_newcomer_counts_itself_before_its_record_appears(tracker):
     assert progress(tracker, [record(10, peer=1)]).num_peers == 2
     assert progress(tracker, [record(10, peer=0), record(10, peer=1)]).num_peers == 2
+
+
+def test_an_id_that_is_no_peers_is_refused_before_it_is_written_in_base_58(tracker):
+    false = record(10, peer=1).copy(update={"peer_id": b"x" * 10**6})
+    assert progress(tracker, [false]).num_peers == 1
+    assert any("1,000,000 bytes" in why for why in tracker.doubted.values())
+
+
+def test_few_peers_are_called_at_once(tracker, monkeypatch):
+    called = []
+    monkeypatch.setattr(
+        tracker.dht, "run_coroutine", lambda call, **_: called.append(call.keywords["peers"]), raising=False
+    )
+    tracker._stay_known([bytes([1, number]) for number in range(200)])
+    tracker._stay_known([])
+    assert [len(set(peers)) for peers in called] == [MAX_CALLED]

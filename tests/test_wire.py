@@ -10,6 +10,7 @@ from pathlib import Path
 import msgpack
 import pytest
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.utils import MSGPackSerializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def test_any_bytes_are_decoded_as_msgpack_does_or_refused(message):
         value = wire.loads(message)
     except ValueError:
         return
-    assert value == wire._unpack(message) or value != value
+    assert value == MSGPackSerializer.loads(message) or value != value
 
 
 @settings(max_examples=300)
@@ -64,6 +65,20 @@ def nested(levels: int, code: int = wire.TUPLE) -> bytes:
     for _ in range(levels):
         message = msgpack.packb([msgpack.ExtType(code, message)])
     return message
+
+
+def dictionary(*entry, size=None, expires=0.0) -> bytes:
+    return msgpack.packb(msgpack.ExtType(wire.DICTIONARY, msgpack.packb([size, expires, [entry]])))
+
+
+NO_ENTRIES = [
+    (1, b"", 2.0),
+    ([], b"", 2.0),
+    ("a", "b", 2.0),
+    ("a", b"", float("nan")),
+    ("a", b"", float("inf")),
+    ("a", b"", 2),
+]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +103,7 @@ def nested(levels: int, code: int = wire.TUPLE) -> bytes:
         (bytes(2**20 + 1), "1,048,577 bytes"),
         (b"\xa1\xff", "cannot be read: UnicodeDecodeError"),
         (b"\xd4\x50\x01", "cannot be read: TypeError"),
+        *((dictionary(*entry), "expected a key, bytes and a time") for entry in NO_ENTRIES),
         (wire.dumps(DictionaryDHTValue(maxsize=3)).replace(b"\x03", b"\xc0", 1)[:-1] + b"\x91", "ends within"),
         (b"\x81\x01\x01", "cannot be read"),  # a map's keys are texts
     ],
@@ -107,6 +123,13 @@ def test_a_dictionary_of_the_hash_table_comes_back():
     assert type(back) is DictionaryDHTValue
     assert dict(back.items()) == dict(dictionary.items())
     assert back.latest_expiration_time == dictionary.latest_expiration_time
+
+
+@pytest.mark.parametrize("size", ["abc", 0, -1, [], float("nan")])
+def test_what_a_dictionary_claims_of_itself_is_not_believed(size):
+    back = wire.loads(dictionary("a", b"", 7e9, size=size, expires=float("inf")))
+    assert back.latest_expiration_time == 7e9
+    assert back.maxsize == float("inf")
 
 
 HASH_TABLE = """

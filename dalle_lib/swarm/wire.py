@@ -6,9 +6,12 @@ and it makes whatever a message claims to hold. `install` replaces its decoder i
 The format: https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import msgpack
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.utils import MSGPackSerializer
 
 MAX_BYTES = 2**20
@@ -36,14 +39,13 @@ def loads(message: bytes) -> Any:
     """Return what a message of another peer holds. Raises ValueError if it is malformed or beyond the limits."""
     check(message)
     try:
-        return _unpack(message)
-    except Exception as error:  # msgpack and hivemind raise many kinds
+        return _unpacked(message)
+    except Exception as error:  # msgpack raises many kinds
         raise ValueError(f"a message that cannot be read: {type(error).__name__}: {error}") from error
 
 
 dumps: Callable[[Any], bytes] = MSGPackSerializer.dumps
 """Return the bytes of a message."""
-_unpack = MSGPackSerializer.loads
 
 
 def install() -> None:
@@ -78,6 +80,33 @@ def check(message: bytes) -> None:
             if len(open_) > MAX_DEPTH:
                 raise ValueError(f"a message with more than {MAX_DEPTH} containers within each other")
             open_.append((inside, ends))
+
+
+def _unpacked(message: bytes) -> Any:
+    """Return what a checked message holds. What is within its extensions has been checked with it."""
+    return msgpack.unpackb(message, ext_hook=_extension, raw=False)
+
+
+def _extension(code: int, data: bytes) -> tuple | DictionaryDHTValue:
+    """Return a tuple or a dictionary of the hash table.
+
+    Of a dictionary, hivemind also believes the size that it may have and when its last entry expires, which decides
+    whose answer counts in a search. Here both follow from the entries.
+    """
+    if code == TUPLE:
+        return tuple(_unpacked(data))
+    _size, _expires, entries = _unpacked(data)
+    with DictionaryDHTValue().freeze() as dictionary:
+        for key, value, expires in entries:
+            if not (isinstance(key, str | bytes) and isinstance(value, bytes) and is_time(expires)):
+                raise ValueError(f"expected a key, bytes and a time, but got {key!r:.40}, {value!r:.40}, {expires!r}")
+            dictionary.store(key, value, expires)
+        return dictionary
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a value is a time in seconds: NaN and infinity would never come, and never go."""
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _after_head(message: bytes, place: int) -> tuple[int, int, int | None]:

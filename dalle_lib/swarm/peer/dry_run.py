@@ -109,13 +109,13 @@ def main(asked: dict) -> None:
     """Try one thing after another, and print each result as a line of JSON as soon as it is known."""
     import hivemind
 
-    from dalle_lib.swarm import wire
+    from dalle_lib.swarm import hash_table
     from dalle_lib.swarm.averaging import codec
 
     multiprocessing.set_start_method("fork", force=True)
     try:
         codec.install()
-        wire.install()
+        hash_table.install()
         _tell(codecs=None)
     except Exception as error:  # a peer would fail by the same error, whatever it is
         _tell(codecs=in_one_line(error))

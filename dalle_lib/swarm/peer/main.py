@@ -65,7 +65,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
 
     import torch
 
-    from dalle_lib.swarm import wire
+    from dalle_lib.swarm import hash_table
     from dalle_lib.swarm.averaging import codec
     from dalle_lib.swarm.peer.bootstrap import help_others
     from dalle_lib.swarm.peer.metrics import MetricsBoard
@@ -73,7 +73,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
 
     torch.set_num_threads(settings.threads)
     codec.install()
-    wire.install()
+    hash_table.install()
     card, membership, workplace = _prepare(folder, settings, token)
     if workplace is not None:
         events.write("loaded", device=str(workplace.device))

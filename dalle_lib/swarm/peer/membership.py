@@ -20,7 +20,11 @@ from dalle_lib.auth.clocks import TOLERATED_S
 from dalle_lib.auth.roster import check_token_of
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.hash_table import OwnRecords
 from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
+
+PROGRESS_EXPIRES_S = 60.0
+"""Seconds for which hivemind's peers publish their progress."""
 
 
 def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken:
@@ -60,10 +64,11 @@ class Membership:
         return str(self.folder / IDENTITY)
 
     def validators(self) -> list[RecordValidatorBase]:
-        """Return the validators that keep false access tokens out of the hash table."""
+        """Return the validators that keep false access tokens and nobody's progress out of the hash table."""
+        own = OwnRecords({f"{self.card.key}_progress": PROGRESS_EXPIRES_S})
         if self.card.members is None:
-            return []
-        return [TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
+            return [own]
+        return [own, TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
 
     def publish(self, dht: hivemind.DHT) -> None:
         """Publish the access token in the hash table, where other peers look it up.

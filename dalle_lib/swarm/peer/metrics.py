@@ -11,6 +11,7 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
+from dalle_lib.swarm.hash_table import MAX_CLOCK_S, OwnRecords, writer_of
 from dalle_lib.swarm.process.settings import is_name
 from dalle_lib.swarm.process.status import PeerStatus
 
@@ -19,8 +20,8 @@ COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
 """Seconds for which the peers that keep the hash table remember who left with the run's last epoch."""
 _EXPIRES = {False: EXPIRES_S, True: COMPLETE_EXPIRES_S}
 """Seconds for which a record may be believed, by whether its peer leaves."""
-MAX_CLOCK_S = 30.0
-"""Seconds by which the clocks of two peers may differ here; those that differ by more than 3 s do not connect."""
+LOOK_S = 30.0
+"""Seconds that a look waits for the hash table, whose searches end after hash_table.SEARCH_S."""
 _KEY = "peers"
 _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 
@@ -59,8 +60,9 @@ class MetricsBoard:
         self._key = f"{key}_{_KEY}"
         signatures = RSASignatureValidator(private_key)
         self._subkey = signatures.local_public_key
-        self.validators = [SchemaValidator(_Schema, prefix=key), signatures]
-        """Give these to the hash table; it then refuses records that are unsigned or ill-formed."""
+        own = OwnRecords({self._key: max(_EXPIRES.values())})
+        self.validators = [SchemaValidator(_Schema, prefix=key), signatures, own]
+        """Give these to the hash table; it then refuses records that are unsigned, ill-formed or another's."""
 
     def post(
         self, dht: hivemind.DHT, status: PeerStatus, is_leaving: bool = False, expires_s: float = EXPIRES_S
@@ -89,11 +91,16 @@ class MetricsBoard:
     def _records(self, dht: hivemind.DHT) -> list[dict]:
         """Return what each peer last told that has not expired.
 
-        A peer that says it shall be believed for longer than peers do is not: it would never go away.
+        A peer that says it shall be believed for longer than peers do is not: it would never go away. Nor is one that
+        tells of another. Raises TimeoutError if this peer's own part of the hash table does not answer.
         """
-        found = dht.get(self._key, latest=True)
+        found = dht.get(self._key, latest=True, return_future=True).result(LOOK_S)
         if found is None or not isinstance(found.value, dict):
             return []
-        latest = {is_leaving: get_dht_time() + MAX_CLOCK_S + _EXPIRES[is_leaving] for is_leaving in _EXPIRES}
-        entries = found.value.values()
-        return [entry.value for entry in entries if entry.expiration_time <= latest[entry.value["is_leaving"]]]
+        now, believed = get_dht_time(), []
+        for mark, entry in found.value.items():
+            left_s, told = entry.expiration_time - now, entry.value
+            is_timely = -MAX_CLOCK_S <= left_s <= _EXPIRES[told["is_leaving"]] + MAX_CLOCK_S
+            if is_timely and told["peer_id"] == writer_of(mark):
+                believed.append(told)
+        return believed

@@ -1,5 +1,6 @@
 """The trainer: computes gradients, shares them, and tells what it does."""
 
+import logging
 import math
 import os
 import threading
@@ -17,12 +18,14 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import load_state, save_state
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+
+logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
@@ -127,7 +130,7 @@ class Trainer:
                 stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
         finally:
             stop.set()
-            reporter.join()
+            reporter.join(LOOK_S)
 
     def step(self, batch: Batch) -> None:
         """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
@@ -150,9 +153,9 @@ class Trainer:
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
-        self._write_status()
+        save_state(self.folder, self.card, self.model, self.optimizer)  # before all that others could hold up
         self._post(is_leaving=True)
-        save_state(self.folder, self.card, self.model, self.optimizer)
+        self._write_status()
         self._tell_rounds()
         self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples)
@@ -221,17 +224,24 @@ class Trainer:
             self._write_status()
             if time.monotonic() - published > PUBLISH_EVERY_S:
                 published = time.monotonic()
-                self.membership.publish(self.dht)
-                if (problem := self.membership.clock_problem(self.dht)) is not None:
-                    self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
+                try:
+                    self.membership.publish(self.dht)
+                    if (problem := self.membership.clock_problem(self.dht)) is not None:
+                        self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
+                except Exception:  # whatever it is, the access token must be published again
+                    logger.exception("the access token was not published")
 
     def _write_status(self) -> None:
+        """Write what this peer sees of the swarm. A full disk, or a hash table that hangs, is logged."""
         progress = self.optimizer.tracker.global_progress
-        SwarmStatus(
-            time=time.time(),
-            epoch=max(progress.epoch, self.epoch),
-            total_epochs=self.card.optimizer.total_epochs,
-            samples_in_epoch=progress.samples_accumulated,
-            target_batch_size=self.card.averaging.target_batch_size,
-            peers=self.board.read(self.dht),
-        ).write(self.folder)
+        try:
+            SwarmStatus(
+                time=time.time(),
+                epoch=max(progress.epoch, self.epoch),
+                total_epochs=self.card.optimizer.total_epochs,
+                samples_in_epoch=progress.samples_accumulated,
+                target_batch_size=self.card.averaging.target_batch_size,
+                peers=self.board.read(self.dht),
+            ).write(self.folder)
+        except (OSError, TimeoutError):
+            logger.exception("this look at the swarm failed")

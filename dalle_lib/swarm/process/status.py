@@ -14,7 +14,7 @@ STATUS = "status.json"
 class PeerStatus:
     """One peer, by its own account. It posts this in the hash table (`peer.metrics`), which refuses other values.
 
-    Only the peer itself can sign its account, but nothing checks that it is true.
+    Only the peer itself can tell of itself, but nothing checks that it is true.
     """
 
     peer_id: str = field(metadata={"max_length": 128})

@@ -1,0 +1,233 @@
+"""The hash table's searches end whatever others answer, and its records are their writer's own."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import msgpack
+import pytest
+from hivemind.dht import DHTID
+from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import CompositeValidator, DHTRecord
+from hivemind.utils import ValueWithExpiration
+from hivemind.utils.crypto import RSAPrivateKey
+
+from dalle_lib.auth import Identity
+from dalle_lib.swarm import hash_table, wire
+from dalle_lib.swarm.hash_table import MAX_CLOCK_S, OwnRecords, Search, writer_of
+
+ADA, BOB = (RSASignatureValidator(RSAPrivateKey()).local_public_key for _ in range(2))
+KEY, OTHER_KEY = (DHTID.generate(source=name).to_bytes() for name in ("run_peers", "another key"))
+
+
+def is_accepted(subkey: bytes, in_s: float = 50.0, key: bytes = KEY) -> bool:
+    own = OwnRecords({"run_peers": 60.0})
+    return own.validate(DHTRecord(key, subkey, b"\x01", time.time() + in_s))
+
+
+def test_a_mark_names_its_writer():
+    identity = Identity(RSAPrivateKey())
+    mark = RSASignatureValidator(identity.private_key).local_public_key
+    assert writer_of(mark) == identity.peer_id
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        ADA[:-1],
+        b"x" + ADA,
+        ADA + b"\n",
+        ADA + BOB,
+        ADA[:-1] + b" ada]",
+        ADA[:-5] + b"]",
+        b"[owner:ssh-rsa AAAA]",
+        b"[owner:ssh-rsa ====]",
+        b"[owner:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPrYZ0cV7MVDwtK1HKkKhE6rEWr5Ix4zpHVoPJTSEdRv]",
+    ],
+)
+def test_what_is_not_exactly_a_mark_is_nobodys(mark):
+    with pytest.raises(ValueError, match="expected"):
+        writer_of(mark)
+    assert not is_accepted(wire.dumps(mark))
+
+
+def test_each_peer_has_one_record_under_a_guarded_key_and_others_pack_its_subkey_alike():
+    assert is_accepted(wire.dumps(ADA))
+    assert not is_accepted(msgpack.packb(ADA.decode())), "a text"
+    assert not is_accepted(b"\xc6" + len(ADA).to_bytes(4, "big") + ADA), "packed longer than others would"
+    assert not is_accepted(DHTProtocol.IS_REGULAR_VALUE), "one value in place of everybody's"
+    assert is_accepted(DHTProtocol.IS_REGULAR_VALUE, key=OTHER_KEY)
+
+
+@pytest.mark.parametrize("in_s", [float("nan"), float("inf"), float("-inf"), 9 * 24 * 3600.0])
+def test_no_record_stays_for_ever_under_any_key(in_s):
+    assert not is_accepted(wire.dumps(ADA), in_s)
+    assert not is_accepted(wire.dumps("x"), in_s, OTHER_KEY)
+
+
+def test_a_record_stays_no_longer_than_its_key_allows():
+    assert is_accepted(wire.dumps(ADA), 60 + MAX_CLOCK_S / 2)
+    assert not is_accepted(wire.dumps(ADA), 60 + 2 * MAX_CLOCK_S)
+    assert is_accepted(wire.dumps(ADA), 3600.0, OTHER_KEY)
+    both = CompositeValidator([OwnRecords({"another key": 600.0}), OwnRecords({"run_peers": 60.0})])
+    assert not both.validate(DHTRecord(OTHER_KEY, wire.dumps(ADA), b"\x01", time.time() + 3600.0))
+    assert both.validate(DHTRecord(OTHER_KEY, wire.dumps(ADA), b"\x01", time.time() + 600.0))
+
+
+def answer(*entries: tuple[str, bytes, float], expires: float = float("inf")) -> ValueWithExpiration:
+    """Return what hivemind takes from a peer's answer: a dictionary, and when the peer says that it expires."""
+    with DictionaryDHTValue().freeze() as dictionary:
+        for entry in entries:
+            dictionary.store(*entry)
+        return ValueWithExpiration(dictionary, expires)
+
+
+def found(*answers: ValueWithExpiration, end: bool = True) -> ValueWithExpiration | None:
+    """Return what a search for the newest value finds among some answers."""
+
+    async def search():
+        state = Search(DHTID.generate("x"), sufficient_expiration_time=float("inf"))
+        for each in answers:
+            state.add_candidate(each, DHTID.generate("y"))
+        if end:
+            state.finish_search()
+        return await asyncio.wait_for(state.future, 20)
+
+    return asyncio.run(search())
+
+
+SOON, LATER = time.time() + 1000, time.time() + 2000
+GOOD = answer(("ada", b"\x01", SOON), expires=SOON)
+
+
+def test_an_answer_that_claims_to_last_for_ever_ends_no_search_and_hides_nobody():
+    both = found(answer(("eve", b"\x02", LATER)), GOOD)
+    assert both == ({"ada": (1, SOON), "eve": (2, LATER)}, LATER)
+    assert found(answer(), GOOD) == ({"ada": (1, SOON)}, SOON)
+    assert found(answer()) is None
+
+
+@pytest.mark.parametrize("expires", [float("inf"), float("nan"), float("-inf")])
+def test_a_value_without_a_time_is_no_answer(expires):
+    assert found(ValueWithExpiration(b"\x01", expires), GOOD) == ({"ada": (1, SOON)}, SOON)
+
+
+def test_what_cannot_be_read_is_left_out():
+    told = found(answer(("eve", b"\xc1", LATER), ("mallory", b"", LATER), ("ada", b"\x01", SOON)))
+    assert told == ({"ada": (1, SOON)}, LATER)
+    assert found(ValueWithExpiration(b"\xc1", SOON)) is None
+
+
+def test_a_search_that_nobody_ends_ends_by_itself(monkeypatch):
+    monkeypatch.setattr(hash_table, "SEARCH_S", 0.1)
+    assert found(GOOD, end=False) == ({"ada": (1, SOON)}, SOON)
+
+
+def asked_by(get_neighbors) -> int:
+    """Return how many peers a search asks that begins with two."""
+    asked = []
+
+    async def ask(peer, queries):
+        asked.append(peer)
+        return get_neighbors(peer, queries)
+
+    async def search():
+        options = {"beam_size": 20, "num_workers": 4, "queries_per_call": 1}
+        await asyncio.wait_for(
+            hash_table.traverse(
+                queries=[DHTID(0)], initial_nodes=[DHTID(2**90), DHTID(2**80)], get_neighbors=ask, **options
+            ),
+            60,
+        )
+
+    asyncio.run(search())
+    return len(asked)
+
+
+def test_ever_nearer_peers_do_not_keep_a_search_from_ending(monkeypatch):
+    def nearer(peer, queries):
+        return dict.fromkeys(queries, (tuple(DHTID(int(peer) - number) for number in (1, 2, 3)), False))
+
+    assert asked_by(nearer) == hash_table.MAX_ASKED
+    monkeypatch.setattr(hash_table, "SEARCH_S", 0.0)
+    assert asked_by(nearer) == 0
+
+
+def test_an_answer_that_breaks_hiveminds_search_counts_as_none():
+    def broken(peer, queries):
+        raise TypeError("what a stranger chose")
+
+    assert asked_by(broken) == 2
+
+
+LIARS = """
+import multiprocessing, os, sys
+multiprocessing.set_start_method("fork", force=True)
+import msgpack
+import hivemind
+from hivemind.dht import DHTID
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext
+from hivemind.proto import dht_pb2
+from hivemind.utils import get_dht_time
+from dalle_lib.swarm import hash_table
+
+how, lies = sys.argv[1], sys.argv[2:]
+if how == "installed":
+    hash_table.install()
+
+def lie(kind, soon, me, key, calls):
+    if kind == "nearer":
+        ids = [DHTID(int(key) ^ ((1 << 140) - 8 * calls - number)) for number in range(4)]
+        return dht_pb2.FindResult(nearest_node_ids=[i.to_bytes() for i in ids], nearest_peer_ids=[me.to_bytes()] * 4)
+    size, expires, entries = {
+        "size": ("abc", soon, []),
+        "never expires": (None, float("inf"), []),
+        "unreadable": (None, soon, [["eve", b"\\xc1", soon]]),
+    }[kind]
+    value = msgpack.packb(msgpack.ExtType(0x50, msgpack.packb([size, expires, entries])))
+    return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
+
+def liar(kind, addresses):
+    honest, calls = DHTProtocol.rpc_find, 0
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        nonlocal calls
+        calls += 1
+        told = [lie(kind, get_dht_time() + 50, self.p2p.peer_id, DHTID.from_bytes(key), calls) for key in request.keys]
+        return dht_pb2.FindResponse(results=told, peer=self.node_info)
+    DHTProtocol.rpc_find = rpc_find
+    try:
+        return hivemind.DHT(start=True, initial_peers=addresses, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    finally:
+        DHTProtocol.rpc_find = honest
+
+for kind in lies:
+    dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    dht.store("key", 7, subkey="ada", expiration_time=get_dht_time() + 600)
+    other = liar(kind, [str(address) for address in dht.get_visible_maddrs()])
+    search = dht.get("key", latest=True, return_future=True)
+    try:
+        found = search.result(60 if how == "installed" else 8)
+        print(f"{kind}: {found and {name: entry.value for name, entry in found.value.items()}}", flush=True)
+    except TimeoutError:
+        print(f"{kind}: hangs", flush=True)
+    for each in other, dht:
+        each.shutdown()
+os._exit(0)
+"""
+
+
+@pytest.mark.peers
+def test_one_liar_ends_and_stalls_searches_of_stock_peers_and_not_ours():
+    told = {}
+    for how, lies in ("installed", ["size", "never expires", "unreadable", "nearer"]), ("stock", ["size", "nearer"]):
+        command = [sys.executable, "-c", LIARS, how, *lies]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+        told[how] = done.stdout.splitlines()
+    assert told["installed"] == [f"{lie}: {{'ada': 7}}" for lie in ("size", "never expires", "unreadable", "nearer")]
+    assert told["stock"] == ["size: hangs", "nearer: hangs"], "hash_table has become superfluous"
