@@ -95,7 +95,7 @@ def test_the_trial_tells_what_it_finds_at_once(broken):
         "import sys, time, types\n"
         "codec = types.SimpleNamespace(install=lambda: print('a line of a library', flush=True))\n"
         "sys.modules['hivemind'] = types.SimpleNamespace(DHT=lambda **_: time.sleep(3600))\n"
-        "sys.modules['dalle_lib.swarm.averaging.codec'] = codec\n"
+        "sys.modules['dalle_lib.swarm.averaging.codec'] = sys.modules['dalle_lib.swarm.hash_table'] = codec\n"
     )
     with contextlib.closing(trial(here(), [DEAD])) as facts:
         assert next(facts) == {"codecs": None}
@@ -183,7 +183,8 @@ def test_a_trial_that_hangs_is_ended_with_all_that_it_started(broken):
         "    subprocess.Popen(['sleep', '3600.25'])\n"
         "    time.sleep(3600)\n"
         "sys.modules['hivemind'] = types.SimpleNamespace(DHT=hang)\n"
-        "sys.modules['dalle_lib.swarm.averaging.codec'] = types.SimpleNamespace(install=lambda: None)\n"
+        "installed = types.SimpleNamespace(install=lambda: None)\n"
+        "sys.modules['dalle_lib.swarm.averaging.codec'] = sys.modules['dalle_lib.swarm.hash_table'] = installed\n"
     )
     found = probe(here(), [DEAD], timeout_s=15)
     assert found.codecs is None
