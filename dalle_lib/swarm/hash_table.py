@@ -26,11 +26,9 @@ from dalle_lib.swarm import wire
 logger = logging.getLogger(__name__)
 
 SEARCH_S = 10.0
-"""Seconds after which a search ends with what it has found. In a swarm of hundreds it takes less than one."""
+"""Seconds after which a search ends with what it has found: enough for three silent peers, one after the other."""
 MAX_ASKED = 200
-"""Peers that a search asks at most. One among hundreds asks some forty."""
-LONGEST_S = 8 * 24 * 3600.0
-"""Seconds for which any record may be kept."""
+"""Peers that a search asks at most. hivemind keeps the 20 nearest in view, so few more than these are needed."""
 MAX_CLOCK_S = 30.0
 """Seconds by which the clocks of two peers may differ here; those that differ by more than 3 s do not connect."""
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]+)\]")
@@ -109,7 +107,7 @@ class OwnRecords(RecordValidatorBase):
     """Lets each peer keep one record under each of some keys, its own; and none anywhere that never goes away.
 
     hivemind's signatures, which are checked besides, bind a record to any subkey that holds its writer's mark
-    somewhere, so that one peer could write as many as it likes. Under other keys, only the time is checked.
+    somewhere, so that one peer could write as many as it likes. Under other keys, only that there is a time is checked.
     """
 
     def __init__(self, longest_s: Mapping[str, float]) -> None:
@@ -118,10 +116,11 @@ class OwnRecords(RecordValidatorBase):
 
     def validate(self, record: DHTRecord) -> bool:
         """Return whether a record may be stored and believed."""
-        longest_s = self._longest_s.get(record.key, LONGEST_S)
-        if not (wire.is_time(record.expiration_time) and record.expiration_time <= _now() + longest_s + MAX_CLOCK_S):
+        if not wire.is_time(record.expiration_time):
             return False
-        return record.key not in self._longest_s or _is_mark(record.subkey)
+        if (longest_s := self._longest_s.get(record.key)) is None:
+            return True
+        return record.expiration_time <= get_dht_time() + longest_s + MAX_CLOCK_S and _is_mark(record.subkey)
 
     def merge_with(self, other: RecordValidatorBase) -> bool:
         """Take over the keys of another one."""
@@ -155,7 +154,3 @@ def _is_mark(subkey: bytes) -> bool:
         return isinstance(mark, bytes) and wire.dumps(mark) == subkey and bool(writer_of(mark))
     except ValueError:
         return False
-
-
-def _now() -> float:
-    return get_dht_time()

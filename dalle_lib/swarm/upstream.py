@@ -122,6 +122,16 @@ NAMES: dict[str, dict[str, str]] = {
     "compression.serialization": {
         "_BASE_COMPRESSION_TYPES": "codec.install replaces what hivemind decodes with",
     },
+    # Searches of the hash table: overridden and replaced by hash_table.py.
+    "dht.node._SearchState": {
+        "def add_candidate(self, candidate, source_node_id)": "Search takes in only what has a time",
+        "def finish_search(self)": "Search leaves out what cannot be read",
+    },
+    "dht.node": {
+        "_SearchState": "hash_table.install puts Search in its place",
+        "async def traverse_dht(queries, initial_nodes, beam_size, num_workers, queries_per_call, get_neighbors, "
+        "found_callback=None, await_all_tasks=True, visited_nodes=())": "the same by traverse, which ends",
+    },
     # Messages: replaced by wire.py.
     "utils.serializer.MSGPackSerializer": {
         "classmethod loads(cls, buf)": "wire.install puts a bounded decoder in its place",
@@ -140,7 +150,8 @@ NAMES: dict[str, dict[str, str]] = {
         "_private_key": "Identity loads a key from a file",
     },
     "dht.validation.RecordValidatorBase": {
-        "def validate(self, record)": "TokenValidator lets only access tokens be stored among them",
+        "def validate(self, record)": "TokenValidator and OwnRecords say what may be stored",
+        "def merge_with(self, other)": "OwnRecords has the keys of all of its kind",
     },
     "p2p.p2p_daemon.P2P": {
         "_client": "dry_run.py dials one first peer",

@@ -154,8 +154,8 @@ class Trainer:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
         save_state(self.folder, self.card, self.model, self.optimizer)  # before all that others could hold up
-        self._post(is_leaving=True)
         self._write_status()
+        self._post(is_leaving=True)
         self._tell_rounds()
         self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples)
