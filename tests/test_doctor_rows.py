@@ -46,6 +46,22 @@ def test_a_run_without_addresses_fails_unless_the_peer_is_to_be_the_first():
     assert doctors._first_peers({}, here(run="owner/name", role="bootstrap")).ok
 
 
+def test_first_peers_that_do_not_answer_keep_only_those_away_who_begin_nothing(mini, hub, tmp_path, monkeypatch):
+    silent = {"12D3": "connection refused"}
+    assert not doctors._first_peers(silent, here()).ok
+    for begins in here(alone=True), here(role="bootstrap"):
+        row = doctors._first_peers(silent, begins)
+        assert (row.ok, row.here) == (True, "0 of 1 answer, not 12D3 (connection refused)")
+        assert "would begin the swarm" in row.remedy
+    tried = []
+    monkeypatch.setattr(doctors, "trial", lambda _, first_peers: tried.append(first_peers) or iter([]))
+    monkeypatch.setattr(doctors, "Findings", lambda: Findings(codecs=None, p2pd="-", first_peers={}))
+    identity = Identity.load_or_create(tmp_path / "emoji-mini" / "volunteer" / IDENTITY)
+    own, other = (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}" for peer in (identity.peer_id, "12D3"))
+    doctor(here(initial_peers=(own, other)), tmp_path)
+    assert tried == [[other]], "the peer's own address tells nothing"
+
+
 def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, monkeypatch):
     monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
     authority, peer = Authority.generate(), tmp_path / "peers" / "emoji-mini" / "volunteer"

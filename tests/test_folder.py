@@ -6,12 +6,26 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hivemind.proto import crypto_pb2
 from peer_files import save_progress
 
+from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerSettings, join, join_run
 from dalle_lib.swarm.process.events import read_events
-from dalle_lib.swarm.process.folder import BOUND, OPTIMIZER, bind, crew_folder, require_own, run_of, saved_epoch
+from dalle_lib.swarm.process.folder import (
+    BOUND,
+    IDENTITY,
+    OPTIMIZER,
+    bind,
+    crew_folder,
+    own_id,
+    require_own,
+    run_of,
+    saved_epoch,
+)
 
 
 def longer(card: RunCard) -> RunCard:
@@ -112,3 +126,17 @@ def test_a_folder_with_nothing_saved_belongs_to_who_comes_first(mini, tmp_path):
     bind(tmp_path, mini)
     assert (tmp_path / BOUND).exists()
     assert run_of(tmp_path).total_epochs == mini.optimizer.total_epochs
+
+
+def test_a_folder_tells_whose_it_is_as_its_identity_does(tmp_path):
+    assert own_id(tmp_path) is None
+    for size in 2048, 4096:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=size)
+        formats = serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL
+        data = key.private_bytes(*formats, serialization.NoEncryption())
+        message = crypto_pb2.PrivateKey(key_type=crypto_pb2.RSA, data=data)
+        (tmp_path / IDENTITY).write_bytes(message.SerializeToString())
+        assert own_id(tmp_path) == Identity.load_or_create(tmp_path / IDENTITY).peer_id
+    for broken in b"", b"\x08\x00\x12\xff", b"no identity at all":
+        (tmp_path / IDENTITY).write_bytes(broken)
+        assert own_id(tmp_path) is None

@@ -18,7 +18,8 @@ from dalle_lib.memory import estimate
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.peer.dry_run import Findings, trial
-from dalle_lib.swarm.process.folder import SETTINGS, crew_folder
+from dalle_lib.swarm.process.addresses import of_others
+from dalle_lib.swarm.process.folder import SETTINGS, crew_folder, own_id
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -58,11 +59,12 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
     if not passed["hivemind"]:
         return
     card = RunCard.load(settings.run, token) if passed["run"] else None
+    own = Path(folder)
+    if card is not None and not (own / SETTINGS).is_file():
+        own = crew_folder(own, card, settings.name) / settings.name
     if card is not None and card.members is not None:
-        folder = Path(folder)
-        is_peers = (folder / SETTINGS).is_file()
-        yield _access_token(card, folder if is_peers else crew_folder(folder, card, settings.name) / settings.name)
-    first_peers = [*(card.initial_peers if card else ()), *settings.initial_peers]
+        yield _access_token(card, own)
+    first_peers = of_others([*(card.initial_peers if card else ()), *settings.initial_peers], own_id(own))
     facts = {}
     for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers):
         facts |= news
@@ -139,7 +141,7 @@ def seconds_ahead_of_hub() -> float | None:
 def _first_peers(problems: dict[str, str | None], settings: PeerSettings) -> Check:
     what, needed = "first peers", "one that answers"
     if not problems:
-        if settings.alone or settings.role == "bootstrap":
+        if settings.begins:
             return Check(what, "not needed", "none: this peer is the first", True)
         advice = "add --initial-peers with the organiser's address, or --alone if you are the first"
         return Check(what, needed, "none is known", settings.run in EMBEDDED_RUNS, advice)
@@ -150,6 +152,8 @@ def _first_peers(problems: dict[str, str | None], settings: PeerSettings) -> Che
         return Check(
             what, needed, here, True, "those that answer are enough; tell the run's organiser about the others"
         )
+    if settings.begins and not answering:
+        return Check(what, needed, here, True, "this peer would begin the swarm, and look for them again and again")
     return require(what, needed, here, answering > 0, _ONLINE)
 
 

@@ -62,7 +62,7 @@ class Join:
             watch(peer, invite=partial(invitation, PeerSettings.load(peer.folder / SETTINGS), card))
             return
         if not is_complete(peer, card):
-            require_way_in(self.peer, card, folder)
+            require_way_in(self.peer, card, folder, say=partial(print, flush=True))
             print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
             crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True))
             watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))

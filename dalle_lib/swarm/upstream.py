@@ -154,7 +154,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def merge_with(self, other)": "OwnRecords has the keys of all of its kind",
     },
     "p2p.p2p_daemon.P2P": {
-        "_client": "dry_run.py dials one first peer",
+        "_client": "dry_run.py and first_peers.py dial one first peer",
     },
     "p2p.p2p_daemon_bindings.p2pclient.Client": {
         "async def connect(self, peer_id, maddrs)": "the same",

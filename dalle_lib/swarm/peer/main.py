@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.process.addresses import CONNECT_S, require_port
+from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, CannotJoin
@@ -115,42 +115,36 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
 
 
 def connect(card, settings: PeerSettings, membership, validators: list):
-    """Return this peer's part of the run's hash table, connected to the run's first peers.
+    """Return this peer's part of the run's hash table, connected to those of the run's first peers that answer.
 
+    Where none does, a bootstrap peer or one that is to be alone begins a swarm. Each goes on looking for all of them.
     Raises CannotJoin if it cannot listen where the settings say, or the first peers do not answer or refuse this peer.
     """
-    import hivemind
-    from hivemind.dht.protocol import ValidationError
-    from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+    from dalle_lib.swarm.peer.first_peers import NobodyAnswers, enter, look_for
 
     try:
         require_port(settings.host, settings.port)
-    except ConnectionError as error:
+        addresses = [*card.initial_peers, *settings.initial_peers]
+        require_addresses(addresses)
+    except (ConnectionError, ValueError) as error:
         raise CannotJoin(str(error)) from error
+    addresses = of_others(addresses, membership.identity.peer_id)
+    answering, why = those_that_answer(addresses)
     try:
-        return hivemind.DHT(
-            start=True,
-            initial_peers=[*card.initial_peers, *settings.initial_peers],
-            host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
-            client_mode=settings.client_mode,
-            record_validators=validators,
-            identity_path=membership.identity_file,
-            authorizer=membership.authorizer,
-            startup_timeout=CONNECT_S,
-        )
-    except ValidationError as error:
-        raise CannotJoin(
-            f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
-            "is about access, join with --client-mode. `dalle-lib doctor` tells more."
-        ) from error
-    except P2PDaemonError as error:
-        why = in_one_line(error)
-        if "bootstrap peers" in why:
-            why = "nobody with the id in the address answers there"
-        raise CannotJoin(
-            f"this peer found no first peer of the run ({why}). Does the run still go on, and is the address, with the "
-            "id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same options tells more."
-        ) from error
+        if addresses and not answering:
+            raise NobodyAnswers(why)
+        dht = enter(answering, settings, membership, validators)
+    except NobodyAnswers as error:
+        if not settings.begins:
+            raise CannotJoin(
+                f"this peer found no first peer of the run ({error}). Does the run still go on, and is the address, "
+                "with the id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same "
+                "options tells more."
+            ) from error
+        logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", error)
+        dht = enter([], settings, membership, validators)
+    look_for(dht, addresses)
+    return dht
 
 
 def _read_hub_token() -> str | None:

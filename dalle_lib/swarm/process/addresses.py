@@ -1,48 +1,84 @@
-"""Addresses: whether they can be first peers', whether anybody accepts connections there, and whether this peer can."""
+"""Addresses: whether they can be first peers', which of them answer, and whether this peer can listen."""
 
 import ipaddress
+import queue
 import re
 import socket
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Collection, Iterable
 
-ANSWER_S = 5.0
-"""Seconds in which a first peer must accept a connection."""
+ANSWER_S = 10.0
+"""Seconds in which a first peer must answer."""
+OTHERS_S = 1.0
+"""Seconds that the others still have when a first peer has answered."""
 CONNECT_S = 60.0
 """Seconds in which a starting peer must reach a first peer."""
+MAX_SHOWN = 5
+"""Places of which it is told why nobody answers there."""
 _EXAMPLE = "/ip4/93.184.216.34/tcp/31337/p2p/12D3KooW..."
+_GREETING = b"\x13/multistream/1.0.0\n"
+"""What both ends of a connection of libp2p say first. Source: github.com/multiformats/multistream-select"""
+_MAX_ADDRESS, _MAX_ID, _MAX_REPEATED = 500, 64, 100
+"""Letters of an address, of a peer's id in it, and of an address that can be none and is told."""
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _SHAPE = re.compile(
-    r"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/(?P<transport>tcp|udp)/(?P<port>\d+)(?P<rest>/.*)?/p2p/(?P<id>[^/]+)"
+    r"/(?P<kind>ip4|ip6|dns|dns4|dns6)/(?P<host>[^/]+)/(?P<transport>tcp|udp)/(?P<port>[0-9]{1,5})"
+    r"(?P<over>(/(tls|ws|wss|quic|quic-v1))*)(/p2p/(?P<relay>[^/]+)/p2p-circuit)?/p2p/(?P<id>[^/]+)"
 )
-_DNSADDR = re.compile(r"/dnsaddr/[^/]+(/.*)?/p2p/(?P<id>[^/]+)")
+_DNSADDR = re.compile(r"/(?P<kind>dnsaddr)/(?P<host>[^/]+)/p2p/(?P<id>[^/]+)")
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
+Place = tuple[str, int, bool]
+"""A host, a port, and whether libp2p speaks there without anything between, so that its first words are known."""
 
 
 def require_addresses(addresses: Iterable[str]) -> None:
     """Raise ValueError for the first address that can be none, as libp2p writes them, and say what is wrong with it."""
     for address in addresses:
         if (problem := _problem(address)) is not None:
+            repeated = address if len(address) <= _MAX_REPEATED else f"{address[:_MAX_REPEATED]}..."
             raise ValueError(
-                f"{address!r} is not the address of a first peer: {problem}. Expected one such as {_EXAMPLE}: copy "
+                f"{repeated!r} is not the address of a first peer: {problem}. Expected one such as {_EXAMPLE}: copy "
                 "the whole address that the run's organiser gives."
             )
 
 
-def why_nobody_answers(addresses: Iterable[str]) -> str | None:
-    """Return why no connection to any of these well-formed addresses was accepted, or None if one was.
+def peer_in(address: str) -> str:
+    """Return the id of the peer that a well-formed address is of."""
+    return address.rpartition("/p2p/")[2]
 
-    Only TCP is tried, for `ANSWER_S` seconds: anything else (UDP, a relay, dnsaddr) counts as answering, because p2pd
-    alone can try it. No addresses answer too.
+
+def of_others(addresses: Iterable[str], own_id: str | None) -> list[str]:
+    """Return those of these well-formed addresses that are not this peer's own, without repetitions."""
+    return [address for address in dict.fromkeys(addresses) if peer_in(address) != own_id]
+
+
+def those_that_answer(addresses: Collection[str]) -> tuple[list[str], str]:
+    """Return at which of these well-formed addresses a peer answers, and why none does at the others, in a line.
+
+    All are tried at once, for up to `ANSWER_S` seconds: a peer accepts a connection by TCP and speaks first there, as
+    libp2p does. When one has answered, the others have `OTHERS_S` more. p2pd alone can try anything else (UDP, a relay,
+    dnsaddr), so these addresses are left to it where no other answers.
     """
-    found = [_SHAPE.fullmatch(address) for address in addresses]
-    if not all(shape and shape["transport"] == "tcp" and "p2p" not in (shape["rest"] or "") for shape in found):
-        return None
-    places = sorted({(shape["host"], int(shape["port"])) for shape in found})
-    with ThreadPoolExecutor(max(len(places), 1)) as pool:
-        refusals = list(pool.map(_refusal, places))
-    if not refusals or None in refusals:
-        return None
-    return ", ".join(f"{host} port {port}: {why}" for (host, port), why in zip(places, refusals, strict=True))
+    places = {address: place for address in addresses if (place := _place(address)) is not None}
+    refusals: dict[Place, str | None] = dict.fromkeys(places.values(), f"no answer within {ANSWER_S:g} s")
+    heard = queue.SimpleQueue()
+    for place in refusals:
+        threading.Thread(target=lambda place=place: heard.put((place, _refusal(place))), daemon=True).start()
+    until = time.monotonic() + ANSWER_S
+    for _ in refusals:
+        try:
+            place, refusal = heard.get(timeout=max(until - time.monotonic(), 0.0))
+        except queue.Empty:
+            break
+        refusals[place] = refusal
+        if refusal is None:
+            until = min(until, time.monotonic() + OTHERS_S)
+    answering = [address for address, place in places.items() if refusals[place] is None]
+    told = [f"{host} port {port}: {why}" for (host, port, _), why in sorted(refusals.items()) if why is not None]
+    if len(told) > MAX_SHOWN:
+        told[MAX_SHOWN:] = [f"and {len(told) - MAX_SHOWN} more"]
+    return answering or [address for address in addresses if address not in places], ", ".join(told)
 
 
 def require_port(host: str, port: int) -> None:
@@ -59,23 +95,36 @@ def require_port(host: str, port: int) -> None:
 
 
 def _problem(address: str) -> str | None:
+    if len(address) > _MAX_ADDRESS:
+        return f"it has {len(address):,} letters"
+    if not (address.isascii() and address.isprintable()):
+        return "it has letters or signs that no address has"
     shape = _SHAPE.fullmatch(address) or _DNSADDR.fullmatch(address)
     if shape is None:
         return "it lacks the peer's id, /p2p/..., at its end" if "/p2p/" not in address else "it has another form"
-    if not _is_peer_id(shape["id"]):
-        return f"{shape['id']!r} is no peer's id, a part of it may be missing"
     where = shape.groupdict()
-    if where.get("kind") in ("ip4", "ip6"):
-        try:
-            ipaddress.IPv4Address(where["host"]) if where["kind"] == "ip4" else ipaddress.IPv6Address(where["host"])
-        except ValueError as error:
-            return str(error)
+    for peer in filter(None, (where.get("relay"), where["id"])):
+        if not _is_peer_id(peer):
+            return f"{peer!r} is no peer's id, a part of it may be missing"
+    if (problem := _problem_of_host(where["kind"], where["host"])) is not None:
+        return problem
     return f"there is no port {where['port']}" if not 0 < int(where.get("port", 1)) < 2**16 else None
+
+
+def _problem_of_host(kind: str, host: str) -> str | None:
+    if kind not in ("ip4", "ip6"):
+        is_name = len(host) <= 253 and all(map(_LABEL.fullmatch, host.removesuffix(".").split(".")))
+        return None if is_name else f"{host!r} is no machine's name"
+    try:
+        ipaddress.IPv4Address(host) if kind == "ip4" else ipaddress.IPv6Address(host)
+    except ValueError as error:
+        return str(error)
+    return f"{host!r} holds for one machine alone, because of its %" if "%" in host else None
 
 
 def _is_peer_id(text: str) -> bool:
     """Return whether `text` is a libp2p id: in base58, a SHA-256 multihash (Qm...) or a whole short key (12D3...)."""
-    if any(letter not in _BASE58 for letter in text):
+    if len(text) > _MAX_ID or any(letter not in _BASE58 for letter in text):
         return False
     number = 0
     for letter in text:
@@ -85,11 +134,27 @@ def _is_peer_id(text: str) -> bool:
     return data[:1] in (b"\x12", b"\x00") and len(data) > 2 and data[1] == len(data) - 2
 
 
-def _refusal(place: tuple[str, int]) -> str | None:
+def _place(address: str) -> Place | None:
+    """Return where a well-formed address leads by TCP; None for one that p2pd alone can try."""
+    shape = _SHAPE.fullmatch(address)
+    if shape is None or shape["transport"] != "tcp" or shape["relay"]:
+        return None
+    return shape["host"], int(shape["port"]), not shape["over"]
+
+
+def _refusal(place: Place) -> str | None:
+    """Return why no peer answers there, or None if one does."""
+    host, port, is_plain = place
+    until, heard = time.monotonic() + ANSWER_S, b""
     try:
-        with socket.create_connection(place, timeout=ANSWER_S):
-            return None
+        with socket.create_connection((host, port), timeout=ANSWER_S) as connection:
+            while is_plain and len(heard) < len(_GREETING):
+                connection.settimeout(max(until - time.monotonic(), 0.001))
+                if not (part := connection.recv(len(_GREETING) - len(heard))):
+                    break
+                heard += part
     except TimeoutError:
         return f"no answer within {ANSWER_S:g} s"
     except OSError as error:
         return error.strerror or str(error)
+    return None if heard == _GREETING or not is_plain else "no peer is there, but something else"

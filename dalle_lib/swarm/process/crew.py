@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.process.addresses import require_addresses, require_port, why_nobody_answers
-from dalle_lib.swarm.process.folder import folders_of_peers, require_own, require_writable
+from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
+from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own, require_writable
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -77,8 +77,8 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
     Before any peer is started, this raises ValueError if there is no such run, one of the folders belongs to another
     run, the run's data are not beside its card, an address is malformed, or there is no first peer and the settings do
-    not say `alone`; ConnectionError if none of the first peers accepts connections or the port is in use; and
-    RuntimeError without hivemind.
+    not say `alone`; ConnectionError if the port is in use, or none of the first peers answers and the settings neither
+    say `alone` nor are a bootstrap peer's; and RuntimeError without hivemind.
     """
     card = RunCard.load(settings.run, token)
     require_way_in(settings, card, folder)
@@ -137,8 +137,13 @@ def running_in(folder: str | Path) -> list[str]:
     return [each.name for each in folders_of_peers(Path(folder)) if Peer(each).is_running]
 
 
-def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) -> None:
-    """Raise the errors of `join_run` if no peer with these settings could take part from `folder`. Loads no torch."""
+def require_way_in(
+    settings: PeerSettings, card: RunCard, folder: str | Path, say: Callable[[str], None] = logger.info
+) -> None:
+    """Raise the errors of `join_run` if no peer with these settings could take part from `folder`. Loads no torch.
+
+    `say` is told if none of the first peers answers and this one begins a swarm. Its own addresses count nowhere.
+    """
     require_own(Path(folder) / settings.name, card)
     if Peer(Path(folder) / settings.name).is_running:
         return
@@ -147,7 +152,8 @@ def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) ->
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
     addresses = [*card.initial_peers, *settings.initial_peers]
     require_addresses(addresses)
-    if not addresses and settings.role == "trainer" and not settings.alone:
+    addresses = of_others(addresses, own_id(Path(folder) / settings.name))
+    if not addresses and not settings.begins:
         here = running_in(folder)
         nearby = f" {here[0]} takes part in it on this machine, and its terminal shows its address." if here else ""
         raise ValueError(
@@ -158,7 +164,14 @@ def require_way_in(settings: PeerSettings, card: RunCard, folder: str | Path) ->
     if settings.role == "trainer":
         card.require_beside()
     require_port(settings.host, settings.port)
-    if (why := why_nobody_answers(addresses)) is not None:
+    answering, why = those_that_answer(addresses)
+    if addresses and not answering:
+        if settings.begins:
+            say(
+                f"None of the first peers of {settings.run} answers ({why}): {settings.name} begins the swarm, and "
+                "looks for them again and again."
+            )
+            return
         raise ConnectionError(
             f"none of the first peers of {settings.run} answers ({why}). Is this machine online, does the run still go "
             "on, and is this the address that its organiser gives now? "

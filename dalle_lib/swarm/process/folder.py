@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.auth.tokens import key_bytes, peer_id_of
 from dalle_lib.files import replace_file
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -82,6 +83,24 @@ def require_own(folder: Path, card: "RunCard") -> None:
         f"changed. To join {own.name!r}, choose another name or another folder for your peer, or move that one away "
         f"and keep who your peer is: {_moving_away(folder)}"
     )
+
+
+def own_id(folder: Path) -> str | None:
+    """Return the id of the peer whose folder this is, or None where it has no identity that can be read.
+
+    This loads no hivemind; `dalle_lib.auth.Identity` says what is wrong with an identity.
+    """
+    if not (folder / IDENTITY).exists():
+        return None
+    from cryptography.hazmat.primitives.serialization import load_der_private_key
+
+    try:
+        data = (folder / IDENTITY).read_bytes()
+        # A protobuf of two fields: the type of the key in two bytes, then a byte, the length in base 128, and the key.
+        begin = next(place for place in range(3, len(data)) if data[place] < 128) + 1
+        return peer_id_of(key_bytes(load_der_private_key(data[begin:], password=None).public_key()))
+    except (OSError, ValueError, StopIteration):
+        return None
 
 
 def require_writable(folder: Path) -> None:

@@ -23,7 +23,7 @@ class CommonSettings:
     initial_peers: tuple[str, ...] = ()
     """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
     alone: bool = False
-    """Begin the swarm yourself: train though no first peer is known. Others can join you."""
+    """Begin the swarm yourself: train though no first peer is known, or none answers. Others can join you."""
     max_minutes: float | None = None
     """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     device: str = "auto"
@@ -90,6 +90,11 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
             raise ValueError(f"batch_size and threads must be at least 1, but are {self.batch_size}, {self.threads}.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
+
+    @property
+    def begins(self) -> bool:
+        """Whether this peer begins a swarm where no first peer answers."""
+        return self.alone or self.role == "bootstrap"
 
     @property
     def data_seed(self) -> int:
