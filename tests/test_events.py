@@ -1,5 +1,7 @@
 """What is read of the events that a peer writes."""
 
+import pytest
+
 from dalle_lib.swarm.process.events import EventLog, EventReader, read_events
 
 
@@ -21,8 +23,40 @@ def test_who_follows_a_peer_parses_each_event_once_and_starts_anew_with_another_
     with open(file, "a") as handle:
         handle.write('{"event": "epo')
     assert [[event["event"] for event in start] for start in reader.starts()] == [["started", "joined"], ["started"]]
-    file.write_text('{"event": "started"}\n')
-    assert reader.starts() == [[{"event": "started"}]]
+    file.write_text('{"time": 1, "event": "started"}\n')
+    assert reader.starts() == [[{"time": 1, "event": "started"}]]
+
+
+BROKEN = {
+    "torn": b'{"time": 1, "event": "epo',
+    "empty": b"",
+    "nul": b"\0" * 4096,
+    "not text": b"\xff\xfe\x80",
+    "deep": b"[" * 200_000,
+    "two in one": b'{"time": 1, "event": "epo{"time": 2, "event": "started"}',
+    "no object": b"[1, 2]",
+    "no kind": b'{"time": 1}',
+    "a number for a kind": b'{"time": 1, "event": 2}',
+    "no time": b'{"event": "started"}',
+    "a text for a time": b'{"time": "now", "event": "started"}',
+    "no number": b'{"time": NaN, "event": "started"}',
+    "no time of a clock": b'{"time": 1e300, "event": "started"}',
+}
+
+
+@pytest.mark.parametrize("line", BROKEN.values(), ids=BROKEN)
+def test_a_broken_line_is_skipped_and_the_next_event_begins_a_line_of_its_own(tmp_path, line):
+    log, reader, file = EventLog(tmp_path), EventReader(tmp_path), tmp_path / "events.jsonl"
+    log.write("started")
+    with open(file, "ab") as handle:
+        handle.write(line)  # a power cut or a full disk ends it here
+    assert [event["event"] for event in reader.starts()[-1]] == ["started"]
+    log.write("joined")
+    log.write("epoch", epoch=3)
+    for events in reader.starts()[-1], read_events(tmp_path):
+        assert [event["event"] for event in events] == ["started", "joined", "epoch"]
+    assert file.read_bytes().endswith(b"\n")
+    assert b"\n\n" not in file.read_bytes(), "a whole line is followed by no empty one"
 
 
 def test_only_events_since_the_last_start_are_read(tmp_path):

@@ -1,27 +1,40 @@
 """What a peer tells about itself: one JSON object per line, appended to a file that other programs may follow."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 EVENTS = "events.jsonl"
 STARTED = "started"
+MAX_TIME = 253402300799.0
+"""The last second of the year 9999, since 1970; no clock tells a later one."""
 
 
 class EventLog:
-    """The writer of a peer's events; an event is in the file when `write` returns."""
+    """The writer of a peer's events; an event is in the file when `write` returns.
+
+    What a power cut or a full disk has left of a line stays a line of its own, which readers skip.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / EVENTS
 
     def write(self, event: str, **fields) -> None:
         """Append one event, with the time in seconds since 1970."""
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": time.time(), "event": event, **fields}) + "\n")
+        line = json.dumps({"time": time.time(), "event": event, **fields}).encode() + b"\n"
+        with open(self._path, "ab+") as file:
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read() == b"\n" else b"\n" + line
+            file.write(line)
 
 
 def read_events(folder: Path) -> list[dict]:
-    """Return the events of a peer since it last started. A line that is still being written is left out."""
+    """Return the events of a peer since it last started.
+
+    A line that is still being written is left out, and so is one that is broken (`event_in`).
+    """
     return read_starts(folder)[-1]
 
 
@@ -39,6 +52,21 @@ def is_loss(event: dict) -> bool:
 def read_starts(folder: Path) -> list[list[dict]]:
     """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
     return EventReader(folder).starts()
+
+
+def is_time(value: object) -> bool:
+    """Return whether a value that was read from a file is a time: seconds since 1970."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_TIME
+
+
+def event_in(line: bytes) -> dict | None:
+    """Return the event that a line holds, or None for a line that is no JSON object with a kind and a time."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(event, dict) and isinstance(event.get("event"), str) and is_time(event.get("time"))
+    return event if is_event else None
 
 
 class EventReader:
@@ -60,7 +88,7 @@ class EventReader:
                 file.seek(self._bytes)
                 *lines, _unfinished = file.read().split(b"\n")
             self._bytes += sum(len(line) + 1 for line in lines)
-            for event in map(json.loads, lines):
+            for event in filter(None, map(event_in, lines)):
                 if event["event"] == STARTED and self._starts[-1]:
                     self._starts.append([])
                 self._starts[-1].append(event)
