@@ -1,10 +1,46 @@
-"""Files that are whole or not there, and known by their hash."""
+"""Files that are whole or not there, told apart from broken ones, and known by their hash."""
 
 import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+from dalle_lib.one_line import in_one_line
+
+MAX_RECORD_BYTES = 2**24
+"""Size of a file beyond which it is no record."""
+
+Record = TypeVar("Record")
+
+
+class BrokenFile(ValueError):
+    """A file does not hold what belongs there: which file, why, and what to do."""
+
+
+def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Record:
+    """Return what `make` makes of the JSON object in a small file; `remedy` says what to do with a broken one.
+
+    Raises FileNotFoundError if nothing is there, and BrokenFile if that is no file, cannot be read, is larger than
+    MAX_RECORD_BYTES, or holds nothing of which `make` can make a record.
+    """
+    try:
+        require_file(file)
+        if file.stat().st_size > MAX_RECORD_BYTES:
+            raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
+        return make(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+
+
+def require_file(file: Path) -> None:
+    """Raise ValueError for a folder, and for a pipe, on which a reader would wait for ever."""
+    if file.exists() and not file.is_file():
+        raise ValueError("expected a file, but it is a folder or a pipe")
 
 
 @contextmanager

@@ -1,16 +1,26 @@
-"""Errors and prompts in one line, for tables and reports."""
+"""Errors, texts of other peers and prompts in one line, for terminals, tables and reports."""
 
 LONGEST_PROMPT = 60
 """Letters of a prompt that are repeated to whoever typed it."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the whole message of an error without line breaks, or its type's name where it has no message.
+    """Return the whole message of an error, `printable`, or its type's name where it has no message.
 
     The message is not cut: the first line of many an error (pydantic's, libp2p's) only counts what follows. The type's
     name is left out where there is a message, because the reader of a table seldom knows Python's types.
     """
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(str(error)) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Return a text in one line that a terminal shows as it is.
+
+    Signs that it would obey, or not show, are escaped: `\\x1b`, with which a text can move the cursor, change colours
+    or name the window.
+    """
+    line = " ".join(text.split())
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
 
 
 def shortened(prompt: str) -> str:

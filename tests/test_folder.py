@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.proto import crypto_pb2
-from peer_files import save_progress
+from peer_files import save_progress, seen
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
@@ -26,6 +26,7 @@ from dalle_lib.swarm.process.folder import (
     run_of,
     saved_epoch,
 )
+from dalle_lib.swarm.process.status import SwarmStatus
 
 
 def longer(card: RunCard) -> RunCard:
@@ -84,11 +85,13 @@ def test_a_peer_that_is_started_without_join_refuses_it_too(mini, swarm_folder):
     bind(swarm_folder, mini)
     PeerSettings(run="emoji", host="127.0.0.1").save(swarm_folder / "settings.json")
     saved = (swarm_folder / OPTIMIZER).read_bytes()
+    seen(swarm_folder, 48, at_epoch=5)
     command = [sys.executable, "-m", "dalle_lib.swarm.process.supervisor", str(swarm_folder)]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=120).returncode == 1
     failed = next(event for event in read_events(swarm_folder) if event["event"] == "failed")
     assert "belongs to run 'emoji-mini' and holds progress up to epoch 5 of 60" in failed["error"]
     assert (swarm_folder / OPTIMIZER).read_bytes() == saved
+    assert SwarmStatus.read(swarm_folder) is None, "what the start before saw is shown as what this one sees"
 
 
 def test_a_card_with_other_settings_is_another_run_and_one_with_other_addresses_is_not(mini, tmp_path):

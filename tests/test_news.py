@@ -9,8 +9,10 @@ from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, 
 
 from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines
-from dalle_lib.dashboard.words import news, troubles
+from dalle_lib.dashboard.words import news, state_in_words, troubles
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.standing import Standing
 
 
 def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_lost_samples_are():
@@ -19,6 +21,24 @@ def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_l
     assert troubles([*BEGINNING, away, late, *epoch(10)]) == []
     (lost,) = troubles([*BEGINNING, away | {"samples": 32}, *epoch(10)])
     assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
+
+
+COMMANDS = "\x1b]0;named\x07 \x1b[2J\n\x1b]52;c;aGk=\x07\x9b31mred\u202e"
+
+
+def test_no_text_of_another_peer_commands_the_terminal(mini, tmp_path):
+    error = {"event": "failed", "error": f"failed {COMMANDS}"}
+    lost = LEFT_OUT | {"samples": 32, "reason": f"late {COMMANDS}"}
+    problem = {"event": "problem", "peer": f"peer {COMMANDS}", "problem": f"lies {COMMANDS}"}
+    averaged, ended = epoch(10)
+    told = troubles([*BEGINNING, averaged | {"error": f"broke {COMMANDS}"}, ended, lost, problem])
+    assert len(told) == 3
+    told.append(state_in_words(Standing.of(peer_with(tmp_path, [*BEGINNING, error], mini))))
+    for line, word in zip(told, ("broke", "late", "lies", "failed"), strict=True):
+        assert line.isprintable(), line
+        assert rf"{word} \x1b]0;named\x07 \x1b[2J \x1b]52;c;aGk=\x07\x9b31mred\u202e" in line
+    assert in_one_line(ValueError(f"no {COMMANDS}")).isprintable()
+    assert in_one_line(ValueError("größer · 字 – ok")) == "größer · 字 – ok"
 
 
 def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):

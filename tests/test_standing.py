@@ -1,10 +1,18 @@
 """How a peer stands, by the files in its folder: its state, time left, and totals over all its starts."""
 
+import contextlib
+import io
+import time
+
 import pytest
 from peer_files import BEGINNING, CONNECTED, LEFT, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
+from rich.console import Console
 
-from dalle_lib.dashboard.words import duration, line_of, state_in_words, totals_in_words
-from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.dashboard.panel import panel_html
+from dalle_lib.dashboard.terminal import Lines, panel
+from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, totals_in_words
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.standing import OLD_LOOK_S, Standing
 
 BROKE = {"event": "failed", "error": "its GPU broke"}
 
@@ -100,12 +108,44 @@ def test_samples_that_are_in_no_update_are_told_apart(mini, tmp_path):
     )
 
 
-def test_what_another_start_saw_of_the_swarm_is_not_shown(mini, tmp_path):
-    peer = peer_with(tmp_path, [*BEGINNING, LEFT, *BEGINNING], mini)
-    seen(tmp_path, 48, at_epoch=9)
-    assert Standing.of(peer).swarm is not None
-    peer = peer_with(tmp_path, [*BEGINNING, LEFT, *BEGINNING], mini, ago_s=-60.0)
-    assert Standing.of(peer).swarm is None
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_clock_that_was_set_back_hides_nothing_and_makes_no_time_negative(mini, tmp_path, is_running):
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(10)], mini, ago_s=-3600.0)
+    log = EventLog(tmp_path)
+    for event in epoch(11):
+        log.write(**event)  # an hour before the peer joined, by the clock
+    seen(tmp_path, 48, at_epoch=11)
+    with running(peer) if is_running else contextlib.nullcontext():
+        standing = Standing.of(peer)
+        assert (standing.epoch, standing.swarm.epoch) == (11, 11)
+        assert standing.totals.seconds == 0.0
+        assert totals_in_words(standing) == "192 samples, 2 epochs, 0 s"
+        assert standing.done == (0.25 if is_running else None)
+
+
+def test_what_was_seen_long_ago_is_not_told_as_if_it_were_so_now(mini, tmp_path):
+    helper = peer_with(tmp_path / "helper", [STARTED, CONNECTED], mini, role="bootstrap", ago_s=900.0)
+    trainer = peer_with(tmp_path / "ada", [*BEGINNING, *epoch(10)], mini, ago_s=900.0)
+    file, now, looked = io.StringIO(), time.time(), "Last looked for the others 2 min ago"
+    lines = Lines(file)
+    with running(helper), running(trainer):
+        for age, is_old in (5.0, False), (OLD_LOOK_S - 5, False), (120.0, True), (1.0, False):
+            seen(helper.folder, None, at_epoch=12, time=now - age)
+            seen(trainer.folder, 48, at_epoch=10, time=now - age)
+            lines(helper)
+            standing = Standing.of(helper)
+            assert (state_in_words(standing) == looked) == is_old
+            assert ("ada, bob, eve" in helped_line(standing)) != is_old
+            for each in helper, trainer:
+                console = Console(width=90, file=io.StringIO(), record=True)
+                console.print(panel(Standing.of(each)))
+                shown = console.export_text()
+                assert shown.count(looked) == is_old
+                assert ("ada, bob, eve" in shown) != is_old
+                assert panel_html(each).count(looked) == is_old
+    told = "12/60 · 3 peers · together 21 samples a second: ada, bob, eve"
+    assert file.getvalue().splitlines()[1:] == [told, f"12/60 · 3 peers · {looked}", told]
+    assert looked not in state_in_words(Standing.of(trainer)), "it has ended"
 
 
 def test_times_are_rounded_to_what_matters():

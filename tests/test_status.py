@@ -1,10 +1,12 @@
 """`dalle-lib status`: every peer of this machine, by what is in its folder."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 
+from filelock import FileLock
 from peer_files import BEGINNING, CONNECTED, LEFT, epoch, peer_with, running
 
 from dalle_lib.cli.status import Status
@@ -44,6 +46,34 @@ def test_it_changes_nothing_and_says_where_there_is_nobody(mini, tmp_path, capsy
     assert folders_of_peers(tmp_path) == []
     Status(folder=tmp_path, json=True).run()
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_an_output_that_lacks_letters_gets_question_marks_for_them(mini, tmp_path):
+    peer_with(tmp_path / "ada", [*BEGINNING, *epoch(12), LEFT], mini, name="adá")
+    command = [sys.executable, "-m", "dalle_lib", "status", "--folder", str(tmp_path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "ad? in emoji-mini: Left the run; progress is saved at epoch 12\n  12/60 ? loss 1.43 ?"
+    )
+
+
+def test_a_peer_whose_files_may_not_be_read_is_told_of_and_hides_nobody(mini, tmp_path, monkeypatch, capsys):
+    for name in "ada", "zoe":
+        peer_with(tmp_path / name, [*BEGINNING, LEFT], mini, name=name)
+    locks = FileLock.acquire
+
+    def refused(lock, *arguments, **options):
+        if "ada" in str(lock.lock_file):
+            raise PermissionError(13, "Permission denied", str(lock.lock_file))
+        return locks(lock, *arguments, **options)
+
+    monkeypatch.setattr(FileLock, "acquire", refused)
+    Status(folder=tmp_path).run()
+    ada, zoe = capsys.readouterr().out.split("\n\n")
+    assert ada == f"ada: [Errno 13] Permission denied: '{tmp_path / 'ada' / 'peer.lock'}'"
+    assert zoe.startswith("zoe in emoji-mini: Left the run")
 
 
 def test_it_is_a_command_that_loads_nothing_heavy(tmp_path):

@@ -8,6 +8,7 @@ import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from dalle_lib.cli.join import Join, ending, is_complete, limits
 from dalle_lib.dashboard import watching
-from dalle_lib.dashboard.terminal import Lines, fitted, panel
+from dalle_lib.dashboard.terminal import Lines, fitted, live_panel, panel
 from dalle_lib.dashboard.words import COMPLETE
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings
 from dalle_lib.swarm.peer.bootstrap import STATUS_EVERY_S
@@ -108,6 +109,18 @@ def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini,
         other.kill()
     assert "Ctrl+C only stops watching" in told
     assert "Stopped watching. The peer goes on" in told
+
+
+def test_the_terminal_of_another_session_shows_the_panel_and_is_left_as_it_is(mini, tmp_path):
+    ours, theirs = pty.openpty()  # as under `setsid`: no process of this session may ask who is in the foreground
+    before = termios.tcgetattr(theirs)
+    with os.fdopen(theirs, "w") as file, running(peer_with(tmp_path, BEGINNING, mini)) as peer:
+        with live_panel(file) as show:
+            assert termios.tcgetattr(theirs) == before
+            show(peer)
+        assert termios.tcgetattr(theirs) == before
+        assert "Training with the others" in os.read(ours, 65536).decode()
+    os.close(ours)
 
 
 def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mini, tmp_path):

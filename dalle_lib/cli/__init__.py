@@ -6,6 +6,7 @@ so --help is quick.
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any, Union
 
 import tyro
@@ -18,7 +19,7 @@ from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.status import Status
-from dalle_lib.one_line import in_one_line
+from dalle_lib.one_line import in_one_line, printable
 
 EXTRAS = {"hivemind": "swarm", "cryptography": "swarm", "altair": "notebooks", "nbconvert": "notebooks"}
 """The part of the kit that brings a package that not every command needs; "inference" brings all others."""
@@ -45,8 +46,11 @@ dalle-lib join --run owner/name --name ada
 def main() -> None:
     """Run the command that the arguments name; an error that the user can mend ends it with one line and exit code 1.
 
-    Ctrl+C ends it with exit code 130. Output that nobody reads any more, as after `| head`, ends it silently.
+    Ctrl+C ends it with exit code 130. Output that nobody reads any more, as after `| head`, ends it silently. Letters
+    that the output's encoding lacks become question marks.
     """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         try:
             _run()
@@ -97,4 +101,4 @@ def _told(error: Exception) -> str:
     """Return an error as one line. That of a peer which crashed is its first line: the log's end was shown before."""
     from dalle_lib.swarm import PeerFailed
 
-    return str(error).splitlines()[0] if isinstance(error, PeerFailed) else in_one_line(error)
+    return printable(str(error).splitlines()[0]) if isinstance(error, PeerFailed) else in_one_line(error)

@@ -2,21 +2,28 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from dalle_lib.files import BrokenFile
+from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.process.events import EVENTS
 from dalle_lib.swarm.process.folder import PEERS, folders_of_peers
 
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
+
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """Show the peers of this machine, those that run and those that have ended, each with its run, epoch and state.
 
-    It only looks: it starts, stops and changes nothing. For example:
+    It only looks: it starts, stops and changes nothing. Of a peer with a broken file it says which, and what to do. For
+    example:
 
     dalle-lib status
 
@@ -34,11 +41,35 @@ class Status:
 
         peers = [Peer(folder) for folder in folders_of_peers(self.folder)]
         if self.json:
-            print(json.dumps([as_dict(peer) for peer in peers], indent=1))
+            print(json.dumps([_told(peer, as_dict, broken_as_dict) for peer in peers], indent=1))
         elif peers:
-            print("\n\n".join(map(describe_peer, peers)))
+            print("\n\n".join(_told(peer, describe_peer, describe_broken) for peer in peers))
         else:
             print(f"No peer has run in {self.folder} yet. A folder of others is named with --folder.")
+
+
+def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["Peer", str], Told]) -> Told:
+    """Return what `tell` says of a peer; or, where its files do not let it, what `tell_broken` says, given why."""
+    try:
+        return tell(peer)
+    except (BrokenFile, OSError) as error:  # each names its file
+        return tell_broken(peer, in_one_line(error))
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        why = (
+            f"{peer.folder / EVENTS} holds an event that this version of the kit does not write "
+            f"({type(error).__name__}: {in_one_line(error)}). Move that file away: only what it tells is lost."
+        )
+        return tell_broken(peer, why)
+
+
+def describe_broken(peer: "Peer", why: str) -> str:
+    """Return the line for a peer of whom a file is broken."""
+    return f"{peer.folder.name}: {why}"
+
+
+def broken_as_dict(peer: "Peer", why: str) -> dict:
+    """Return what `as_dict` does, for a peer of whom a file is broken: where it is, and why no more is known."""
+    return {"name": peer.folder.name, "state": None, "error": why, "folder": str(peer.folder)}
 
 
 def describe_peer(peer: "Peer") -> str:

@@ -4,7 +4,7 @@ from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import duration, last_round, state_in_words
+from dalle_lib.dashboard.words import duration, last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import Standing
@@ -31,6 +31,8 @@ def panel_html(peer: Peer) -> str:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
     if standing.swarm is not None:
         you = joined and joined["peer_id"]
+        if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
+            parts.append(f"<p>{looked}.</p>")
         parts += [_progress(standing.swarm), _figures(standing), _table(standing.swarm, you)]
     parts += [f"<p>{escape(line)}</p>" for line in last_round(events)]
     if len(epochs):

@@ -20,6 +20,7 @@ from dalle_lib.dashboard.words import (
     epoch_of,
     facts_of,
     helped_line,
+    last_looked,
     line_of,
     news,
     state_in_words,
@@ -76,10 +77,11 @@ class Teller:
         yield from self._untold([*(f"  {trouble}" for trouble in troubles(events)), hint])
 
     def _helped(self, standing: Standing) -> Iterator[str]:
-        """Yield a line where the epoch, or who is there, has changed since a bootstrap peer last looked."""
+        """Yield a line where the epoch, or who is there, has changed, or a bootstrap peer looks no more or again."""
         if standing.state != "helping" or standing.swarm is None:
             return
-        seen = standing.swarm.epoch, *(peer.peer_id for peer in standing.swarm.peers), standing.swarm.said_complete
+        there = (peer.peer_id for peer in standing.swarm.peers)
+        seen = standing.swarm.epoch, *there, standing.swarm.said_complete, standing.old_look_s is None
         if seen != self._seen:
             self._seen = seen
             yield f"{self._prefix}{helped_line(standing)}"
@@ -152,7 +154,7 @@ def _no_sign_of_ctrl_c(file: TextIOBase) -> Iterator[None]:
     import termios
 
     descriptor = file.fileno()
-    if os.tcgetpgrp(descriptor) != os.getpgrp():  # a program in the background is stopped if it changes a terminal
+    if _is_in_background(descriptor):  # such a program is stopped if it changes a terminal
         yield
         return
     before = termios.tcgetattr(descriptor)
@@ -163,6 +165,13 @@ def _no_sign_of_ctrl_c(file: TextIOBase) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSANOW, before)
+
+
+def _is_in_background(descriptor: int) -> bool:
+    try:
+        return os.tcgetpgrp(descriptor) != os.getpgrp()
+    except OSError:  # this is the terminal of another session, as under `setsid`
+        return True
 
 
 def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -> Panel:
@@ -176,7 +185,9 @@ def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -
         if standing.role == "trainer":  # what a bootstrap peer does tells how many it sees
             rows.append(Text(" · ".join(facts_of(standing)[1:])))
     if standing.state in (*AT_WORK, "helping") and standing.swarm is not None and standing.swarm.peers:
-        rows.append(Text(who_is_there(standing.swarm), style="dim", no_wrap=True, overflow="ellipsis"))
+        there = last_looked(standing) or who_is_there(standing.swarm)
+        if there != state_in_words(standing):
+            rows.append(Text(there, style="dim", no_wrap=True, overflow="ellipsis"))
     for other in others:
         told = [state_in_words(other), *([] if other.epoch is None else facts_of(other))]
         rows.append(Text(f"{other.name}: {' · '.join(told)}"))

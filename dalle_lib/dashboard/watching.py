@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from dalle_lib.dashboard.terminal import Lines, live_panel
 from dalle_lib.dashboard.words import Invite
+from dalle_lib.one_line import in_one_line
 from dalle_lib.platforms import this_platform
 from dalle_lib.swarm.process.join import LEAVE_TIMEOUT_S, CannotJoin, Peer, PeerFailed
 
@@ -16,6 +17,7 @@ LEAVES = "Ctrl+C leaves and saves."
 STOPS_WATCHING = "Another program runs this peer: Ctrl+C only stops watching."
 LEAVING = f"Leaving and saving, which takes at most {LEAVE_TIMEOUT_S:.0f} s; Ctrl+C changes nothing now."
 STOPPED_WATCHING = "Stopped watching. The peer goes on in the program that started it."
+FAILED_LOOK = "This peer's files cannot be shown now, which does not stop it; the next look follows."
 
 Show = Callable[[Peer, str], None]
 """Shows a peer as it is now, and a hint: what Ctrl+C does."""
@@ -35,22 +37,43 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None) -> None:
     peers = (peer, *others)
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
     with _display(others, invite) as show:
+        look = _surviving(show)
         while any(each.is_running for each in peers):
             try:
-                show(peer, hint)
+                look(peer, hint)
                 time.sleep(UPDATE_EVERY_S)
             except KeyboardInterrupt:
                 if not is_ours:
-                    show(peer, STOPPED_WATCHING)
+                    look(peer, STOPPED_WATCHING)
                     return
                 hint = LEAVING
                 for each in peers:
                     each.ask_to_stop()
-        show(peer, "")
+        look(peer, "")
     if _is_notebook() and this_platform().is_unattended:
         panel_display()(peer)
     for each in peers:
         _require_clean_end(each)
+
+
+def _surviving(show: Show) -> Show:
+    """Return a `show` that says so when a look at the peer's files fails, once for each reason, and goes on.
+
+    A broken file, or one that is not there for a moment, must not end the watching: the healthy peer would leave.
+    """
+    told = set()
+
+    def look(peer: Peer, hint: str) -> None:
+        try:
+            show(peer, hint)
+        except BrokenPipeError:  # nobody reads any more
+            raise
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            if (why := f"{type(error).__name__}: {in_one_line(error)}") not in told:
+                told.add(why)
+                print(f"{FAILED_LOOK} ({why})", file=sys.stderr, flush=True)
+
+    return look
 
 
 def _require_clean_end(peer: Peer) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.events import is_loss
 from dalle_lib.swarm.process.standing import Standing
@@ -39,20 +40,29 @@ def state_in_words(standing: Standing) -> str:
         "training": "Training alone: nobody else is there now" if alone else "Training with the others",
         "averaging": "Averaging gradients with the others",
         "waiting": "Waiting for the others' next round, to have the same model as they",
-        "helping": _helping(standing.swarm),
+        "helping": _helping(standing),
         "leaving": "Leaving: saving, and telling the others",
         "left": f"Left the run; progress is saved{at}",
         "complete": f"The run is complete{at}; the model is saved",
-        "failed": f"Ended by an error: {standing.error}",
+        "failed": f"Ended by an error: {printable(standing.error or '')}",
         "killed": "Ended without saving: it was killed, or the machine was switched off",
         "ended": "Stopped, with nothing to save",
     }[standing.state]
 
 
-def _helping(swarm: SwarmStatus | None) -> str:
+def last_looked(standing: Standing) -> str | None:
+    """Return how long ago a peer last saw the others, where that is too long ago to tell it as if it were now."""
+    age = standing.old_look_s
+    return None if age is None else f"Last looked for the others {duration(age)} ago"
+
+
+def _helping(standing: Standing) -> str:
     """Return what a bootstrap peer does now, by whom it sees."""
+    swarm = standing.swarm
     if swarm is None:
         return "Helping other peers to find each other"
+    if (looked := last_looked(standing)) is not None:
+        return looked
     if swarm.peers:
         return f"Helping {count(len(swarm.peers), 'trainer')} and newcomers to find each other"
     return COMPLETE_HERE if swarm.said_complete else "Waiting for trainers: nobody is there now"
@@ -68,7 +78,8 @@ def who_is_there(swarm: SwarmStatus) -> str:
 
 def helped_line(standing: Standing) -> str:
     """Return what a bootstrap peer sees: `12/60 · 3 peers · together 21 samples a second: ada, bob, eve`."""
-    there = who_is_there(standing.swarm) if standing.swarm.peers else _helping(standing.swarm)
+    is_shown = standing.swarm.peers and standing.old_look_s is None
+    there = who_is_there(standing.swarm) if is_shown else _helping(standing)
     return " · ".join([*facts_of(standing), there])
 
 
@@ -142,15 +153,15 @@ def last_round(events: list[dict]) -> list[str]:
 def troubles(events: list[dict]) -> list[str]:
     """Return lines that say what went wrong lately."""
     rounds = [event for event in events if event["event"] == "averaged"]
-    lines = [f"Epoch {last['epoch']}: {last['error']}." for last in rounds[-1:] if last["error"]]
+    lines = [f"Epoch {last['epoch']}: {printable(last['error'])}." for last in rounds[-1:] if last["error"]]
     for event in events[-RECENT_EVENTS:]:
         # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
         # next round: neither is trouble, because nothing that the volunteer computed is lost.
         if is_loss(event):
             lost = f"{event['samples']} samples of yours are"
-            lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {event['reason']}.")
+            lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
         if event["event"] == "problem":
-            lines.append(f"Peer {event['peer'][-6:]}: {event['problem']}.")
+            lines.append(f"Peer {printable(event['peer'][-6:])}: {printable(event['problem'])}.")
     return lines
 
 

@@ -1,6 +1,7 @@
 """A peer's folder belongs to one run: which run that is, what is saved there, and where the peers of a run live."""
 
 import json
+import math
 import os
 import shlex
 from dataclasses import asdict, dataclass
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import key_bytes, peer_id_of
-from dalle_lib.files import replace_file
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.files import BrokenFile, read_record, replace_file, require_file
+from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
@@ -37,6 +39,12 @@ class BoundRun:
     total_epochs: int | None
     """Epochs of the whole run; None for a folder of a version that did not write it."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and isinstance(self.fingerprint, str)):
+            raise ValueError(f"expected texts, but got {self.name!r} and {self.fingerprint!r}")
+        if self.total_epochs is not None and not 0 < self.total_epochs < math.inf:
+            raise ValueError(f"expected a number of epochs above 0, but got {self.total_epochs!r}")
+
     @classmethod
     def of(cls, card: "RunCard") -> "BoundRun":
         """Return what a folder that belongs to the run of `card` says of it."""
@@ -44,16 +52,22 @@ class BoundRun:
 
 
 def run_of(folder: Path) -> BoundRun | None:
-    """Return the run that a peer's folder belongs to, or None for a folder of no run."""
+    """Return the run that a peer's folder belongs to, or None for a folder of no run.
+
+    Raises BrokenFile if the file that says so cannot be read.
+    """
     if (folder / BOUND).exists():
-        return BoundRun(**json.loads((folder / BOUND).read_text(encoding="utf-8")))
+        return read_record(folder / BOUND, lambda told: BoundRun(**told), WRITTEN_ANEW)
     if (fingerprint := _saved(folder).get("fingerprint")) is None:
         return None
     return BoundRun(name=PeerSettings.load(folder / SETTINGS).run, fingerprint=fingerprint, total_epochs=None)
 
 
 def saved_epoch(folder: Path) -> int | None:
-    """Return the epoch of the progress that is saved in a peer's folder, or None where nothing is saved."""
+    """Return the epoch of the progress that is saved in a peer's folder, or None where nothing is saved.
+
+    Raises BrokenFile if the progress cannot be read.
+    """
     saved = _saved(folder)
     return int(saved["epoch"]) if saved else None
 
@@ -141,10 +155,18 @@ def folders_of_peers(folder: Path) -> list[Path]:
 
 
 def _saved(folder: Path) -> dict[str, str]:
-    """Return the metadata of the saved progress; none where nothing is saved."""
-    if not (folder / OPTIMIZER).exists():
+    """Return the metadata of the saved progress; none where nothing is saved. Raises BrokenFile if it is broken."""
+    file = folder / OPTIMIZER
+    if not file.exists():
         return {}
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(folder / OPTIMIZER, "numpy") as handle:
-        return handle.metadata()
+    try:
+        require_file(file)
+        with safe_open(file, "numpy") as handle:
+            saved = handle.metadata() or {}
+        int(saved["epoch"])
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        remedy = "Remove it: `dalle-lib join` then takes over the others' progress, or begins anew if there are none."
+        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+    return saved

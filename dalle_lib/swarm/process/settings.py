@@ -8,8 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from dalle_lib.files import read_record, replace_file
+
 MAX_NAME = 64
 """Letters of a peer's name; other peers refuse what a peer with a longer one tells of itself."""
+
+WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
+"""What to do with a broken file of a peer that each of its starts writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +110,17 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     def save(self, file: Path) -> None:
         """Write the settings as JSON."""
-        file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        with replace_file(file) as unfinished:
+            unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, file: Path) -> "PeerSettings":
-        """Return the settings that `save` wrote."""
-        fields = json.loads(file.read_text(encoding="utf-8"))
-        return cls(**{**fields, "initial_peers": tuple(fields["initial_peers"])})
+        """Return the settings that `save` wrote. Raises FileNotFoundError or BrokenFile if they cannot be read."""
+        return read_record(file, cls._made_of, WRITTEN_ANEW)
+
+    @classmethod
+    def _made_of(cls, told: dict) -> "PeerSettings":
+        return cls(**{**told, "initial_peers": tuple(told["initial_peers"])})
 
 
 def _is_ipv4(host: str) -> bool:

@@ -34,6 +34,8 @@ to find each other. A peer that leaves saves its progress; then it has left, or 
 an error, was killed without saving, or ended before it had taken part.
 """
 AT_WORK = ("training", "averaging", "waiting")
+OLD_LOOK_S = 30.0
+"""Seconds after which what a running peer last saw of the swarm may no longer be so; it looks every few seconds."""
 RECENT_EPOCHS = 5
 """Epochs from whose length the time that is left is estimated."""
 
@@ -98,6 +100,14 @@ class Standing:
         return [_standing(peer, [*before, events[:end]], running) for end in ends[known:]]
 
     @property
+    def old_look_s(self) -> float | None:
+        """Seconds since a peer at work, or one that helps, last saw the swarm, if more than OLD_LOOK_S; else None."""
+        if self.swarm is None or self.state not in (*AT_WORK, "helping"):
+            return None
+        age = time.time() - self.swarm.time
+        return age if age > OLD_LOOK_S else None
+
+    @property
     def is_complete(self) -> bool:
         """Whether this peer has the run's last epoch."""
         return self.epoch is not None and self.total_epochs is not None and self.epoch >= self.total_epochs
@@ -109,8 +119,6 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
     epochs = [event["epoch"] for event in events if event["event"] in ("joined", "epoch", "left")]
     epoch = epochs[-1] if epochs else saved_epoch(peer.folder)
     swarm = SwarmStatus.read(peer.folder)
-    if swarm is not None and events and swarm.time < events[0]["time"]:
-        swarm = None  # left there by the start before
     peers = last.get("epoch", last.get("joined", {})).get("peers")
     if settings.role == "bootstrap" and swarm is not None:
         epoch, peers = swarm.epoch, len(swarm.peers)
@@ -205,5 +213,6 @@ def _totals(starts: list[list[dict]], running: bool) -> Totals:
         lost += sum(event["samples"] for event in events if is_loss(event))
         if joined:
             is_now = running and number == len(starts) and "left" not in kinds
-            seconds += (time.time() if is_now else events[-1]["time"]) - joined[0]
+            # A clock that is set back meanwhile makes the end seem earlier than the beginning.
+            seconds += max(0.0, (time.time() if is_now else events[-1]["time"]) - joined[0])
     return Totals(starts=len(starts), epochs=epochs, samples=samples, lost=lost, seconds=seconds)

@@ -1,13 +1,17 @@
 """What a peer sees of the swarm right now, in a file that is replaced whole."""
 
 import json
-from dataclasses import asdict, dataclass, field
+import sys
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from dalle_lib.files import replace_file
+from dalle_lib.files import BrokenFile, read_record, replace_file
+from dalle_lib.swarm.process.events import MAX_TIME
 from dalle_lib.swarm.process.settings import MAX_NAME
 
 STATUS = "status.json"
+MAX_COUNT = sys.float_info.max
+"""The largest number that can be divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +35,13 @@ class PeerStatus:
 class SwarmStatus:
     """The swarm as one peer sees it."""
 
-    time: float
+    time: float = field(metadata={"ge": 0, "le": MAX_TIME})
     """Seconds since 1970."""
-    epoch: int
-    total_epochs: int
-    samples_in_epoch: int | None
+    epoch: int = field(metadata={"ge": 0, "le": MAX_COUNT})
+    total_epochs: int = field(metadata={"ge": 1, "le": MAX_COUNT})
+    samples_in_epoch: int | None = field(metadata={"ge": 0, "le": MAX_COUNT})
     """Samples that all peers together have computed for this epoch; None as a bootstrap peer sees it."""
-    target_batch_size: int
+    target_batch_size: int = field(metadata={"ge": 1, "le": MAX_COUNT})
     """Samples that make an epoch."""
     peers: list[PeerStatus]
     said_complete: bool = False
@@ -48,10 +52,38 @@ class SwarmStatus:
         with replace_file(folder / STATUS) as unfinished:
             unfinished.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Remove the status file of a peer's folder, if there is one."""
+        (folder / STATUS).unlink(missing_ok=True)
+
     @classmethod
     def read(cls, folder: Path) -> "SwarmStatus | None":
-        """Return a peer's last status, or None before the first."""
-        if not (folder / STATUS).exists():
+        """Return a peer's last status; None before the first, and for a file that is broken or of another version."""
+        try:
+            return read_record(folder / STATUS, cls._made_of, "A running peer writes it anew every few seconds.")
+        except (FileNotFoundError, BrokenFile):
             return None
-        fields = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-        return cls(**{**fields, "peers": [PeerStatus(**peer) for peer in fields["peers"]]})
+
+    @classmethod
+    def _made_of(cls, told: dict) -> "SwarmStatus":
+        status = cls(**{**told, "peers": [PeerStatus(**peer) for peer in told["peers"]]})
+        for record in status, *status.peers:
+            _require_within_limits(record)
+        return status
+
+
+def _require_within_limits(record: SwarmStatus | PeerStatus) -> None:
+    """Raise ValueError if a field is not of its type, or not within the limits that its metadata tell."""
+    for each in fields(record):
+        value, limits = getattr(record, each.name), each.metadata
+        if value is None and each.type in (int | None, float | None):
+            continue
+        if each.type is str:
+            is_right = isinstance(value, str) and value.isprintable() and len(value) <= limits["max_length"]
+        elif limits:
+            is_right = isinstance(value, int | float) and limits["ge"] <= value <= limits["le"]
+        else:
+            is_right = isinstance(value, bool | list)
+        if not is_right:
+            raise ValueError(f"{each.name} cannot be {value!r}")

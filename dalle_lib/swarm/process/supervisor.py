@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from dalle_lib.swarm.process.events import STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.status import SwarmStatus
 
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
@@ -38,6 +39,7 @@ def _supervise(folder: Path) -> int:
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, lambda *_: leave.set())
     (folder / PID).write_text(str(os.getpid()))
+    SwarmStatus.remove(folder)  # what the start before saw
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
