@@ -2,7 +2,7 @@
 
 import pytest
 
-from dalle_lib.swarm.process.events import EventLog, EventReader, read_events
+from dalle_lib.swarm.process.events import EventLog, EventReader, read_events, read_starts
 
 
 def test_a_line_being_written_is_not_read(tmp_path):
@@ -53,8 +53,8 @@ def test_a_broken_line_is_skipped_and_the_next_event_begins_a_line_of_its_own(tm
     assert [event["event"] for event in reader.starts()[-1]] == ["started"]
     log.write("joined")
     log.write("epoch", epoch=3)
-    for events in reader.starts()[-1], read_events(tmp_path):
-        assert [event["event"] for event in events] == ["started", "joined", "epoch"]
+    for starts in reader.starts(), read_starts(tmp_path):
+        assert [[event["event"] for event in start] for start in starts] == [["started", "joined", "epoch"]]
     assert file.read_bytes().endswith(b"\n")
     assert b"\n\n" not in file.read_bytes(), "a whole line is followed by no empty one"
 
