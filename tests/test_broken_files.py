@@ -1,6 +1,7 @@
 """A broken file in one peer's folder hides no other peer, hangs nothing and ends no watching."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -118,6 +119,18 @@ def test_a_status_that_cannot_be_one_is_none(mini, tmp_path):
     for right in {}, {"samples_in_epoch": None}, {"said_complete": True}, {"peers": []}:
         file.write_text(json.dumps(whole | right))
         assert SwarmStatus.read(ada.folder) is not None, right
+
+
+def test_who_asks_whether_a_peer_runs_is_not_taken_for_it(mini, tmp_path):
+    ada, _ = ada_and_zoe(mini, tmp_path)
+    assert not ada.is_running
+    with running(ada):
+        assert ada.is_running
+    with open(ada.folder / "peer.lock") as asked:
+        fcntl.flock(asked, fcntl.LOCK_SH)  # as another program does that asks at this moment
+        assert not ada.is_running
+    make_pipe(ada.folder / "peer.lock")
+    assert not ada.is_running
 
 
 @pytest.mark.parametrize("events", [[{"event": "epoch"}], [{"event": "left", "epoch": "ten", "samples": 1}]])

@@ -2,11 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 
-from filelock import FileLock
 from peer_files import BEGINNING, CONNECTED, LEFT, epoch, peer_with, running
 
 from dalle_lib.cli.status import Status
@@ -43,6 +43,11 @@ def test_it_changes_nothing_and_says_where_there_is_nobody(mini, tmp_path, capsy
     Status(folder=tmp_path / "peers").run()
     assert "No peer has run in" in capsys.readouterr().out
     assert not (tmp_path / "peers").exists()
+    peer_with(tmp_path / "peers" / "ada", BEGINNING)
+    Status(folder=tmp_path / "peers").run()
+    assert {file.name for file in (tmp_path / "peers" / "ada").iterdir()} == {"settings.json", "events.jsonl"}
+    shutil.rmtree(tmp_path / "peers")
+    assert "Ended without saving" in capsys.readouterr().out
     assert folders_of_peers(tmp_path) == []
     Status(folder=tmp_path, json=True).run()
     assert json.loads(capsys.readouterr().out) == []
@@ -62,17 +67,17 @@ def test_an_output_that_lacks_letters_gets_question_marks_for_them(mini, tmp_pat
 def test_a_peer_whose_files_may_not_be_read_is_told_of_and_hides_nobody(mini, tmp_path, monkeypatch, capsys):
     for name in "ada", "zoe":
         peer_with(tmp_path / name, [*BEGINNING, LEFT], mini, name=name)
-    locks = FileLock.acquire
+    opened = os.open
 
-    def refused(lock, *arguments, **options):
-        if "ada" in str(lock.lock_file):
-            raise PermissionError(13, "Permission denied", str(lock.lock_file))
-        return locks(lock, *arguments, **options)
+    def refused(path, *arguments, **options):
+        if path == tmp_path / "ada" / "peer.lock":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(FileLock, "acquire", refused)
+    monkeypatch.setattr(os, "open", refused)
     Status(folder=tmp_path).run()
     ada, zoe = capsys.readouterr().out.split("\n\n")
-    assert ada == f"ada: [Errno 13] Permission denied: '{tmp_path / 'ada' / 'peer.lock'}'"
+    assert ada == f"ada: [Errno 13] Permission denied: '{tmp_path / 'ada' / 'peer.lock'}'. Ask its owner to let you."
     assert zoe.startswith("zoe in emoji-mini: Left the run")
 
 

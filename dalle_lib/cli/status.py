@@ -52,8 +52,11 @@ def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["
     """Return what `tell` says of a peer; or, where its files do not let it, what `tell_broken` says, given why."""
     try:
         return tell(peer)
-    except (BrokenFile, OSError) as error:  # each names its file
+    except BrokenFile as error:
         return tell_broken(peer, in_one_line(error))
+    except OSError as error:  # it names its file
+        remedy = "Ask its owner to let you" if isinstance(error, PermissionError) else "Move that file away"
+        return tell_broken(peer, f"{in_one_line(error)}. {remedy}.")
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         why = (
             f"{peer.folder / EVENTS} holds an event that this version of the kit does not write "

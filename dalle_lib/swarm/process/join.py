@@ -10,6 +10,7 @@ where others could read it. A supervisor whose standard input is a terminal or /
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import re
@@ -21,8 +22,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from filelock import FileLock, Timeout
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EVENTS, read_events
@@ -70,14 +69,22 @@ class Peer:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process holds the folder's lock."""
-        if not self.folder.exists():
+        """Whether its process holds the folder's lock.
+
+        Whoever may read the lock can ask, without changing anything, and takes nobody else who asks for the peer.
+        Raises OSError if it cannot be read.
+        """
+        try:
+            lock = os.open(self.folder / LOCK, os.O_RDONLY | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
-            with FileLock(self.folder / LOCK, timeout=0):
-                return False
-        except Timeout:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        finally:
+            os.close(lock)
+        return False
 
     @property
     def is_ours(self) -> bool:
