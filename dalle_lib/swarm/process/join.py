@@ -10,7 +10,6 @@ where others could read it. A supervisor whose standard input is a terminal or /
 """
 
 import contextlib
-import fcntl
 import math
 import os
 import re
@@ -74,6 +73,8 @@ class Peer:
         Whoever may read the lock can ask, without changing anything, and takes nobody else who asks for the peer.
         Raises OSError if it cannot be read.
         """
+        import fcntl  # Windows, where no peer can run, has none
+
         try:
             lock = os.open(self.folder / LOCK, os.O_RDONLY | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
