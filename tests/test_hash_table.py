@@ -1,81 +1,19 @@
-"""The hash table's searches end whatever others answer, and its records are their writer's own."""
+"""The hash table's searches end whatever others answer, and peers stand at their own places."""
 
 import asyncio
 import subprocess
 import sys
 import time
 
-import msgpack
 import pytest
 from hivemind.dht import DHTID
-from hivemind.dht.crypto import RSASignatureValidator
-from hivemind.dht.protocol import DHTProtocol
-from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.dht.validation import CompositeValidator, DHTRecord
+from hivemind.dht.routing import RoutingTable
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration
-from hivemind.utils.crypto import RSAPrivateKey
 
-from dalle_lib.auth import Identity
-from dalle_lib.swarm import hash_table, wire
-from dalle_lib.swarm.hash_table import MAX_CLOCK_S, OwnRecords, Search, writer_of
-
-ADA, BOB = (RSASignatureValidator(RSAPrivateKey()).local_public_key for _ in range(2))
-KEY, OTHER_KEY = (DHTID.generate(source=name).to_bytes() for name in ("run_peers", "another key"))
-
-
-def is_accepted(subkey: bytes, in_s: float = 50.0, key: bytes = KEY) -> bool:
-    own = OwnRecords({"run_peers": 60.0})
-    return own.validate(DHTRecord(key, subkey, b"\x01", time.time() + in_s))
-
-
-def test_a_mark_names_its_writer():
-    identity = Identity(RSAPrivateKey())
-    mark = RSASignatureValidator(identity.private_key).local_public_key
-    assert writer_of(mark) == identity.peer_id
-
-
-@pytest.mark.parametrize(
-    "mark",
-    [
-        b"",
-        ADA[:-1],
-        b"x" + ADA,
-        ADA + b"\n",
-        ADA + BOB,
-        ADA[:-1] + b" ada]",
-        ADA[:-5] + b"]",
-        b"[owner:ssh-rsa AAAA]",
-        b"[owner:ssh-rsa ====]",
-        b"[owner:ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPrYZ0cV7MVDwtK1HKkKhE6rEWr5Ix4zpHVoPJTSEdRv]",
-    ],
-)
-def test_what_is_not_exactly_a_mark_is_nobodys(mark):
-    with pytest.raises(ValueError, match="expected"):
-        writer_of(mark)
-    assert not is_accepted(wire.dumps(mark))
-
-
-def test_each_peer_has_one_record_under_a_guarded_key_and_others_pack_its_subkey_alike():
-    assert is_accepted(wire.dumps(ADA))
-    assert not is_accepted(msgpack.packb(ADA.decode())), "a text"
-    assert not is_accepted(b"\xc6" + len(ADA).to_bytes(4, "big") + ADA), "packed longer than others would"
-    assert not is_accepted(DHTProtocol.IS_REGULAR_VALUE), "one value in place of everybody's"
-    assert is_accepted(DHTProtocol.IS_REGULAR_VALUE, key=OTHER_KEY)
-
-
-@pytest.mark.parametrize("in_s", [float("nan"), float("inf"), float("-inf")])
-def test_no_record_stays_for_ever_under_any_key(in_s):
-    assert not is_accepted(wire.dumps(ADA), in_s)
-    assert not is_accepted(wire.dumps("x"), in_s, OTHER_KEY)
-
-
-def test_a_record_stays_no_longer_than_its_key_allows():
-    assert is_accepted(wire.dumps(ADA), 60 + MAX_CLOCK_S / 2)
-    assert not is_accepted(wire.dumps(ADA), 60 + 2 * MAX_CLOCK_S)
-    assert is_accepted(wire.dumps(ADA), 3600.0, OTHER_KEY)
-    both = CompositeValidator([OwnRecords({"another key": 600.0}), OwnRecords({"run_peers": 60.0})])
-    assert not both.validate(DHTRecord(OTHER_KEY, wire.dumps(ADA), b"\x01", time.time() + 3600.0))
-    assert both.validate(DHTRecord(OTHER_KEY, wire.dumps(ADA), b"\x01", time.time() + 600.0))
+from dalle_lib.swarm import hash_table
+from dalle_lib.swarm.hash_table import Search
 
 
 def answer(*entries: tuple[str, bytes, float], expires: float = float("inf")) -> ValueWithExpiration:
@@ -162,6 +100,20 @@ def test_an_answer_that_breaks_hiveminds_search_counts_as_none():
         raise TypeError("what a stranger chose")
 
     assert asked_by(broken) == 2
+
+
+def test_a_peer_has_one_place_in_the_hash_table_and_cannot_choose_it():
+    async def place() -> list[bool]:
+        protocol = hash_table.Protocol(_initialized_with_create=True)
+        protocol.node_id, protocol.storage, protocol.num_replicas = DHTID(0), DHTLocalStorage(), 5
+        protocol.routing_table = RoutingTable(DHTID(0), 20, 5)
+        peer, known = PeerID(bytes.fromhex("1220") + bytes(32)), []
+        for claimed in DHTID(7), hash_table.node_id_of(peer):
+            await protocol.update_routing_table(claimed, peer)
+            known.append(claimed in protocol.routing_table)
+        return known
+
+    assert asyncio.run(place()) == [False, True]
 
 
 LIARS = """

@@ -1,5 +1,6 @@
 """Bytes of other peers: what is decoded, what is refused, and that nothing crashes."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgpack
 import pytest
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.p2p import P2P
 from hivemind.utils import MSGPackSerializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +132,29 @@ def test_what_a_dictionary_claims_of_itself_is_not_believed(size):
     back = wire.loads(dictionary("a", b"", 7e9, size=size, expires=float("inf")))
     assert back.latest_expiration_time == 7e9
     assert back.maxsize == float("inf")
+
+
+def received(sent: bytes) -> bytes:
+    async def read() -> bytes:
+        reader = asyncio.StreamReader()
+        reader.feed_data(sent)
+        reader.feed_eof()
+        return await wire.receive(reader)
+
+    return asyncio.run(read())
+
+
+def test_a_message_is_received_whole():
+    for message in b"", b"x", bytes(wire.MAX_RECEIVED_BYTES):
+        assert received(len(message).to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + message) == message
+
+
+@pytest.mark.parametrize("length", [wire.MAX_RECEIVED_BYTES + 1, 10**12, 2**64 - 1])
+def test_a_stream_ends_before_a_message_that_is_too_long(length):
+    with pytest.raises(asyncio.IncompleteReadError) as error:
+        received(length.to_bytes(P2P.HEADER_LEN, P2P.BYTEORDER) + bytes(wire.MAX_RECEIVED_BYTES + 1))
+    assert error.value.expected == length
+    assert error.value.partial == b""
 
 
 HASH_TABLE = """

@@ -87,7 +87,7 @@ def authority_key(text: str) -> bytes:
         key = b""
     if len(key) != _KEY_BYTES:
         raise ValueError(
-            f"expected an authority's public key, {_KEY_BYTES} bytes in base64, not {text!r}: copy it again."
+            f"expected an authority's public key, {_KEY_BYTES} bytes in base64, not {text!r:.80}: copy it again."
         )
     return key
 

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 RENEW_BEFORE = timedelta(minutes=10)
 """An access token is renewed when it expires within this time."""
+MAX_NONCE_BYTES = 64
+"""hivemind remembers the nonce of each call for three minutes, and its own have 8 bytes."""
 _RETRY_AFTER = timedelta(minutes=1)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -129,6 +131,8 @@ class Members(TokenAuthorizerBase):
         Our answer to a ping tells our time, so its sender can learn that their clock is off. hivemind 1.1.12 neither
         answers them nor logs it.
         """
+        if len(request.auth.nonce) > MAX_NONCE_BYTES:
+            return False
         sender, ahead_s = request.auth.client_access_token, request.auth.time - get_dht_time()
         if abs(ahead_s) <= self._MAX_CLIENT_SERVICER_TIME_DIFF.total_seconds():
             is_valid = is_signed = await super().validate_request(request)

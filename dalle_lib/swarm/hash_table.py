@@ -1,27 +1,26 @@
-"""A run's hash table: searches that end whatever others answer, and records that are their writer's own.
+"""A run's hash table: searches that end whatever others answer, and peers that stand where they belong.
 
 In hivemind 1.1.12 one answer that cannot be read, or that names ever nearer peers, keeps a search from ending, and with
-it whoever waits for its result; one with a false time ends it at once. `install` replaces its searches in this process
-and its forks. A run adds `OwnRecords` to its validators.
+it whoever waits for its result; one with a false time ends it at once. A peer also chooses its place in the table, or
+many places: whoever has the 20 nearest to a key can hide what lies under it. `install` replaces searches and places in
+this process and its forks. What the records are is checked by `records.py`.
 """
 
 import asyncio
 import logging
-import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from hivemind.dht import DHTID, node
+from hivemind.dht import DHTID, dht, node
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.utils import ValueWithExpiration, get_dht_time
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import ValueWithExpiration
 
-from dalle_lib.auth.tokens import key_bytes, peer_id_of
-from dalle_lib.swarm import wire
+from dalle_lib.swarm import calls, records, wire
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +28,61 @@ SEARCH_S = 10.0
 """Seconds after which a search ends with what it has found: enough for three silent peers, one after the other."""
 MAX_ASKED = 200
 """Peers that a search asks at most. hivemind keeps the 20 nearest in view, so few more than these are needed."""
-MAX_CLOCK_S = 30.0
-"""Seconds by which the clocks of two peers may differ here; those that differ by more than 3 s do not connect."""
-_OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]+)\]")
 _stock_search, _stock_traverse = node._SearchState, node.traverse_dht
 
 
 def install() -> None:
-    """Make hivemind decode messages by `wire.loads`, and search by `Search`, in this process and its forks."""
+    """Make hivemind decode messages by `wire.loads`, limit calls, search by `Search` and give each peer its place."""
     wire.install()
+    calls.install()
     node._SearchState = Search
     node.traverse_dht = traverse
+    node.DHTProtocol, dht.DHTNode = Protocol, Node
+
+
+@lru_cache(maxsize=10_000)
+def node_id_of(peer: PeerID) -> DHTID:
+    """Return the place of a peer in the hash table, which follows from its id, so that it has one only."""
+    return DHTID.generate(source=peer.to_bytes())
+
+
+class Protocol(DHTProtocol):
+    """hivemind's calls of the hash table, which know peers at their own places only, and who asks to store a record."""
+
+    # hivemind keeps the handlers of a class there, under the name of that class.
+    _rpc_handlers = _stub_type = None
+
+    @classmethod
+    def _get_handle_name(cls, namespace, method_name):
+        return DHTProtocol._get_handle_name(namespace, method_name)
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """Take note that a peer has called or answered, unless it claims another place than its own."""
+        if node_id is None or node_id == node_id_of(peer_id):
+            await super().update_routing_table(node_id, peer_id, responded)
+
+    async def call_find(self, peer: PeerID, keys: Collection[DHTID]):
+        """Return what a peer knows of some keys, and of those who are nearer, without false places."""
+        if (found := await super().call_find(peer, keys)) is None:
+            return None
+        return {
+            key: (value, {place: other for place, other in nearest.items() if place == node_id_of(other)})
+            for key, (value, nearest) in found.items()
+        }
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        """Store the records that a peer may store."""
+        before = records.storing.set(str(context.remote_id))
+        try:
+            return await super().rpc_store(request, context)
+        finally:
+            records.storing.reset(before)
+
+
+class Node(node.DHTNode):
+    """hivemind's node of the hash table, at the place that follows from its peer's id."""
+
+    node_id = property(lambda self: node_id_of(self.p2p.peer_id), lambda self, chosen: None)
 
 
 class Search(_stock_search):
@@ -101,56 +144,3 @@ async def traverse(queries: Collection[DHTID], *, get_neighbors, **kwargs):
             return dict.fromkeys(wanted, ((), False))
 
     return await _stock_traverse(queries, get_neighbors=ask, **kwargs)
-
-
-class OwnRecords(RecordValidatorBase):
-    """Lets each peer keep one record under each of some keys, its own; and none anywhere that never goes away.
-
-    hivemind's signatures, which are checked besides, bind a record to any subkey that holds its writer's mark
-    somewhere, so that one peer could write as many as it likes. Under other keys, only that there is a time is checked.
-    """
-
-    def __init__(self, longest_s: Mapping[str, float]) -> None:
-        """Guard these keys; each holds records for at most so many seconds."""
-        self._longest_s = {DHTID.generate(source=key).to_bytes(): longest for key, longest in longest_s.items()}
-
-    def validate(self, record: DHTRecord) -> bool:
-        """Return whether a record may be stored and believed."""
-        if not wire.is_time(record.expiration_time):
-            return False
-        if (longest_s := self._longest_s.get(record.key)) is None:
-            return True
-        return record.expiration_time <= get_dht_time() + longest_s + MAX_CLOCK_S and _is_mark(record.subkey)
-
-    def merge_with(self, other: RecordValidatorBase) -> bool:
-        """Take over the keys of another one."""
-        if not isinstance(other, OwnRecords):
-            return False
-        self._longest_s |= other._longest_s
-        return True
-
-
-def writer_of(mark: bytes) -> str:
-    """Return the id of the peer whose mark this is: hivemind's subkey for what the owner of an RSA key signs.
-
-    Raises ValueError if it is not exactly such a mark.
-    """
-    if found := _OWNER.fullmatch(mark):
-        try:
-            key = serialization.load_ssh_public_key(found[1])
-        except (ValueError, UnsupportedAlgorithm):
-            key = None
-        ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-        if key is not None and key.public_bytes(*ssh) == found[1]:
-            return peer_id_of(key_bytes(key))
-    raise ValueError(f"expected the mark of the owner of an RSA key, but got {mark!r:.60}")
-
-
-@lru_cache(maxsize=10_000)
-def _is_mark(subkey: bytes) -> bool:
-    """Return whether a packed subkey is a peer's mark, packed as everybody would: others pack it again."""
-    try:
-        mark = wire.loads(subkey)
-        return isinstance(mark, bytes) and wire.dumps(mark) == subkey and bool(writer_of(mark))
-    except ValueError:
-        return False

@@ -23,6 +23,8 @@ NAMES: dict[str, dict[str, str]] = {
         "async for rpc_join_group(self, request, context)": "RunAverager refuses peers that may not take part",
         "async for rpc_aggregate_part(self, stream, context)": "RunAverager refuses peers, and lets early ones wait",
         "async for rpc_download_state(self, _request, _context)": "RunAverager refuses peers that may not have it",
+        "async def _declare_for_download_periodically(self)": "RunAverager signs that it has a state to give",
+        "_state_updated": "the same: it waits for what the trainer's process says",
         "_matchmaking": "RunAverager replaces it by a MemberMatchmaking at the first step",
         "_outer_pipe": "RunStateAverager calls a method of its own in the averager's process",
         "_p2p": "RunAverager hands it to what it makes; donors.py calls peers by it",
@@ -31,7 +33,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "p2p.servicer.ServicerBase": {
         "classmethod _get_handle_name(cls, namespace, method_name)": "RunAverager keeps hivemind's names on the wire",
-        "_rpc_handlers": "RunAverager has hivemind collect the handlers of its classes anew",
+        "_rpc_handlers": "RunAverager and Protocol have hivemind collect the handlers of their classes anew",
         "_stub_type": "the same, for the calls to other peers",
     },
     "averaging.matchmaking.Matchmaking": {
@@ -39,13 +41,17 @@ NAMES: dict[str, dict[str, str]] = {
         "min_matchmaking_time, request_timeout, client_mode, initial_group_bits='')": (
             "RunAverager makes a MemberMatchmaking as hivemind makes its own"
         ),
+        "_prefix": "MemberMatchmaking takes introductions for these rounds only",
         "async with looking_for_group(self, step_control)": "MemberMatchmaking looks under the key of its epoch",
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
     },
     "averaging.key_manager.GroupKeyManager": {
         "def __init__(self, dht, prefix, initial_group_bits, target_group_size)": "MemberMatchmaking makes its own",
-        "async def get_averagers(self, group_key, only_active)": "PacedKeyManager pauses between two looks",
+        "async def declare_averager(self, group_key, peer_id, expiration_time, looking_for_group=True)": (
+            "SignedKeyManager signs it"
+        ),
+        "async def get_averagers(self, group_key, only_active)": "the same; it pauses between two looks",
     },
     "averaging.allreduce.AllReduceRunner": {
         "def __init__(self, *, p2p, servicer_type, prefix, group_id, tensors, weight=None, ordered_peer_ids, "
@@ -94,6 +100,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def _make_progress_tracker(self, target_batch_size, **kwargs)": "RunOptimizer has its own",
         "def _make_state_averager(self, **kwargs)": "RunOptimizer has its own",
         "def _make_gradient_averager(self, factory, **kwargs)": "RunOptimizer sets its time-out",
+        "def _should_load_state_from_peers(self)": "CollaborativeOptimizer asks for a state less often",
         "def _update_global_epoch(self, grad_scaler)": "CollaborativeOptimizer averages parameters, or catches up",
         "def _begin_averaging_gradients(self, grad_scaler)": "CollaborativeOptimizer skips rounds without other peers",
         "def _average_gradients_and_load_into_optimizer(self, maybe_step_control)": (
@@ -105,6 +112,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "optim.progress_tracker.ProgressTracker": {
         "def _parse_swarm_progress_data(self, metadata)": "PlausibleProgress believes members, within bounds",
+        "def update_epoch(self, new_epoch=None)": "PlausibleProgress notes when it entered an epoch",
     },
     # Codecs: overridden by averaging/codec.py.
     "compression.base.CompressionBase": {
@@ -122,6 +130,13 @@ NAMES: dict[str, dict[str, str]] = {
     "compression.serialization": {
         "_BASE_COMPRESSION_TYPES": "codec.install replaces what hivemind decodes with",
     },
+    # The hash table: overridden and replaced by hash_table.py.
+    "dht.protocol.DHTProtocol": {
+        "async def update_routing_table(self, node_id, peer_id, responded=True)": "Protocol knows each at one place",
+        "async def call_find(self, peer, keys)": "the same",
+        "async def rpc_store(self, request, context)": "Protocol stores what its writer brings",
+    },
+    "dht.dht": {"DHTNode": "hash_table.install puts Node in its place, whose `node_id` follows from its peer's id"},
     # Searches of the hash table: overridden and replaced by hash_table.py.
     "dht.node._SearchState": {
         "def add_candidate(self, candidate, source_node_id)": "Search takes in only what has a time",
@@ -129,6 +144,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "dht.node": {
         "_SearchState": "hash_table.install puts Search in its place",
+        "DHTProtocol": "the same by Protocol",
         "async def traverse_dht(queries, initial_nodes, beam_size, num_workers, queries_per_call, get_neighbors, "
         "found_callback=None, await_all_tasks=True, visited_nodes=())": "the same by traverse, which ends",
     },
@@ -150,11 +166,23 @@ NAMES: dict[str, dict[str, str]] = {
         "_private_key": "Identity loads a key from a file",
     },
     "dht.validation.RecordValidatorBase": {
-        "def validate(self, record)": "TokenValidator and OwnRecords say what may be stored",
-        "def merge_with(self, other)": "OwnRecords has the keys of all of its kind",
+        "def validate(self, record)": "TokenValidator and RunRecords say what may be stored",
+        "def merge_with(self, other)": "RunRecords has the keys of all of its kind",
+        "priority": "TokenValidator and RunRecords see a record before the regular expressions of signatures do",
+    },
+    "p2p.p2p_daemon_bindings.datastructures.PeerID": {
+        "def __init__(self, peer_id_bytes)": "wire.install puts name_peer before it, which refuses what is too long",
     },
     "p2p.p2p_daemon.P2P": {
+        "receive_raw_data": "wire.install puts a bounded one in its place",
+        "async def _add_protobuf_stream_handler(self, name, handler, input_protobuf_type, max_prefetch=5, "
+        "balanced=False)": "calls.install limits how many streams are open",
         "_client": "dry_run.py and first_peers.py dial one first peer",
+    },
+    "p2p.p2p_daemon_bindings.control.ControlClient": {
+        "async def _handle_persistent_request(self, call_id, request)": "calls.install limits and forgets short calls",
+        "_handler_tasks": "the same",
+        "_pending_messages": "the same: it says so to the caller",
     },
     "p2p.p2p_daemon_bindings.p2pclient.Client": {
         "async def connect(self, peer_id, maddrs)": "the same",

@@ -6,24 +6,36 @@ and it makes whatever a message claims to hold. `install` replaces its decoder i
 The format: https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
+import asyncio
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
 
 import msgpack
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.p2p import P2P, PeerID
 from hivemind.utils import MSGPackSerializer
+
+logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**20
 """A longer message is refused unread. The longest that peers send are a dictionary of the hash table, with half a
 kilobyte for each peer of a run, and the metadata of a state."""
+MAX_RECEIVED_BYTES = 2**21
+"""A longer message of a stream is not received. The longest that peers send are parts of tensors, of at most half."""
+RECEIVE_S = 60.0
+"""Seconds after its beginning in which a message of a stream must have come."""
 MAX_ELEMENTS = 20_000
 """Values, keys and containers in one message: ten for each of two thousand peers. Counting them takes 10 ms."""
 MAX_DEPTH = 12
 """Containers within containers. hivemind's own messages have at most five."""
+PEER_ID_BYTES = 64
+"""A longer id is no peer's. hivemind writes each that it is told in base 58: seconds for 50 kB, an hour for 2 MB."""
 TUPLE, DICTIONARY = 0x40, 0x50
 """Codes of the extensions that hivemind needs: a tuple, and a dictionary of its hash table. Both hold a message."""
 
+_stock_name = PeerID.__init__
 _FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 _FIXED |= {0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 """Bytes after the first of None, booleans and numbers."""
@@ -49,8 +61,34 @@ dumps: Callable[[Any], bytes] = MSGPackSerializer.dumps
 
 
 def install() -> None:
-    """Make hivemind decode messages by `loads` in this process, and in those that are forked from it."""
+    """Make hivemind receive by `receive`, decode by `loads`, and refuse what is no peer's id, here and in forks."""
     MSGPackSerializer.loads = staticmethod(loads)
+    P2P.receive_raw_data = staticmethod(receive)
+    PeerID.__init__ = name_peer
+
+
+def name_peer(peer: PeerID, peer_id: bytes) -> None:
+    """Make the id of a peer, as hivemind does. Raises ValueError for bytes that are too long to be one."""
+    if len(peer_id) > PEER_ID_BYTES:
+        raise ValueError(f"expected the id of a peer, of at most {PEER_ID_BYTES} bytes, but got {len(peer_id):,}")
+    _stock_name(peer, peer_id)
+
+
+async def receive(reader: asyncio.StreamReader) -> bytes:
+    """Return the next message of a stream. Raises IncompleteReadError at its end, and for one that is too long or slow.
+
+    hivemind 1.1.12 takes in whatever a message claims to be: hundreds of megabytes in seconds, which stay in memory.
+    """
+    length = int.from_bytes(await reader.readexactly(P2P.HEADER_LEN), P2P.BYTEORDER)
+    if length > MAX_RECEIVED_BYTES:
+        logger.info("a message of %d bytes is not received: expected at most %d", length, MAX_RECEIVED_BYTES)
+        raise asyncio.IncompleteReadError(b"", length)
+    try:
+        async with asyncio.timeout(RECEIVE_S):
+            return await reader.readexactly(length)
+    except TimeoutError as error:
+        logger.info("a message of %d bytes has not come within %.0f s", length, RECEIVE_S)
+        raise asyncio.IncompleteReadError(b"", length) from error
 
 
 def check(message: bytes) -> None:
@@ -99,7 +137,7 @@ def _extension(code: int, data: bytes) -> tuple | DictionaryDHTValue:
     with DictionaryDHTValue().freeze() as dictionary:
         for key, value, expires in entries:
             if not (isinstance(key, str | bytes) and isinstance(value, bytes) and is_time(expires)):
-                raise ValueError(f"expected a key, bytes and a time, but got {key!r:.40}, {value!r:.40}, {expires!r}")
+                raise ValueError(f"expected a key, bytes and a time, but got {(key, value, expires)!r:.80}")
             dictionary.store(key, value, expires)
         return dictionary
 

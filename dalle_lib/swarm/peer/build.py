@@ -2,7 +2,6 @@
 
 import hivemind
 import torch
-from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.run import RunCard
@@ -16,15 +15,11 @@ def build_optimizer(
     card: RunCard,
     model: torch.nn.Module,
     dht: hivemind.DHT,
-    trust: Trust | None = None,
-    private_key: RSAPrivateKey | None = None,
+    trust: Trust,
 ) -> CollaborativeOptimizer:
-    """Return the run's optimizer over `model`, connected to its peers.
-
-    `trust` is what the card says unless given; `private_key` signs this peer's progress, or else a new key does.
-    """
+    """Return the run's optimizer over `model`, connected to its peers. `trust` has this peer's identity."""
     settings, groups = card.optimizer, parameter_groups(model, card.optimizer.weight_decay)
-    options = shared_options(card, dht, trust or Trust.of(card)) | {"params": groups, "private_key": private_key}
+    options = shared_options(card, dht, trust) | {"params": groups}
 
     def lamb(groups: list[dict]) -> LAMB8bit:
         return LAMB8bit(

@@ -1,8 +1,10 @@
 """What makes a peer a member of its run: a lasting identity and, where the run has members, an access token."""
 
+import math
 from pathlib import Path
 
 import hivemind
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.validation import RecordValidatorBase
 
 from dalle_lib.auth import (
@@ -17,14 +19,17 @@ from dalle_lib.auth import (
 )
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.clocks import TOLERATED_S
-from dalle_lib.auth.roster import check_token_of
+from dalle_lib.auth.roster import check_token_of, token_keys
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.donors import offers_key
+from dalle_lib.swarm.averaging.introductions import VALID_S
+from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.averaging.trust import Trust
-from dalle_lib.swarm.hash_table import OwnRecords
 from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
+from dalle_lib.swarm.records import Rule, RunRecords, is_an_averagers, is_checked_elsewhere, is_own
 
 PROGRESS_EXPIRES_S = 60.0
-"""Seconds for which hivemind's peers publish their progress."""
+"""Seconds for which hivemind's peers publish their progress, and that they have a state to give."""
 
 
 def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken:
@@ -41,6 +46,18 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
     token = AccessToken.from_bytes(file.read_bytes())
     check_token_of(identity.peer_id, token, authority_key(card.members.authority), card.name)
     return token
+
+
+def records_of(card: RunCard) -> RunRecords:
+    """Return what admits the records of a run's progress, averagers and access tokens, and no others."""
+    key, longest_s = card.key, card.averaging.matchmaking_s + VALID_S
+    rules = {f"{key}_progress": Rule(is_own, PROGRESS_EXPIRES_S)}
+    for averager in f"{key}_grad_averager", f"{key}_state_averager":
+        rules[offers_key(averager)] = Rule(is_an_averagers, PROGRESS_EXPIRES_S)
+        rules |= {group: Rule(is_an_averagers, longest_s) for group in group_keys(averager)}
+    if card.members is not None:
+        rules |= {shard: Rule(is_checked_elsewhere, math.inf) for shard in token_keys(key)}
+    return RunRecords(rules)
 
 
 class Membership:
@@ -64,11 +81,11 @@ class Membership:
         return str(self.folder / IDENTITY)
 
     def validators(self) -> list[RecordValidatorBase]:
-        """Return the validators that keep false access tokens and nobody's progress out of the hash table."""
-        own = OwnRecords({f"{self.card.key}_progress": PROGRESS_EXPIRES_S})
+        """Return the validators that keep out of the hash table what is no record of the run, or a false one."""
+        own = [records_of(self.card), RSASignatureValidator(self.identity.private_key)]
         if self.card.members is None:
-            return [own]
-        return [own, TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
+            return own
+        return [*own, TokenValidator(self.card.members.authority, self.card.name, self.card.key)]
 
     def publish(self, dht: hivemind.DHT) -> None:
         """Publish the access token in the hash table, where other peers look it up.
@@ -81,10 +98,11 @@ class Membership:
     def trust(self, dht: hivemind.DHT) -> Trust:
         """Return whom this peer's averagers may average with, and by which rules."""
         if self.authorizer is None:
-            return Trust.of(self.card)
+            return Trust.of(self.card, identity=self.identity)
         roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht)
         roster.learn(self.identity.peer_id, self.authorizer.token)
-        return Trust.of(self.card, roster=roster, token=self.authorizer.token.to_bytes())
+        token = self.authorizer.token.to_bytes()
+        return Trust.of(self.card, identity=self.identity, roster=roster, token=token)
 
     def clock_problem(self, dht: hivemind.DHT) -> str | None:
         """Return what is wrong with this computer's clock, compared with other members' clocks, or None."""

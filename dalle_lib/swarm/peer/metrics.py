@@ -11,9 +11,9 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
-from dalle_lib.swarm.hash_table import MAX_CLOCK_S, OwnRecords, writer_of
 from dalle_lib.swarm.process.settings import is_name
 from dalle_lib.swarm.process.status import PeerStatus
+from dalle_lib.swarm.records import MAX_CLOCK_S, Rule, RunRecords, is_own, writer_of
 
 EXPIRES_S = 60.0
 COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
@@ -60,7 +60,7 @@ class MetricsBoard:
         self._key = f"{key}_{_KEY}"
         signatures = RSASignatureValidator(private_key)
         self._subkey = signatures.local_public_key
-        own = OwnRecords({self._key: max(_EXPIRES.values())})
+        own = RunRecords({self._key: Rule(is_own, max(_EXPIRES.values()))})
         self.validators = [SchemaValidator(_Schema, prefix=key), signatures, own]
         """Give these to the hash table; it then refuses records that are unsigned, ill-formed or another's."""
 

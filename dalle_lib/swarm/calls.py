@@ -1,0 +1,92 @@
+"""What the callers of a peer may keep open at it, in each of its processes.
+
+hivemind 1.1.12 answers any number of streams at once, each of which may hold some messages in memory, and keeps half a
+kilobyte for ever of each call that its caller calls off. `install` replaces this in this process and its forks.
+"""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from uuid import UUID
+
+from google.protobuf.message import Message
+from hivemind.p2p import P2P, P2PContext, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
+from hivemind.proto import p2pd_pb2
+
+logger = logging.getLogger(__name__)
+
+MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
+"""Streams that are open at once in a process, of all callers and of one. In a round, each peer of a group has one."""
+MAX_CALLS_OF_ONE = 64
+"""Short calls of one caller that are answered at once."""
+PREFETCH = 2
+"""Messages of a stream that wait for the one before. With fewer, a caller that hangs up after one is not noticed."""
+_stock_streams, _stock_call = P2P._add_protobuf_stream_handler, ControlClient._handle_persistent_request
+
+
+class Callers:
+    """Counts what each caller has open."""
+
+    def __init__(self, of_all: float, of_one: int) -> None:
+        self._open, self._of_all, self._of_one = Counter(), of_all, of_one
+
+    @contextlib.contextmanager
+    def admitted(self, caller: PeerID) -> Iterator[bool]:
+        """Count one more of a caller while this context is open, and return whether that is within the limits."""
+        if is_admitted := self._open[caller] < self._of_one and self._open.total() < self._of_all:
+            self._open[caller] += 1
+        try:
+            yield is_admitted
+        finally:
+            if is_admitted:
+                self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+
+def install() -> None:
+    """Make hivemind limit what callers keep open, in this process and in its forks."""
+    P2P._add_protobuf_stream_handler = _add_streams
+    ControlClient._handle_persistent_request = _answer_call
+
+
+_streams = Callers(MAX_STREAMS, MAX_STREAMS_OF_ONE)
+_calls = Callers(float("inf"), MAX_CALLS_OF_ONE)
+
+
+async def _add_streams(
+    self: P2P,
+    name: str,
+    handler: Callable[[AsyncIterator[Message], P2PContext], AsyncIterator[Message]],
+    input_protobuf_type: type[Message],
+    max_prefetch: int = PREFETCH,
+    balanced: bool = False,
+) -> None:
+    """Answer streams as hivemind does; one beyond the limits is closed at once."""
+
+    async def answer(requests: AsyncIterator[Message], context: P2PContext) -> AsyncIterator[Message]:
+        with _streams.admitted(context.remote_id) as is_admitted:
+            if not is_admitted:
+                logger.info("a stream of %s is closed: too many are open", context.remote_id)
+                return
+            async with contextlib.aclosing(handler(requests, context)) as responses:
+                async for response in responses:
+                    yield response
+
+    await _stock_streams(self, name, answer, input_protobuf_type, max_prefetch=max_prefetch, balanced=balanced)
+
+
+async def _answer_call(self: ControlClient, call_id: UUID, request: p2pd_pb2.CallUnaryRequest) -> None:
+    """Answer a short call as hivemind does, and forget it; one beyond the limits is told so."""
+    try:
+        with _calls.admitted(PeerID(request.peer)) as is_admitted:
+            if is_admitted:
+                await _stock_call(self, call_id, request)
+            else:
+                refusal = p2pd_pb2.CallUnaryResponse(error=b"too many calls at once")
+                answer = p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=refusal)
+                await self._pending_messages.put(answer)
+    finally:
+        self._handler_tasks.pop(call_id, None)

@@ -1,0 +1,99 @@
+"""What callers keep open at a peer is limited, and what they call off is forgotten."""
+
+import subprocess
+import sys
+
+import pytest
+from hivemind.p2p import PeerID
+
+from dalle_lib.swarm.calls import Callers
+
+ADA, BOB = PeerID(b"ada"), PeerID(b"bob")
+
+ANSWERS = """
+import asyncio, os, sys
+from hivemind.p2p import P2P
+from hivemind.proto import averaging_pb2
+from dalle_lib.swarm import calls
+
+if sys.argv[1] == "installed":
+    calls.install()
+message = averaging_pb2.DownloadRequest()
+
+async def hold(requests, context):
+    yield averaging_pb2.DownloadData()
+    await asyncio.sleep(600)
+
+async def dawdle(request, context):
+    await asyncio.sleep(600)
+
+async def main():
+    peer = await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    addresses = await peer.get_visible_maddrs()
+    ada, bob = [await P2P.create(initial_peers=addresses) for _ in range(2)]
+    await peer.add_protobuf_handler("hold", hold, type(message), stream_input=True, stream_output=True)
+    await peer.add_protobuf_handler("dawdle", dawdle, type(message))
+
+    async def is_answered(caller):
+        async def one():
+            yield message
+        stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
+        kept.append(stream)
+        try:
+            return bool(await anext(stream))
+        except StopAsyncIteration:
+            return False
+
+    kept = []
+    open_ = [await is_answered(ada) for _ in range(12)]
+    print("ada", sum(open_), "bob", await is_answered(bob))
+    await kept[0].aclose()
+    again = False
+    for _ in range(50):
+        if again := await is_answered(ada):
+            break
+        await asyncio.sleep(0.1)
+    print("again", again)
+
+    async def call_off():
+        task = asyncio.create_task(
+            ada.call_protobuf_handler(peer.peer_id, "dawdle", message, averaging_pb2.DownloadData)
+        )
+        await asyncio.sleep(0.05)
+        task.cancel()
+
+    await asyncio.gather(*(call_off() for _ in range(30)))
+    tasks = peer._client.control._handler_tasks
+    for _ in range(100):
+        if all(task.done() for task in tasks.values()):
+            break
+        await asyncio.sleep(0.05)
+    print("kept", len(tasks))
+    calls_ = [ada.call_protobuf_handler(peer.peer_id, "dawdle", message, averaging_pb2.DownloadData) for _ in range(70)]
+    done, waiting = await asyncio.wait(list(map(asyncio.ensure_future, calls_)), timeout=3)
+    print("refused", len(done))
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_caller_has_a_share_and_all_callers_a_limit():
+    callers = Callers(of_all=3, of_one=2)
+    with callers.admitted(ADA) as first, callers.admitted(ADA) as second, callers.admitted(ADA) as third:
+        assert (first, second, third) == (True, True, False)
+        with callers.admitted(BOB) as bobs, callers.admitted(BOB) as too_many:
+            assert (bobs, too_many) == (True, False)
+    with callers.admitted(ADA) as again:
+        assert again
+
+
+@pytest.mark.peers
+def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_forgotten():
+    told = {}
+    for how in "installed", "stock":
+        done = subprocess.run([sys.executable, "-c", ANSWERS, how], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        told[how] = done.stdout.splitlines()
+    assert told["installed"] == ["ada 8 bob True", "again True", "kept 0", "refused 6"]
+    assert told["stock"] == ["ada 12 bob True", "again True", "kept 30", "refused 0"], "calls.py has become superfluous"
