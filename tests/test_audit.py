@@ -1,17 +1,18 @@
 """A round of three peers in this process, over libp2p: who counted for what, and audits of reducers."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
 import pytest
 import torch
 from attacks import LyingReducer
-from hivemind.p2p import P2P, P2PContext
+from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
 from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
-from dalle_lib.swarm.averaging.averagers import _until_hung_up
 from dalle_lib.swarm.averaging.trust import Trust
 
 pytestmark = pytest.mark.peers
@@ -33,7 +34,7 @@ class AuditedRunner(Runner):
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Answer parts with their averages."""
-        async for message in _until_hung_up(super().rpc_aggregate_part(stream, context)):
+        async for message in until_hung_up(super().rpc_aggregate_part(stream, context)):
             yield message
 
     async def rpc_part_sent(
@@ -77,7 +78,7 @@ async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list
     checks = []
     for runner in runners:
         runner.auditor = Auditor(trust)
-        checks.append(runner.auditor.begin(runner))
+        checks.append(runner.auditor.begin(runner, ids))
         await runner.add_p2p_handlers(runner._p2p, namespace="round")
 
     async def average(runner: Runner, own: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -112,3 +113,23 @@ def test_an_audit_names_a_reducer_that_lies_and_no_other():
         if caught:
             break
     assert set(caught) == {runners[2].peer_id}
+
+
+@pytest.mark.parametrize(
+    ("senders", "reducers", "reachable", "told"),
+    [
+        ("abc", "a", "ab", None),
+        ("abc", "ab", "ab", None),
+        ("abc", "abc", "a", None),
+        ("abc", "a", "a", "no peer besides the only reducer can be reached"),
+        ("ab", "ab", "ab", "no third peer is there to ask"),
+    ],
+)
+def test_a_round_that_nobody_can_check_says_so(senders, reducers, reachable, told):
+    ids = {name: PeerID(name.encode()) for name in senders}
+    runner = Runner.__new__(Runner)
+    runner.ordered_peer_ids = runner.sender_peer_ids = tuple(ids.values())
+    runner.tensor_part_container = SimpleNamespace(num_parts_by_peer=[int(name in reducers) for name in senders])
+    there = [ids[name] for name in reachable]
+    assert Auditor(Trust(audits=3.0)).obstacle(runner, there) == told
+    assert Auditor(Trust()).obstacle(runner, there) is None

@@ -1,13 +1,21 @@
 """The state of another peer is taken over bit for bit, and only if it can be right."""
 
+import asyncio
 import math
 import subprocess
 import sys
 
+import msgpack
 import pytest
 import torch
+from hivemind.compression import serialize_torch_tensor
+from hivemind.proto import averaging_pb2
+from hivemind.utils.streaming import split_for_streaming
 from one_hot import OneHotSwarm, one_hot_card
+from state_donor import download_from
 
+from dalle_lib.swarm import wire
+from dalle_lib.swarm.averaging import donors
 from dalle_lib.swarm.averaging.donors import ExpectedState
 
 TRAVEL = """
@@ -94,6 +102,86 @@ def test_a_state_of_the_right_form_has_no_problem():
 )
 def test_a_state_that_cannot_be_right_is_refused_with_a_reason(metadata, tensors, told):
     assert told in EXPECTED.problem(metadata, tensors)
+
+
+def taken_from(messages, monkeypatch, slowest: float = donors.SLOWEST_BYTES_PER_S) -> tuple[str | None, int]:
+    """Return why the state of a donor that sends these messages is refused, if it is, and how many were read."""
+    read = []
+
+    async def counted():
+        async for message in messages:
+            read.append(1)
+            yield message
+
+    monkeypatch.setattr(donors, "SLOWEST_BYTES_PER_S", slowest)
+    found, told = download_from(counted(), EXPECTED, timeout_s=1.0)
+    return (None if found is not None else told[0]), len(read)
+
+
+async def sent(*messages: averaging_pb2.DownloadData, again: int = 1, pause_s: float = 0.0):
+    for _ in range(again):
+        for message in messages:
+            await asyncio.sleep(pause_s)
+            yield message
+
+
+WHOLE = [
+    averaging_pb2.DownloadData(metadata=wire.dumps(STATE[0]), tensor_part=part)
+    for tensor in STATE[1]
+    for part in split_for_streaming(serialize_torch_tensor(tensor), 2**16)
+]
+
+
+def test_a_state_that_arrives_whole_is_taken(monkeypatch):
+    assert taken_from(sent(*WHOLE), monkeypatch) == (None, 2)
+
+
+def test_who_is_told_to_wait_waits_and_then_takes_the_state(monkeypatch):
+    waits = [donors.waiting_message(place, 2.0 * place) for place in (2, 1, 1)]
+    assert taken_from(sent(*waits, *WHOLE), monkeypatch) == (None, 5)
+
+
+def test_who_waits_for_too_long_asks_another(monkeypatch):
+    monkeypatch.setattr(donors, "MAX_WAIT_S", 0.05)
+    told, _ = taken_from(sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01), monkeypatch)
+    assert "it let this peer wait" in told
+
+
+def test_newcomers_get_the_state_in_the_order_in_which_they_came():
+    line = donors.Line()
+    newcomers = [line.join() for _ in range(donors.MAX_DOWNLOADS + donors.MAX_WAITING)]
+    assert all(newcomers)
+    assert line.join() is None, "the line is full"
+    places = [line.place_of(newcomer) for newcomer in newcomers]
+    assert places == [0] * donors.MAX_DOWNLOADS + list(range(1, donors.MAX_WAITING + 1))
+    line.leave(newcomers.pop(1))
+    line.leave(newcomers.pop(-1))
+    assert [line.place_of(newcomer) for newcomer in newcomers] == [0] * donors.MAX_DOWNLOADS + list(
+        range(1, donors.MAX_WAITING - 1)
+    )
+    assert 0 < line.wait_s(1) == line.wait_s(donors.MAX_DOWNLOADS) < line.wait_s(donors.MAX_DOWNLOADS + 1)
+    assert line.join() is not None
+
+
+def test_empty_messages_without_end_are_given_up(monkeypatch):
+    told, read = taken_from(sent(averaging_pb2.DownloadData(), again=10**6), monkeypatch)
+    assert "it is larger than the 28 bytes of the run's tensors" in told
+    assert read < 1100
+
+
+def test_a_donor_that_sends_a_little_now_and_then_is_given_up(monkeypatch):
+    messages = sent(averaging_pb2.DownloadData(), again=10**6, pause_s=0.2)
+    monkeypatch.setattr(donors, "MESSAGE_BYTES", 0)
+    told, _ = taken_from(messages, monkeypatch, slowest=math.inf)
+    assert "did not arrive: TimeoutError" in told
+
+
+def test_metadata_that_would_end_a_process_are_refused(monkeypatch):
+    message = b"\x90"
+    for _ in range(300):
+        message = msgpack.packb([msgpack.ExtType(wire.TUPLE, message)])
+    told, _ = taken_from(sent(averaging_pb2.DownloadData(metadata=message)), monkeypatch)
+    assert "12 containers" in told
 
 
 @pytest.mark.chaos

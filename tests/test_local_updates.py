@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hivemind.utils.crypto import RSAPrivateKey
 from one_hot import one_hot_card
 
+from dalle_lib.auth import Identity
 from dalle_lib.optimizer import linear_warmup_schedule
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.local_updates import LocalUpdateOptimizer
@@ -36,7 +38,7 @@ def ends_of_epochs(card: RunCard, epochs: int, **outer) -> list[float]:
         inner=inner,
         inner_schedule=linear_warmup_schedule(inner, 0, 10**9),
         **outer,
-        **shared_options(card, dht, Trust.of(card)),
+        **shared_options(card, dht, Trust.of(card, identity=Identity(RSAPrivateKey()))),
     )
     places = []
     while len(places) < epochs:

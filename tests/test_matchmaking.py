@@ -1,26 +1,56 @@
-"""Which peers meet: those of one epoch when parameters are averaged, those of any epoch for gradients."""
+"""Which peers meet, and which groups they take: those whose leader passes on what each has told."""
 
 import asyncio
 from types import SimpleNamespace
 
+import pytest
 from hivemind.averaging.key_manager import GroupKeyManager, is_valid_group
-from hivemind.utils import MSGPackSerializer
+from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils.crypto import RSAPrivateKey
 
+from dalle_lib.auth import Identity
+from dalle_lib.swarm.averaging import introductions
+from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
-from dalle_lib.swarm.averaging.trust import Introduction
+from dalle_lib.swarm.averaging.trust import Trust
+
+ADA, BOB, EVE = (Identity(RSAPrivateKey()) for _ in range(3))
+ROUNDS = "run_grad_averager"
+NOW = get_dht_time()
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch):
+    """The introductions below were signed when the tests were collected, long ago in a run of all."""
+    monkeypatch.setattr(introductions, "get_dht_time", lambda: NOW)
+
+
+def told_by(identity: Identity, epoch: int = 5, rounds: str = ROUNDS) -> bytes:
+    introduction = MSGPackSerializer.dumps(signed(Introduction(epoch), rounds, identity))
+    return MSGPackSerializer.dumps([None, 0, introduction])
+
+
+def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) -> MemberMatchmaking:
+    """Return the matchmaking of a peer without a network."""
+    made = MemberMatchmaking.__new__(MemberMatchmaking)
+    made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
+    made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
+    made.asked = set()
+    made.tell = lambda peer, what: made.told.append((str(peer), what))
+    made.lock_looking_for_group = asyncio.Lock()
+    made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
+    return made
 
 
 def test_parameters_are_averaged_within_an_epoch():
     async def keys(is_by_epoch: bool) -> list[str]:
-        matchmaking = MemberMatchmaking.__new__(MemberMatchmaking)
-        matchmaking.is_by_epoch, matchmaking.step_control = is_by_epoch, None
-        matchmaking.lock_looking_for_group = asyncio.Lock()
-        matchmaking.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
+        matchmaking = matchmaking_of(ADA, is_by_epoch=is_by_epoch)
         found = []
         for epoch in 5, 6, 6:
-            introduction = MSGPackSerializer.dumps(list(Introduction(epoch)))
-            control = SimpleNamespace(data_for_gather=MSGPackSerializer.dumps([None, 0, introduction]))
-            async with matchmaking.looking_for_group(control):
+            async with matchmaking.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, epoch))):
                 found.append(matchmaking.group_key_manager.current_key)
         return found
 
@@ -28,3 +58,49 @@ def test_parameters_are_averaged_within_an_epoch():
     assert one != two[0] == two[1]
     assert all(is_valid_group(key) for key in (one, *two))
     assert len(set(asyncio.run(keys(is_by_epoch=False)))) == 1
+
+
+OWN, BOBS = told_by(ADA), told_by(BOB)
+IDS = [PeerID.from_base58(identity.peer_id).to_bytes() for identity in (ADA, BOB)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "gathered", "why"),
+    [
+        (IDS, [OWN, told_by(EVE)], "signed by somebody else"),
+        (IDS, [OWN, told_by(BOB, rounds="run_state_averager")], "other rounds"),
+        (IDS, [OWN, BOBS.replace(b"run_grad", b"RUN_grad")], "changed after it had signed it"),
+        (IDS, [told_by(ADA), BOBS], "changed or left out what this peer told"),
+        (IDS[1:], [BOBS], "changed or left out what this peer told"),
+        (IDS[1:] * 2, [BOBS] * 2, "names a peer twice"),
+        (IDS, [OWN], "names 2 peers, and tells of 1"),
+        ([IDS[0], b"x" * 10**6], [OWN, BOBS], "an id that is none"),
+        (IDS, [OWN, b""], "ends within"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_leader_that_forges_a_group_is_left_named_and_avoided(ids, gathered, why, monkeypatch):
+    follower, leader = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
+    follower.step_control = SimpleNamespace(data_for_gather=OWN)
+    message = averaging_pb2.MessageFromLeader(ordered_peer_ids=ids, gathered=gathered)
+    with pytest.raises(MatchmakingException, match=why):
+        asyncio.run(follower.follower_assemble_group(leader, message))
+    ((named, what),) = follower.told
+    assert named == EVE.peer_id
+    assert why in what
+    asked = []
+    monkeypatch.setattr(Matchmaking, "_request_join_group", lambda self, leader: asked.append(leader))
+    assert asyncio.run(follower._request_join_group(leader)) is None
+    assert not asked
+
+
+def test_a_group_that_is_passed_on_as_each_has_told_is_taken(monkeypatch):
+    async def taken(self, leader: PeerID, message: averaging_pb2.MessageFromLeader) -> str:
+        return "taken"
+
+    monkeypatch.setattr(Matchmaking, "follower_assemble_group", taken)
+    follower, leader = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id)
+    follower.step_control = SimpleNamespace(data_for_gather=OWN)
+    message = averaging_pb2.MessageFromLeader(ordered_peer_ids=IDS[::-1], gathered=[BOBS, OWN])
+    assert asyncio.run(follower.follower_assemble_group(leader, message)) == "taken"
+    assert not follower.told

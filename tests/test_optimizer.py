@@ -253,8 +253,20 @@ def test_the_rate_rises_then_falls_to_zero():
     assert rates[5:] == pytest.approx([2 * k / 6 for k in (5, 4, 3, 2, 1, 0)])
 
 
-def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match="8 or 32 bits"):
-        LAMB8bit([nn.Parameter(torch.ones(3))], bits=4)
-    with pytest.raises(ValueError, match="betas"):
-        LAMB8bit([nn.Parameter(torch.ones(3))], betas=(0.9, 1.0))
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"bits": 4}, "8 or 32 bits"),
+        ({"betas": (0.9, 1.0)}, "betas in"),
+        ({"lr": float("nan")}, "lr=nan"),
+        ({"lr": float("inf")}, "lr=inf"),
+        ({"eps": 0.0}, "eps > 0"),
+        ({"weight_decay": float("nan")}, "weight_decay=nan"),
+        ({"max_grad_norm": 0.0}, "norms above 0, but got max_grad_norm=0"),
+        ({"max_weight_norm": float("nan")}, "max_weight_norm=nan"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        LAMB8bit([nn.Parameter(torch.ones(3))], **wrong)

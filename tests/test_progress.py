@@ -5,18 +5,24 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from auth_peers import identity
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress
 from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration, get_dht_time
 
+from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging.progress import MAX_CALLED, PlausibleProgress
-from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
 TABLES = """
 import sys, time, hivemind
-from hivemind.utils.crypto import RSAPrivateKey
+from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging.progress import MAX_CALLED, PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust
+
+local = ["/ip4/127.0.0.1/tcp/0"]
+files = [f"{sys.argv[1]}/{name}" for name in ("ada", "bob")]
+identities = [Identity.load_or_create(file) for file in files]
 
 async def neighbours(dht, node):
     return [id for bucket in node.protocol.routing_table.buckets for id in bucket.nodes_to_peer_id]
@@ -43,12 +49,11 @@ def wait(condition):
         time.sleep(0.1)
 
 def track():
-    limits = {"total_epochs": 10, "shortest_epoch_s": 1.0, "metadata_expiration": 4.0}
+    limits = {"target_batch_size": 100, "total_epochs": 10, "shortest_epoch_s": 1.0, "metadata_expiration": 4.0}
     refresh = {"default_refresh_period": 0.5, "max_refresh_period": 0.5}
-    for dht in tables:
-        # A key of its own, as for a peer in a process of its own: two records under one key are one record.
-        key = RSAPrivateKey()
-        tracker = PlausibleProgress(dht, "run", 100, trust=Trust(), private_key=key, start=True, **limits, **refresh)
+    for dht, identity in zip(tables, identities):
+        key = identity.private_key
+        tracker = PlausibleProgress(dht, "run", trust=Trust(), private_key=key, start=True, **limits, **refresh)
         tracker.report_local_progress(0, 1)
         trackers.append(tracker)
 
@@ -59,13 +64,13 @@ def have_met():
 REUNION = (
     TABLES
     + """
-local = ["/ip4/127.0.0.1/tcp/0"]
-first = hivemind.DHT(start=True, host_maddrs=local)
-second = hivemind.DHT(start=True, host_maddrs=local, initial_peers=[str(a) for a in first.get_visible_maddrs()])
+first = hivemind.DHT(start=True, host_maddrs=local, identity_path=files[0])
+address = list(map(str, first.get_visible_maddrs()))
+second = hivemind.DHT(start=True, host_maddrs=local, identity_path=files[1], initial_peers=address)
 tables, trackers = [first, second], []
 try:
     wait(lambda: not any(map(is_alone, tables)))
-    if sys.argv[1] == "one it had":
+    if sys.argv[2] == "one it had":
         second.initial_peers = None
         track()
         wait(have_met)
@@ -84,19 +89,21 @@ finally:
 RETURN = (
     TABLES
     + """
-from dalle_lib.swarm.averaging import progress
-progress.FIRST_PEERS_EVERY_S = float(sys.argv[2])
-identity = {"start": True, "identity_path": sys.argv[1]}
-first = hivemind.DHT(host_maddrs=["/ip4/127.0.0.1/tcp/0"], **identity)
+from dalle_lib.swarm.peer import first_peers
+first_peers.FIRST_PEERS_EVERY_S = 1.0
+own = f"{sys.argv[1]}/first"
+first = hivemind.DHT(start=True, host_maddrs=local, identity_path=own)
 (address,), id = map(str, first.get_visible_maddrs()), first.peer_id
-local = {"host_maddrs": ["/ip4/127.0.0.1/tcp/0"], "initial_peers": [address]}
-tables, trackers = [hivemind.DHT(start=True, **local) for _ in range(2)], []
+start = {"start": False, "host_maddrs": local, "initial_peers": [address]}
+tables, trackers = [hivemind.DHT(identity_path=file, **start) for file in files], []
 try:
+    for dht in tables:
+        first_peers.start(dht, [address])
     track()
     wait(have_met)
     first.shutdown()
     wait(lambda: not any(id in dht.run_coroutine(known_peers) for dht in tables))
-    first = hivemind.DHT(host_maddrs=[address.split("/p2p/")[0]], **identity)
+    first = hivemind.DHT(start=True, host_maddrs=[address.split("/p2p/")[0]], identity_path=own)
     wait(lambda: not is_alone(first))
 finally:
     for tracker in trackers:
@@ -109,34 +116,30 @@ finally:
 
 @pytest.mark.chaos
 def test_a_first_peer_that_comes_back_is_called_by_those_who_go_on(tmp_path):
-    command = [sys.executable, "-c", RETURN, str(tmp_path / "identity.key"), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-c", RETURN, tmp_path], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.parametrize("whom", [pytest.param("the first of the run", marks=pytest.mark.chaos), "one it had"])
-def test_a_peer_that_has_lost_all_others_calls_them(whom):
-    done = subprocess.run([sys.executable, "-c", REUNION, whom], capture_output=True, text=True, timeout=200)
+def test_a_peer_that_has_lost_all_others_calls_them(whom, tmp_path):
+    done = subprocess.run([sys.executable, "-c", REUNION, tmp_path, whom], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def record(epoch: int, peer: int) -> LocalTrainingProgress:
-    """Return the record that a peer with this one-byte id publishes."""
-    return LocalTrainingProgress(
-        peer_id=bytes([peer]),
-        epoch=epoch,
-        samples_accumulated=1,
-        samples_per_second=1.0,
-        time=get_dht_time(),
-        client_mode=False,
-    )
+PEERS = [identity(f"peer {number}") for number in range(7)]
+
+
+def record(epoch: int, peer: int, **claims) -> LocalTrainingProgress:
+    """Return the record that the peer of this number publishes."""
+    told = {"samples_accumulated": 1, "samples_per_second": 1.0, "time": get_dht_time(), "client_mode": False} | claims
+    return LocalTrainingProgress(peer_id=PeerID.from_base58(PEERS[peer].peer_id).to_bytes(), epoch=epoch, **told)
 
 
 @pytest.fixture
 def tracker():
     """The tracker of peer 0 in epoch 10 of a run, without a hash table."""
     table = SimpleNamespace(
-        peer_id=PeerID(bytes([0])),
+        peer_id=PeerID.from_base58(PEERS[0].peer_id),
         client_mode=False,
         initial_peers=None,
         add_validators=lambda _: None,
@@ -145,19 +148,72 @@ def tracker():
     run = {"target_batch_size": 100, "total_epochs": 1000, "shortest_epoch_s": 1.0}
     found = PlausibleProgress(table, "run", trust=Trust(), start=False, **run)
     found.local_progress = record(10, peer=0)
+    found.epochs.enter(10, 10, get_dht_time() - 60)
     return found
 
 
-def progress(tracker: PlausibleProgress, records: list[LocalTrainingProgress]) -> GlobalTrainingProgress:
-    told = {record.peer_id: ValueWithExpiration(record.dict(), get_dht_time() + 60) for record in records}
-    return tracker._parse_swarm_progress_data(told)
+def progress(
+    tracker: PlausibleProgress, records: list[LocalTrainingProgress], writer: Identity | None = None
+) -> GlobalTrainingProgress:
+    """Return what a tracker makes of these records, each written by the peer that it is about, or all by `writer`."""
+    writers = {PeerID.from_base58(peer.peer_id).to_bytes(): writer or peer for peer in PEERS}
+    return tracker._parse_swarm_progress_data(
+        {
+            owner_key(writers[told.peer_id].public_key): ValueWithExpiration(told.dict(), get_dht_time() + 60)
+            for told in records
+        }
+    )
 
 
 def test_survivors_believe_each_other_when_most_peers_have_died(tracker):
-    dead = [record(7, peer) for peer in (2, 3, 4)]
-    found = progress(tracker, [record(10, peer=0), record(11, peer=1), *dead])
-    assert (found.epoch, found.num_peers) == (11, 5)
-    assert progress(tracker, [record(12, peer=1), *dead]).epoch == 10
+    dead = [record(7, peer) for peer in (3, 4, 5)]
+    found = progress(tracker, [record(10, peer=0), record(11, peer=1), record(11, peer=2), *dead])
+    assert (found.epoch, found.num_peers) == (11, 6)
+
+
+def test_one_record_ends_no_run_and_its_writer_is_named(tracker):
+    liar = PEERS[1].peer_id
+    for epoch in 1000, 10**9:
+        found = progress(tracker, [record(epoch, peer=1), record(10, peer=2)])
+        assert (found.epoch, tracker.epochs.ahead) == (10, 10)
+        assert tracker.doubted.keys() == {liar}
+        assert f"it claims epoch {epoch}" in tracker.doubted[liar]
+    assert progress(tracker, [record(1000, peer=1)]).epoch == 10
+
+
+def test_one_user_has_one_vote(tracker, monkeypatch):
+    names = {peer.peer_id: "eve" for peer in PEERS[1:5]}
+    monkeypatch.setattr(Trust, "user_of", lambda self, peer: names.get(peer, peer))
+    many, others = [record(1000, peer) for peer in (1, 2, 3, 4)], [record(10, peer) for peer in (5, 6)]
+    assert progress(tracker, [*many, *others]).epoch == 10
+
+
+def test_a_record_with_a_negative_epoch_is_not_read(tracker):
+    false = record(10, peer=1).copy(update={"epoch": -1})
+    assert progress(tracker, [false, record(10, peer=2)]).num_peers == 2
+    assert any("its record cannot be read" in why for why in tracker.doubted.values())
+
+
+def test_a_false_speed_and_date_end_no_epoch(tracker):
+    tracker.trust = Trust(max_share_per_user=0.34)
+    tracker._samples.max_share = 0.34
+    tracker.performance_ema.samples_per_second = 1.0
+    old = {"samples_accumulated": 0, "time": get_dht_time() - 60}
+    honest = [record(10, peer, **old, samples_per_second=0.1) for peer in (2, 3)]
+    before = progress(tracker, honest).eta_next_epoch - get_dht_time()
+    liar = record(10, peer=1, **old, samples_per_second=1e12)
+    found = progress(tracker, [*honest, liar])
+    assert before == pytest.approx(99 / 1.2, rel=0.02)
+    assert found.eta_next_epoch - get_dht_time() == pytest.approx(1 + 64 / 1.2, rel=0.1), "more than a share counts"
+    assert found.samples_accumulated < 5
+
+
+def test_an_epoch_ends_though_the_other_of_two_has_ended_it_already(tracker):
+    tracker.performance_ema.samples_per_second = 1e-3
+    progress(tracker, [record(10, peer=1, samples_accumulated=98, samples_per_second=1.0)])
+    found = progress(tracker, [record(11, peer=1, samples_accumulated=0)])
+    assert found.epoch == 10
+    assert found.eta_next_epoch - get_dht_time() < 3
 
 
 def test_a_newcomer_counts_itself_before_its_record_appears(tracker):
@@ -165,10 +221,9 @@ def test_a_newcomer_counts_itself_before_its_record_appears(tracker):
     assert progress(tracker, [record(10, peer=0), record(10, peer=1)]).num_peers == 2
 
 
-def test_an_id_that_is_no_peers_is_refused_before_it_is_written_in_base_58(tracker):
-    false = record(10, peer=1).copy(update={"peer_id": b"x" * 10**6})
-    assert progress(tracker, [false]).num_peers == 1
-    assert any("1,000,000 bytes" in why for why in tracker.doubted.values())
+def test_who_writes_in_anothers_name_is_named_and_not_counted(tracker):
+    assert progress(tracker, [record(10, peer=1)], writer=PEERS[2]).num_peers == 1
+    assert tracker.doubted == {PEERS[2].peer_id: "it wrote a record in another peer's name"}
 
 
 def test_few_peers_are_called_at_once(tracker, monkeypatch):
@@ -177,5 +232,6 @@ def test_few_peers_are_called_at_once(tracker, monkeypatch):
         tracker.dht, "run_coroutine", lambda call, **_: called.append(call.keywords["peers"]), raising=False
     )
     tracker._stay_known([bytes([1, number]) for number in range(200)])
+    assert not called
     tracker._stay_known([])
     assert [len(set(peers)) for peers in called] == [MAX_CALLED]

@@ -19,6 +19,7 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from torch import Tensor
 
 from dalle_lib.aggregation import part_problem
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.trust import Trust
@@ -163,6 +164,9 @@ class Runner(AllReduceRunner):
             yield update
         for sender in self.tensor_part_reducer.far:
             self.tell(self.sender_peer_ids[sender], "its tensors did not count: they are far longer than the others'")
+        for sender, weight in self.tensor_part_reducer.beyond.items():
+            limit = self.tensor_part_reducer.trust.max_weight
+            self.tell(self.sender_peer_ids[sender], f"it claims a weight of {weight:.3g}: it counts as {limit:.3g}")
 
     def _get_peer_stub(self, peer: PeerID) -> "_Listening":
         expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
@@ -186,7 +190,7 @@ class Runner(AllReduceRunner):
                 message.peer_id = pack_weights(next(rows))
                 yield message
         except Exception as error:
-            self.tell(self.sender_peer_ids[sender_index], f"its tensors were refused: {error or type(error).__name__}")
+            self.tell(self.sender_peer_ids[sender_index], f"its tensors were refused: {in_one_line(error)}")
             raise
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
@@ -195,7 +199,7 @@ class Runner(AllReduceRunner):
         except Exception as error:
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
-            self.tell(peer_id, f"it did not reduce its parts: {error or type(error).__name__}")
+            self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
             raise
 
 

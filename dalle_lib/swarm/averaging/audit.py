@@ -8,10 +8,10 @@ it itself, and compares. The reducer cannot know which part that will be.
 import asyncio
 import logging
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
-from hivemind.averaging.allreduce import AveragingMode
 from hivemind.compression import deserialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
@@ -29,6 +29,12 @@ TOLERANCE = 0.1
 times what 8 bits lose on the way to a reducer and back."""
 PATIENCE_S = 10.0
 """Seconds in which all senders must have answered, or the part is not checked."""
+
+
+def _reducers(runner: Runner) -> list[tuple[int, PeerID]]:
+    """Return the index and id of each peer of a group that reduces a part."""
+    parts = runner.tensor_part_container.num_parts_by_peer
+    return [(index, peer) for index, peer in enumerate(runner.ordered_peer_ids) if parts[index]]
 
 
 @dataclass(frozen=True)
@@ -60,21 +66,33 @@ class Auditor:
         self.trust = trust
         self.evidence: Evidence | None = None
 
-    def begin(self, runner: Runner) -> Recheck | None:
-        """Start to keep what this round sends, and return what to check after it, if anything. Call it in the loop."""
+    def begin(self, runner: Runner, reachable: Collection[PeerID]) -> Recheck | None:
+        """Start to keep what this round sends, and return what to check after it, if anything. Call it in the loop.
+
+        `reachable` are the peers of the group that others can connect to, by their own introductions; each of them may
+        check any other, whether it reduces or not.
+        """
         self.evidence = None
         if not self.trust.audits:
             return None
         self.evidence = Evidence(runner, [part.clone() for part in runner.parts_for_local_averaging])
-        own = runner.ordered_peer_ids.index(runner.peer_id)
-        counts = runner.tensor_part_container.num_parts_by_peer
-        others = [index for index, parts in enumerate(counts) if parts and index != own]
-        is_reducer = runner.modes[own] is AveragingMode.NODE
-        auditors = sum(mode is AveragingMode.NODE for mode in runner.modes)
-        if others and is_reducer and len(runner.sender_peer_ids) > 2 and random.random() < self.trust.audits / auditors:
-            reducer = random.choice(others)
-            part = random.randrange(counts[reducer])
-            return Recheck(runner, reducer, part, runner.tensor_part_container.watch(reducer, part))
+        others = [index for index, peer in _reducers(runner) if peer != runner.peer_id]
+        if self.obstacle(runner, reachable) is not None or not others or runner.peer_id not in reachable:
+            return None
+        if random.random() >= self.trust.audits / len(reachable):
+            return None
+        reducer = random.choice(others)
+        part = random.randrange(runner.tensor_part_container.num_parts_by_peer[reducer])
+        return Recheck(runner, reducer, part, runner.tensor_part_container.watch(reducer, part))
+
+    def obstacle(self, runner: Runner, reachable: Collection[PeerID]) -> str | None:
+        """Return why nobody can check any reducer of a round; None if somebody can, or the run has no audits."""
+        if not self.trust.audits:
+            return None
+        if len(runner.sender_peer_ids) < 3:
+            return "no third peer is there to ask"
+        if all(peer == reducer for peer in reachable for _, reducer in _reducers(runner)):
+            return "no peer besides the only reducer can be reached"
         return None
 
     def answer(self, request: averaging_pb2.AveragingData, asker: PeerID) -> averaging_pb2.AveragingData:

@@ -2,44 +2,42 @@
 
 An averager is one object in two processes. The trainer's process makes it and calls its ordinary methods. hivemind then
 forks: the copy in the averager's own process runs an event loop with all `async` methods, and talks to other peers.
-After the fork an attribute that one copy sets is not seen by the other. Tensors and `problems` are shared, and what
+After the fork an attribute that one copy sets is not seen by the other. Tensors and `complaints` are shared, and what
 `_aggregate_with_group` returns travels back to whoever called `step`.
 """
 
 import asyncio
 import contextlib
 import logging
-import multiprocessing
-import queue
 import statistics
 import time
 from dataclasses import replace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
 import torch
+from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_state, load_optimizer_state
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MPFuture
+from hivemind.utils import MPFuture, get_dht_time
 from hivemind.utils.asyncio import achain, as_aiter
 
 from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
-from dalle_lib.swarm.averaging.donors import ExpectedState, download
-from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking, introductions, with_role
+from dalle_lib.swarm.averaging.complaints import Complaints
+from dalle_lib.swarm.averaging.donors import TELL_PLACE_S, ExpectedState, Line, download, offers_key, waiting_message
+from dalle_lib.swarm.averaging.earned import votes_of
+from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, signed
+from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
-from dalle_lib.swarm.averaging.trust import Introduction, Trust
+from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
 logger = logging.getLogger(__name__)
-
-MAX_PROBLEMS = 1000
-"""Problems with peers that wait to be read; later ones are in the log only."""
-HANG_UP_S = 3.0
-"""Seconds that the caller has to close a stream before we do."""
 
 
 class RunAverager(KeepsTasks):
@@ -61,9 +59,9 @@ class RunAverager(KeepsTasks):
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
         self.trust = trust
-        self.problems = multiprocessing.Queue(MAX_PROBLEMS)
-        """Pairs of a peer's id and what went wrong with that peer."""
-        self.auditor = Auditor(trust)
+        self.complaints = Complaints()
+        self._line = Line()
+        self.auditor, self._reachable = Auditor(trust), []
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time=None, **kwargs):
@@ -71,7 +69,8 @@ class RunAverager(KeepsTasks):
 
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
-        kwargs["gather"] = list(self.introduction)
+        own = Introduction(*self.introduction[:3], is_reducer=self.mode is AveragingMode.NODE)
+        kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 
     async def _step(self, **kwargs) -> None:
@@ -85,6 +84,7 @@ class RunAverager(KeepsTasks):
                 self.dht,
                 trust=self.trust,
                 is_by_epoch=self.is_by_epoch,
+                tell=self.tell,
                 client_mode=self.client_mode,
                 **self.matchmaking_kwargs,
             )
@@ -92,23 +92,41 @@ class RunAverager(KeepsTasks):
                 await self._serve_part_sent()
         await super()._step(**kwargs)
 
+    async def _declare_for_download_periodically(self) -> None:
+        # hivemind writes this under the bare id of the peer, where anybody may, and only it offers a state at all.
+        offered = False
+        while True:
+            expires = get_dht_time() + self.declare_state_period
+            if self.allow_state_sharing or offered:
+                offered = self.allow_state_sharing
+                value = self.state_sharing_priority if offered else None
+                mark = owner_key(self.trust.identity.public_key)
+                self.dht.store(offers_key(self.prefix), value, expires, subkey=mark, return_future=True)
+            self._state_updated.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._state_updated.wait(), max(0.0, expires - get_dht_time()))
+
     async def _aggregate_with_group(self, group_info: GroupInfo, min_vector_size: int, **kwargs) -> Group:
         # hivemind gives each peer parts to reduce, by the bandwidth that it claims, and returns what the peers sent
         # along. Here the run's card says who may reduce, and the caller of `step` learns what the round came to.
-        told = introductions(group_info.gathered)
+        peers = zip(group_info.gathered, group_info.peer_ids, strict=True)
+        told = {peer: read(gathered, peer, self.prefix) for gathered, peer in peers}
         gathered = tuple(
-            with_role(message, self.trust.may_reduce(str(peer)))
-            for peer, message in zip(group_info.peer_ids, group_info.gathered, strict=True)
+            for_hivemind(introduction.is_reducer and self.trust.may_reduce(str(peer)))
+            for peer, introduction in told.items()
         )
+        self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
-        epochs = [t.epoch for t in told if t.epoch is not None]
+        epochs = {str(peer): introduction.epoch for peer, introduction in told.items()}
+        votes = votes_of((self.trust.user_of(peer), epoch) for peer, epoch in epochs.items())
         return Group(
             counted=runner.counted(),
-            epoch=statistics.median_high(epochs) if epochs else None,
-            is_behind=len(set(epochs)) > 1 or any(t.is_behind for t in told),
+            epoch=statistics.median_high(votes.values()),
+            is_behind=len(set(epochs.values())) > 1 or any(introduction.is_behind for introduction in told.values()),
             is_whole=runner.is_whole,
             bytes_sent=runner.bytes_sent,
+            unchecked=self.auditor.obstacle(runner, self._reachable),
         )
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
@@ -125,7 +143,7 @@ class RunAverager(KeepsTasks):
             ordered_peer_ids=group_info.peer_ids,
             **kwargs,
         )
-        check = self.auditor.begin(runner)
+        check = self.auditor.begin(runner, self._reachable)
         self._running_groups[group_info.group_id].set_result(runner)
         index = 0
         async for update in runner:
@@ -145,7 +163,7 @@ class RunAverager(KeepsTasks):
             self.tell(context.remote_id, f"was not let into a group: {problem}")
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
-        async for message in _until_hung_up(super().rpc_join_group(request, context)):
+        async for message in until_hung_up(super().rpc_join_group(request, context)):
             yield message
 
     async def rpc_aggregate_part(
@@ -160,22 +178,31 @@ class RunAverager(KeepsTasks):
             self.tell(context.remote_id, f"may not send tensors: {problem}")
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
-        request = await anext(stream)
+        if (request := await anext(stream, None)) is None:
+            return
         deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
         while request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)
-        async for message in _until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+        async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
             yield message
 
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Answer with this peer's state, for peers that may have it; hivemind gives it to anybody."""
+        """Answer with this peer's state, for peers that may have it, few at a time; hivemind gives it to anybody."""
         if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
             self.tell(context.remote_id, f"was refused our state: {problem}")
             return
-        async for message in _until_hung_up(super().rpc_download_state(request, context)):
-            yield message
+        if (newcomer := self._line.join()) is None:
+            return  # it asks another donor
+        try:
+            while (place := self._line.place_of(newcomer)) > 0:
+                yield waiting_message(place, self._line.wait_s(place))
+                await asyncio.sleep(TELL_PLACE_S)
+            async for message in until_hung_up(super().rpc_download_state(request, context)):
+                yield message
+        finally:
+            self._line.leave(newcomer)
 
     async def rpc_part_sent(
         self, request: averaging_pb2.AveragingData, context: P2PContext
@@ -188,28 +215,13 @@ class RunAverager(KeepsTasks):
         await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
 
     def tell(self, peer: PeerID, what: str) -> None:
-        """Note what went wrong with a peer, in `problems` and in the log; in the log only while nobody reads them."""
-        logger.warning("%s: %s", peer, what)
-        with contextlib.suppress(queue.Full):
-            self.problems.put_nowait((str(peer), what))
+        """Note what went wrong with a peer, in `complaints` and in the log."""
+        self.complaints.tell(str(peer), what)
 
     @classmethod
     def _get_handle_name(cls, namespace, method_name):
         # hivemind takes the name of `cls`. Here it is that of hivemind's class: its peers and ours find each other.
         return cls.wire_type._get_handle_name(namespace, method_name)
-
-
-async def _until_hung_up(answers: AsyncIterator) -> AsyncIterator:
-    """Iterate over the answers to a call, then wait for the caller to close the stream; stock peers never close it.
-
-    The daemon of hivemind 1.1.12 resets a stream that the answering side closes, and the last answer may be lost.
-    """
-    is_answered = False
-    async for answer in answers:
-        yield answer
-        is_answered = True
-    if is_answered:
-        await asyncio.sleep(HANG_UP_S)
 
 
 class RunStateAverager(RunAverager, TrainingStateAverager):
@@ -220,8 +232,10 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     wire_type = TrainingStateAverager
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
-    max_epoch: int
-    """The last epoch of the run: no donor can be beyond it."""
+
+    def __init__(self, *args, trust: Trust, **kwargs) -> None:
+        # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
+        super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
 
     def get_current_state(self):
         """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
@@ -233,15 +247,15 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
             with self.lock_averaged_tensors:
                 return metadata, [tensor.clone() for tensor in tensors], infos
 
-    def load_state_from_peers(self, timeout: float) -> bool:
+    def load_state_from_peers(self, timeout: float, max_epoch: int) -> bool:
         """Return whether a donor with a fitting state was found, whose parameters, statistics and epoch are now ours.
 
         hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
-        donor that is silent for `timeout` seconds is given up.
+        donor that is silent for `timeout` seconds is given up; one beyond `max_epoch` is not asked.
         """
         _metadata, own_tensors, _infos = super().get_current_state()
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
-        expected, future = ExpectedState(shapes, self.local_epoch, self.max_epoch), MPFuture()
+        expected, future = ExpectedState(shapes, self.local_epoch, max_epoch), MPFuture()
         # Calls `_download_state` in the averager's process.
         self._outer_pipe.send(("_download_state", [], {"expected": expected, "timeout": timeout, "future": future}))
         if (loaded := future.result()) is None:

@@ -18,7 +18,7 @@ from dalle_lib.compression import LEVELS, dequantize, quantize
 _HEADER = 8
 _FLOATS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 _ALL = _FLOATS | {name: getattr(torch, name) for name in ("uint8", "int8", "int16", "int32", "int64")}
-_MAX_DIMENSIONS = 8
+_MAX_DIMENSIONS, _MAX_VALUES = 8, 2**40
 _MAX_LOSS = {"UNIFORM_8BIT": 0.05, "FLOAT16": 0.001, "NONE": 0.0}
 """Largest relative error of each codec on this machine: |decoded - tensor| / |tensor|, as Euclidean norms."""
 
@@ -158,6 +158,8 @@ def _described(message: runtime_pb2.Tensor, dtypes: dict[str, torch.dtype]) -> t
         raise ValueError(f"message of dtype {message.dtype!r}: expected one of {', '.join(dtypes)}.")
     if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"message of {len(shape)} dimensions: expected at most {_MAX_DIMENSIONS}.")
+    if math.prod(max(1, size) for size in shape) > _MAX_VALUES:  # torch fails at these, though one size is 0
+        raise ValueError(f"message of shape {shape}: expected at most {_MAX_VALUES:,} values.")
     if message.requires_grad:  # torch would record what the receiver computes with it, round after round
         raise ValueError("message that asks for gradients: expected only values.")
     return shape, dtype

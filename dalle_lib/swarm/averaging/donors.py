@@ -1,8 +1,10 @@
-"""Downloads the state of another peer, if that peer may give it and the state can be right."""
+"""Downloads the state of another peer, if that peer may give it and the state can be right; and lines up newcomers."""
 
 import asyncio
 import logging
+import math
 import random
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +16,26 @@ from hivemind.utils.asyncio import aiter_with_timeout
 from hivemind.utils.streaming import combine_from_streaming
 from torch import Tensor
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
+from dalle_lib.swarm.averaging.matchmaking import records_under
 
 logger = logging.getLogger(__name__)
 
 MAX_OVERHEAD = 1.1
 """Bytes of a state on the wire, at most, as a multiple of the bytes of its tensors; 1 MiB may be added."""
+MESSAGE_BYTES = 1024
+"""What each message of a donor counts for at least, so that empty ones come to an end; a tensor may have one more."""
+SLOWEST_BYTES_PER_S = 100_000
+"""A donor that is slower over the whole of its state is given up."""
+MAX_DONORS = 8
+"""Peers that are asked for their state, one after another."""
+MAX_DOWNLOADS, MAX_WAITING = 4, 8
+"""Newcomers that get a peer's state at a time, each a copy of it in memory, and that wait for their turn."""
+TELL_PLACE_S = 1.0
+"""Seconds between two messages to a newcomer that waits."""
+MAX_WAIT_S = 300.0
+"""A donor that lets this peer wait for longer is given up."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +55,8 @@ class ExpectedState:
     def problem(self, metadata: Any, tensors: list[Tensor]) -> str | None:
         """Return why a state cannot be right, or None if it can."""
         epoch = metadata.get("epoch") if isinstance(metadata, dict) else None
-        if not isinstance(epoch, int) or not self.min_epoch <= epoch <= self.max_epoch:
-            return f"its epoch is {epoch!r}, expected {self.min_epoch} to {self.max_epoch}"
+        if type(epoch) is not int or not self.min_epoch <= epoch <= self.max_epoch:
+            return f"its epoch is {epoch!r:.40}, expected {self.min_epoch} to {self.max_epoch}"
         if len(tensors) != len(self.tensors):
             return f"it has {len(tensors)} tensors, expected {len(self.tensors)}"
         for number, (tensor, (shape, dtype)) in enumerate(zip(tensors, self.tensors, strict=True)):
@@ -51,19 +67,57 @@ class ExpectedState:
         return None
 
 
+class Line:
+    """The newcomers that ask for this peer's state: the first few get it, the others wait for their turn."""
+
+    def __init__(self) -> None:
+        self._began: dict[object, float | None] = {}
+        """When each began to get the state, in seconds of `time.monotonic`, None if it waits; the first comes first."""
+        self._last_s = 0.0
+
+    def join(self) -> object | None:
+        """Return what stands for a newcomer, now the last in the line; None if the line is full."""
+        if len(self._began) >= MAX_DOWNLOADS + MAX_WAITING:
+            return None
+        self._began[newcomer := object()] = None
+        return newcomer
+
+    def place_of(self, newcomer: object) -> int:
+        """Return how many newcomers have to leave before it is this one's turn; 0 begins its turn."""
+        place = max(0, list(self._began).index(newcomer) + 1 - MAX_DOWNLOADS)
+        if place == 0:
+            self._began[newcomer] = time.monotonic()
+        return place
+
+    def wait_s(self, place: int) -> float:
+        """Return about how many seconds it takes until a newcomer at a place gets the state."""
+        return self._last_s * math.ceil(place / MAX_DOWNLOADS)
+
+    def leave(self, newcomer: object) -> None:
+        """Let the others move up."""
+        if (began := self._began.pop(newcomer)) is not None:
+            self._last_s = time.monotonic() - began
+
+
+def waiting_message(place: int, wait_s: float) -> averaging_pb2.DownloadData:
+    """Return what tells a newcomer how many are before it, and for about how many seconds."""
+    return averaging_pb2.DownloadData(metadata=wire.dumps({"place": place, "wait_s": wait_s}))
+
+
 async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple[dict, list[Tensor]] | None:
     """Return metadata and tensors of the newest state that a peer may give and that can be right; None without one.
 
-    Runs in the averager's process. A donor that is silent for `timeout_s` seconds is given up.
+    Runs in the averager's process. A donor that is silent for `timeout_s` seconds is given up, one that is slower than
+    SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
     """
-    for peer in await _candidates(averager, expected):
+    for peer in (await _candidates(averager, expected))[:MAX_DONORS]:
         if (problem := await averager.trust.refusal(str(peer))) is not None or not averager.trust.may_reduce(str(peer)):
             averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
             continue
         try:
             metadata, tensors = await _receive(averager, peer, expected, timeout_s)
         except Exception as error:
-            averager.tell(peer, f"its state did not arrive: {error or type(error).__name__}")
+            averager.tell(peer, f"its state did not arrive: {in_one_line(error)}")
             continue
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
@@ -73,15 +127,18 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
     return None
 
 
+def offers_key(prefix: str) -> str:
+    """Return the key of the hash table under which the averagers of a run say that they have a state to give."""
+    return f"{prefix}.all_averagers"
+
+
 async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
-    """Return the peers that offer a state, the latest epoch first; epochs beyond the end of the run are ignored."""
-    found = await averager.dht.get(f"{averager.prefix}.all_averagers", latest=True, return_future=True)
-    offers = found.value if found is not None and isinstance(found.value, dict) else {}
-    epochs = {}
-    for peer, offer in offers.items():
-        epoch = getattr(offer, "value", None)
-        if isinstance(epoch, int | float) and 0 <= epoch <= expected.max_epoch:
-            epochs[PeerID(peer)] = epoch, random.random()
+    """Return the peers that offer a state, the latest epoch first; epochs that are not believed are ignored."""
+    epochs = {
+        peer: (offer.value, random.random())
+        for peer, offer in (await records_under(averager.dht, offers_key(averager.prefix))).items()
+        if isinstance(offer.value, int | float) and 0 <= offer.value <= expected.max_epoch
+    }
     epochs.pop(averager.peer_id, None)
     return sorted(epochs, key=epochs.get, reverse=True)
 
@@ -90,22 +147,39 @@ async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: f
     """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete."""
     stub = averager.get_stub(averager._p2p, peer, namespace=averager.prefix)
     stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), timeout_s)
-    metadata, parts, tensors, left = None, [], [], MAX_OVERHEAD * expected.size_bytes + 2**20
-    async for message in aiter_with_timeout(stream, timeout_s):
-        left -= message.ByteSize()
-        if left < 0:
-            raise ValueError(f"it is larger than the {expected.size_bytes:,} bytes of the run's tensors")
-        if message.metadata:
-            metadata = wire.loads(message.metadata)
-        if message.tensor_part.dtype and parts:  # a dtype marks the beginning of a tensor
-            tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
-            parts = []
-        parts.append(message.tensor_part)
-        if len(tensors) == len(expected.tensors) - 1 and len(parts) == parts[0].chunks:
-            break  # everything is here, and the donor waits for us to close the stream
+    metadata, parts, tensors, loop = None, [], [], asyncio.get_running_loop()
+    left = MAX_OVERHEAD * expected.size_bytes + MESSAGE_BYTES * len(expected.tensors) + 2**20
+    limit_s, asked = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S, loop.time()
+    async with asyncio.timeout(limit_s) as limit:
+        async for message in aiter_with_timeout(stream, timeout_s):
+            left -= max(message.ByteSize(), MESSAGE_BYTES)
+            if left < 0:
+                raise ValueError(f"it is larger than the {expected.size_bytes:,} bytes of the run's tensors")
+            if message.metadata:
+                metadata = wire.loads(message.metadata)
+                if (told := _told_to_wait(metadata)) is not None:
+                    if loop.time() - asked > MAX_WAIT_S:
+                        raise TimeoutError(f"it let this peer wait for more than {MAX_WAIT_S} s")
+                    logger.info("waiting for the state of %s: %s", peer, told)
+                    limit.reschedule(loop.time() + limit_s)
+                    continue
+            if message.tensor_part.dtype and parts:  # a dtype marks the beginning of a tensor
+                tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+                parts = []
+            parts.append(message.tensor_part)
+            if len(tensors) == len(expected.tensors) - 1 and len(parts) == parts[0].chunks:
+                break  # everything is here, and the donor waits for us to close the stream
     await stream.aclose()
     if parts:
         tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
     if metadata is None:
         raise ValueError("it sent no metadata")
     return metadata, tensors
+
+
+def _told_to_wait(metadata: Any) -> str | None:
+    """Return what a donor's `waiting_message` says, or None if this is none."""
+    match metadata:
+        case {"place": int() as place, "wait_s": float() as wait_s}:
+            return f"{place:,} newcomers are before this peer, about {wait_s:.0f} s"
+    return None

@@ -3,56 +3,108 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
-from hivemind.averaging.allreduce import AveragingMode
+import hivemind
+from google.protobuf.message import DecodeError
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.key_manager import GroupKeyManager
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
+from hivemind.utils import ValueWithExpiration, get_dht_time
 
+from dalle_lib.auth import Identity
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
-from dalle_lib.swarm.averaging.trust import Introduction, Trust
+from dalle_lib.swarm.averaging.all_reduce import Tell
+from dalle_lib.swarm.averaging.introductions import Introduction, read
+from dalle_lib.swarm.averaging.trust import Trust, owner_key
+from dalle_lib.swarm.records import writer_of
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.3
-"""Seconds between two looks at who else is looking for a group."""
+LOOK_EVERY_S, LOOK_S_PER_PEER = 0.3, 0.03
+"""Seconds between two looks at who else is looking for a group: at least, and for each peer that the last one found. A
+peer's record has 0.8 kB, so looks of any number of peers take 27 kB a second."""
+GROUP_KEYS = 16
+"""Keys under which peers of an epoch meet: epochs take turns, as the keys of a run must be few and known."""
+AVOID_S = 300.0
+"""Seconds in which this peer does not follow a leader that has forged a group, or gathered one and never begun, or
+answered what no peer does."""
+UNUSABLE = (ValueError, TypeError, DecodeError)
+"""What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
 
-class PacedKeyManager(GroupKeyManager):
-    """hivemind's view of who else is looking for a group, with a pause between two looks.
+def group_keys(rounds: str) -> list[str]:
+    """Return the keys of the hash table under which averagers of these rounds look for each other."""
+    return [f"{rounds}.0b{bits}" for bits in ("", *map(_bits, range(GROUP_KEYS)))]
 
-    hivemind 1.1.12 looks again as soon as the last look is done: on a fast network a peer that waits for its group
-    keeps half a core busy, and everybody's hash table too.
+
+def _bits(epoch: int) -> str:
+    return f"{epoch % GROUP_KEYS:04b}"
+
+
+class SignedKeyManager(GroupKeyManager):
+    """hivemind's view of who else is looking for a group, by records that only their peer can write, at a gentler pace.
+
+    hivemind 1.1.12 writes them under the bare id of a peer, where anybody may, and looks again as soon as the last look
+    is done: on a fast network a peer that waits for its group keeps half a core busy, and everybody's hash table too.
     """
 
-    last_look = 0.0
+    def __init__(self, *args, identity: Identity) -> None:
+        super().__init__(*args)
+        self.mark = owner_key(identity.public_key)
+        """The subkey under which this peer, and nobody else, writes."""
+        self._next_look = 0.0
 
-    async def get_averagers(self, *args, **kwargs):
-        """Return the averagers that are looking for a group, at most once in `LOOK_EVERY_S`."""
-        await asyncio.sleep(max(0.0, self.last_look + LOOK_EVERY_S - time.monotonic()))
-        self.last_look = time.monotonic()
-        return await super().get_averagers(*args, **kwargs)
+    async def declare_averager(
+        self, group_key: str, peer_id: PeerID, expiration_time: float, looking_for_group: bool = True
+    ) -> bool:
+        """Say until when this peer looks for a group, or that it does no more; return whether that was stored."""
+        if not looking_for_group:
+            expiration_time = math.nextafter(expiration_time, math.inf)  # it replaces what this peer said before
+        return await self.dht.store(group_key, looking_for_group, expiration_time, subkey=self.mark, return_future=True)
+
+    async def get_averagers(self, group_key: str, only_active: bool) -> list[tuple[PeerID, float]]:
+        """Return the averagers that are looking for a group, and until when; the more there are, the more seldom."""
+        await asyncio.sleep(self._next_look - time.monotonic())
+        found = await records_under(self.dht, group_key)
+        self._next_look = time.monotonic() + max(LOOK_EVERY_S, LOOK_S_PER_PEER * len(found))
+        return [(peer, entry.expiration_time) for peer, entry in found.items() if entry.value or not only_active]
+
+
+async def records_under(dht: hivemind.DHT, key: str) -> dict[PeerID, ValueWithExpiration]:
+    """Return the newest record that each peer has under a key, by its writer; what has no writer is left out."""
+    found, records = await dht.get(key, latest=True, return_future=True), {}
+    for mark, entry in found.value.items() if found is not None and isinstance(found.value, dict) else ():
+        with contextlib.suppress(ValueError, TypeError):
+            records[PeerID.from_base58(writer_of(mark))] = entry
+    return records
 
 
 class MemberMatchmaking(Matchmaking):
     """hivemind's matchmaking, which follows members only and forms groups of members only.
 
-    hivemind 1.1.12 checks access tokens in its hash table only; anybody who knows an address can lead or join a group.
+    hivemind 1.1.12 checks access tokens in its hash table only; anybody who knows an address can lead or join a group,
+    and a leader may tell each follower anything of the others. Here each peer signs what it tells (`introductions.py`).
     With `is_by_epoch`, a peer meets only peers that are in the same epoch.
     """
 
-    def __init__(self, *args, trust: Trust, is_by_epoch: bool, **kwargs) -> None:
+    def __init__(self, *args, trust: Trust, is_by_epoch: bool, tell: Tell, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.trust, self.is_by_epoch = trust, is_by_epoch
+        self.trust, self.is_by_epoch, self.tell = trust, is_by_epoch, tell
+        self.avoided: dict[PeerID, float] = {}
+        """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
+        self.asked: set[PeerID] = set()
+        """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on."""
         made = self.group_key_manager  # hivemind's
-        self.group_key_manager = PacedKeyManager(made.dht, made.prefix, made.group_bits, made.target_group_size)
+        self.group_key_manager = SignedKeyManager(
+            made.dht, made.prefix, made.group_bits, made.target_group_size, identity=trust.identity
+        )
 
     @contextlib.asynccontextmanager
     async def looking_for_group(self, step_control: StepControl):
@@ -61,17 +113,18 @@ class MemberMatchmaking(Matchmaking):
         hivemind looks under the same key in each epoch.
         """
         async with super().looking_for_group(step_control):
-            (told,) = introductions([step_control.data_for_gather])
-            if self.is_by_epoch and told.epoch is not None:
-                self.group_key_manager.group_bits = f"{told.epoch:b}"
+            if self.is_by_epoch:
+                self.group_key_manager.group_bits = _bits(self._own.epoch)
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
         """Return why a peer that asks to join may not join, or None if it may."""
         try:
-            (told,) = introductions([request.gather])
+            told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
             return str(error)
+        if self.is_by_epoch and self.step_control is not None and told.epoch != self._own.epoch:
+            return f"it is in epoch {told.epoch}"
         problem = await self.trust.refusal(str(peer_id), told.token)
         if problem is None and self.trust.max_peers_per_user is not None:
             others = [str(other) for other in (*self.current_followers, self.peer_id)]
@@ -80,25 +133,76 @@ class MemberMatchmaking(Matchmaking):
 
     async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
         # hivemind asks each peer that looks for a group to lead this one, and those that a leader suggests.
+        if leader in self.asked or time.monotonic() < self.avoided.get(leader, 0.0):
+            return None
         if (problem := await self.trust.refusal(str(leader))) is not None:
             logger.warning("not following %s: %s", leader, problem)
             return None
-        return await super()._request_join_group(leader)
+        group, late = None, self.get_request_expiration_time() + self.request_timeout / 2
+        self.asked.add(leader)
+        try:
+            group = await super()._request_join_group(leader)
+        except UNUSABLE as error:  # hivemind would give up the round
+            self._avoid(leader, f"its answer cannot be used: {in_one_line(error)}")
+        finally:
+            self.asked.remove(leader)
+            if group is None and get_dht_time() > late:
+                self._avoid(leader, "it gathered a group and never began its round")
+        return group
 
     async def follower_assemble_group(self, leader: PeerID, msg: averaging_pb2.MessageFromLeader) -> GroupInfo:
-        """Return the group that a leader has assembled. Raises MatchmakingException if one of it may not take part.
+        """Return the group that a leader has assembled.
 
-        hivemind takes any group that a leader names.
+        Raises MatchmakingException if one of it may not take part, or the leader has changed what a peer told; such a
+        leader is named and avoided. hivemind takes any group that a leader names.
         """
-        peers = [str(PeerID(item)) for item in msg.ordered_peer_ids]
-        problems = [self._too_many(peers), "it names a peer twice" if len(set(peers)) < len(peers) else None]
-        if len(msg.gathered) == len(peers):
-            for peer, told in zip(peers, introductions(msg.gathered), strict=True):
-                if (problem := await self.trust.refusal(peer, told.token)) is not None:
-                    problems.append(f"{peer} may not take part: {problem}")
-        if any(problems):
-            raise MatchmakingException(f"the group of {leader} is refused: {'; '.join(filter(None, problems))}")
+        try:
+            told = self._told_in(msg)
+        except ValueError as forged:
+            self._avoid(leader, f"the group that it leads is refused: {forged}")
+            raise MatchmakingException(f"the group of {leader} is refused: {forged}") from forged
+        for peer, introduction in told.items():
+            if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
+                raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
         return await super().follower_assemble_group(leader, msg)
+
+    def _told_in(self, msg: averaging_pb2.MessageFromLeader) -> dict[PeerID, Introduction]:
+        """Return what each peer of a group tells. Signatures are checked, membership is not.
+
+        Raises ValueError for what no honest leader would have sent.
+        """
+        if len(msg.group_id) > wire.PEER_ID_BYTES:
+            raise ValueError(f"its group's id has {len(msg.group_id):,} bytes")
+        if len(msg.gathered) != len(msg.ordered_peer_ids):
+            raise ValueError(f"it names {len(msg.ordered_peer_ids)} peers, and tells of {len(msg.gathered)}")
+        if any(len(item) > wire.PEER_ID_BYTES for item in msg.ordered_peer_ids):
+            raise ValueError("it names a peer with an id that is none")
+        gathered = dict(zip(map(PeerID, msg.ordered_peer_ids), msg.gathered, strict=True))
+        if len(gathered) < len(msg.gathered):
+            raise ValueError("it names a peer twice")
+        if gathered.get(self.peer_id) != self.step_control.data_for_gather:
+            raise ValueError("it has changed or left out what this peer told it")
+        told, own = {}, self._own
+        for peer, message in gathered.items():
+            try:
+                told[peer] = read(message, peer, self._prefix)
+            except ValueError as error:
+                raise ValueError(f"{peer}: {error}") from error
+            if self.is_by_epoch and told[peer].epoch != own.epoch:
+                raise ValueError(f"{peer} is in epoch {told[peer].epoch}")
+        if (problem := self._too_many(list(map(str, told)))) is not None:
+            raise ValueError(problem)
+        return told
+
+    @property
+    def _own(self) -> Introduction:
+        """What this peer tells the group that it looks for."""
+        return read(self.step_control.data_for_gather, self.peer_id, self._prefix)
+
+    def _avoid(self, leader: PeerID, why: str) -> None:
+        self.avoided = {peer: until for peer, until in self.avoided.items() if until > time.monotonic()}
+        self.avoided[leader] = time.monotonic() + AVOID_S
+        self.tell(leader, why)
 
     def _too_many(self, peers: list[str]) -> str | None:
         """Return what is wrong if one user has too many of these peers, or None."""
@@ -107,35 +211,3 @@ class MemberMatchmaking(Matchmaking):
         if limit is None or count <= limit:
             return None
         return f"{user!r} has {count} peers in it, but at most {limit} may take part in a round"
-
-
-def introductions(gathered: Sequence[bytes]) -> list[Introduction]:
-    """Return the introduction of each peer of a group, from the messages that hivemind gathered.
-
-    Raises ValueError for a message that no peer of hivemind sends.
-    """
-    return [Introduction.parse(_unpacked(message)[2]) for message in gathered]
-
-
-def with_role(message: bytes, may_reduce: bool) -> bytes:
-    """Return what a peer told its group, with the role that the run gives it: a client sends parts and reduces none.
-
-    The bandwidth that it claims is left out: a false claim would draw work to whoever makes it.
-    """
-    _bandwidth, mode, told = _unpacked(message)
-    if mode is AveragingMode.NODE and not may_reduce:
-        mode = AveragingMode.CLIENT
-    bandwidth = 0.0 if mode is AveragingMode.CLIENT else None
-    return wire.dumps([bandwidth, mode.value, wire.dumps(told)])
-
-
-def _unpacked(message: bytes) -> tuple[Any, AveragingMode, Any]:
-    """Return the bandwidth, mode and introduction in a message.
-
-    Raises ValueError for a message that hivemind's peers do not send.
-    """
-    try:
-        bandwidth, mode, told = wire.loads(message)
-        return bandwidth, AveragingMode(mode), wire.loads(told)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"its introduction cannot be read: {error}") from error

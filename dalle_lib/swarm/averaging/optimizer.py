@@ -13,7 +13,7 @@ The life of an epoch, with the methods of `CollaborativeOptimizer` that take par
 Two detours lead back into this circle. A peer that misses a round takes part in the others' next one with the gradient
 it has, and then skips its own update (`_skip_to_their_epoch`). A peer that finds the others ahead when it first looks
 at their progress in an epoch, or two epochs ahead later, drops its gradient and downloads their state
-(`load_state_from_peers`).
+(`load_state_from_peers`), which says the epoch. Nobody goes to the last epoch because others say that they are there.
 
 Threads: the *training thread* calls `step`. The *update thread* of hivemind makes the optimizer's steps. The *thread
 that averages gradients* is the update thread if `delay_grad_averaging`, else the training thread. Averagers look for
@@ -26,10 +26,10 @@ import time
 
 from hivemind.averaging.control import StepControl
 
+from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.rounds import Group, LeftOut, Round
+from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
-from dalle_lib.swarm.averaging.trust import Introduction
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,11 @@ class CollaborativeOptimizer(RunOptimizer):
     diluted.
     """
 
-    rounds: queue.SimpleQueue[Round | LeftOut]
-    """Reports of what became of each epoch's gradients. Both threads put them; the caller of `step` takes them."""
+    rounds: queue.SimpleQueue[Round | LeftOut | ParameterRound]
+    """Reports of what became of each epoch's gradients, and of rounds of parameters.
+
+    Both threads put them; the caller of `step` takes them.
+    """
     parameter_rounds: ParameterRounds
     """The rounds in which parameters are averaged; its attributes name their threads."""
     is_behind: bool = False
@@ -66,6 +69,13 @@ class CollaborativeOptimizer(RunOptimizer):
 
     Set by the thread that averages gradients; cleared by the training thread.
     """
+    _averaged_epoch: int = 0
+    """Epoch that this peer's parameters were of when they were last averaged whole with others'.
+
+    Only the training thread uses it.
+    """
+    _next_load: float = 0.0
+    """When this peer may ask for a state again, in seconds of `time.monotonic`; only the training thread uses it."""
     _parameter_bytes_sent: int = 0
     """Bytes sent in rounds of parameters since the last `Round` was reported.
 
@@ -121,12 +131,12 @@ class CollaborativeOptimizer(RunOptimizer):
         self._load_averaged_gradients_into_optimizer_()
         self.parameter_rounds.give_up()
         epoch = self._gradient_epoch
-        common = epoch if group.epoch is None else group.epoch
+        common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
         self._joined_later_round = common > epoch
         self.is_behind |= self._joined_later_round or not group.is_whole
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind)
         seconds, bytes_sent = time.monotonic() - started, self._parameter_bytes_sent + group.bytes_sent
-        self.rounds.put(Round(epoch, group.counted, seconds, failure, bytes_sent))
+        self.rounds.put(Round(epoch, group.counted, seconds, failure, bytes_sent, group.unchecked))
         self._parameter_bytes_sent = 0
         if self._joined_later_round:
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
@@ -142,7 +152,7 @@ class CollaborativeOptimizer(RunOptimizer):
         except Exception as error:
             failure = f"this peer has its own gradient only: {type(error).__name__}: {error}"
             logger.warning("epoch %d: averaging failed: %s", self._gradient_epoch, failure)
-            alone = Group({str(self.dht.peer_id): float(control.weight)}, is_whole=False)
+            alone = Group({str(self.dht.peer_id): float(control.weight)}, self._gradient_epoch, is_whole=False)
             # Otherwise a group found after all would average a gradient that this peer has already applied.
             control.cancel()
             return alone, failure
@@ -160,8 +170,10 @@ class CollaborativeOptimizer(RunOptimizer):
         if (group := self.parameter_rounds.collect()) is None:
             return
         self._parameter_bytes_sent += group.bytes_sent
+        self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))
         if group.is_whole:
             self.is_behind = False
+            self._averaged_epoch = group.epoch + 1
             self._count(True)
 
     @property
@@ -182,35 +194,50 @@ class CollaborativeOptimizer(RunOptimizer):
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self.scheduled_grads.cancel()
         self.scheduled_grads = None
+        # Without their parameters, their epoch is hearsay.
+        theirs = self.tracker.global_epoch if self.grad_averager.is_counted else 0
+        averaged = self._averaged_epoch if self._averaged_epoch <= self.tracker.epochs.latest else 0
         with self.tracker.pause_updates():
-            self._go_to_epoch(max(self.local_epoch + 1, self.tracker.global_epoch))
+            self._go_to_epoch(max(self.local_epoch + 1, min(max(theirs, averaged), self.total_epochs - 1)))
             self.tracker.update_epoch(self.local_epoch)
             self._should_check_synchronization_on_update = True
         self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
 
-    def load_state_from_peers(self, **_kwargs) -> None:
-        """Take over the newest state that a peer may give, and drop the gradients accumulated so far.
+    def _should_load_state_from_peers(self) -> bool:
+        # hivemind asks before each step, and would load again at once where no state that is new enough was found.
+        is_behind = super()._should_load_state_from_peers() or self.local_epoch < self.tracker.epochs.ahead - 1
+        return is_behind and time.monotonic() >= self._next_load
 
-        If no peer can give one, this peer goes on from its own parameters: its gradients take part in rounds with
-        weight zero until its parameters have been averaged with the others'. hivemind 1.1.12 would try without end.
+    def load_state_from_peers(self, **_kwargs) -> None:
+        """Take over the newest state that a peer may give, with its epoch, and drop the gradients accumulated so far.
+
+        If no peer can give one, this peer goes on from its own parameters and epoch. If it is known to be behind, its
+        gradients then take part in rounds with weight zero until its parameters have been averaged with the others'.
+        hivemind 1.1.12 would try without end.
         """
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads = None
         self.state_averager.step(wait_for_delayed_updates=True)
         self.parameter_rounds.give_up()
+        self._next_load = time.monotonic() + self.averaging_timeout
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
         with self.tracker.pause_updates():
-            is_loaded = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout)
-            self.is_behind = not is_loaded or self.local_epoch < self.tracker.global_epoch
+            theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
+            is_loaded = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout, max_epoch=latest)
+            if not is_loaded and theirs <= epoch:
+                return  # half of the users say that they are ahead, and nobody has shown it
+            self.is_behind = not is_loaded or self.local_epoch < theirs
             self._count(is_loaded)
-            self._go_to_epoch(max(self.local_epoch, self.tracker.global_epoch))
+            # The donor may be about to make the update that the others have made.
+            is_nearly_there = is_loaded and self.local_epoch + 1 == theirs < self.total_epochs
+            self._go_to_epoch(theirs if is_nearly_there else self.local_epoch)
             self.grad_averager.reset_accumulated_grads_()
             # Otherwise the samples of the epoch before would end this one at once.
             self.tracker.update_epoch(self.local_epoch)
         self._joined_later_round, self.parameter_rounds.due_after = False, None
         taken = "took over their state" if is_loaded else "no peer could give its state, so it waits to average it"
-        reason = f"the others are at epoch {self.tracker.global_epoch}: {taken}"
+        reason = f"the others are at epoch {max(theirs, self.local_epoch)}: {taken}"
         self.rounds.put(LeftOut(epoch, dropped, reason, is_waiting=not is_loaded))
 
     def _count(self, is_counted: bool) -> None:

@@ -6,8 +6,8 @@ import logging
 from hivemind.averaging.control import StepControl
 
 from dalle_lib.swarm.averaging.averagers import RunStateAverager
+from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.rounds import Group
-from dalle_lib.swarm.averaging.trust import Introduction
 
 logger = logging.getLogger(__name__)
 

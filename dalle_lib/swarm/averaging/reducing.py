@@ -38,6 +38,8 @@ class Reducer:
         """Weight of each sender in each average, of shape (parts, senders); as claimed until the part is averaged."""
         self.far: set[int] = set()
         """Indices of senders with a part that got weight zero, because it is far longer than the others'."""
+        self.beyond: dict[int, float] = {}
+        """Weights that senders claim beyond the limit of a round, by index."""
         self.finished = asyncio.Event()
         self._failed: set[int] = set()
         self._parts: list[dict[int, Tensor]] = [{} for _ in part_shapes]
@@ -59,6 +61,8 @@ class Reducer:
         problem = part_problem(tensor_part, self.part_shapes[part_index]) or weight_problem(weight)
         if problem is not None and sender_index != self.own:
             raise AllreduceException(problem)
+        if weight > self.trust.max_weight:
+            self.beyond[sender_index] = weight
         self.weights[part_index, sender_index] = 0.0 if problem else weight
         self._parts[part_index][sender_index] = torch.zeros_like(tensor_part) if problem else tensor_part
         self._average_if_complete(part_index)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 Counted = dict[str, float]
-"""Weight of each peer's tensors in an average, in samples, by peer id."""
+"""Weight of each peer's tensors in an average, by peer id: in samples for gradients."""
 
 
 @dataclass(frozen=True)
@@ -12,38 +12,57 @@ class Group:
 
     counted: Counted
     """Every peer of the group, even one whose tensors did not count."""
-    epoch: int | None = None
-    """Median of the epochs that the peers are in, the later of two; None if none of them says."""
+    epoch: int
+    """Median of the epochs that the users' peers are in, the later of two."""
     is_behind: bool = False
     """Whether the parameters of one of the peers lack an update, so the group should average parameters soon."""
     is_whole: bool = True
     """Whether every part came back; where one did not, this peer keeps its own values."""
     bytes_sent: int = 0
     """Bytes that this peer sent, as a sender and as a reducer."""
+    unchecked: str | None = None
+    """Why nobody could check a reducer of this round, if the run's card asks for audits."""
 
     def __len__(self) -> int:
         return len(self.counted)
 
 
 @dataclass(frozen=True)
-class Round:
-    """How the gradients of one epoch were averaged."""
+class Averaged:
+    """What an average holds."""
 
     epoch: int
-    """Epoch whose gradients were averaged."""
+    """Epoch whose gradients, or after whose update the parameters, were averaged."""
     counted: Counted
+    """For parameters: one, or zero where they lacked an update; less where a user has many peers."""
+
+    @property
+    def shares(self) -> Counted:
+        """Share of each peer's tensors in the average, which sum to one; peers of weight zero are left out."""
+        total = sum(weight for weight in self.counted.values() if weight > 0)
+        return {peer: weight / total for peer, weight in self.counted.items() if weight > 0}
+
+
+@dataclass(frozen=True)
+class Round(Averaged):
+    """How the gradients of one epoch were averaged."""
+
     seconds: float
     """Seconds for which this peer waited for the average."""
     error: str | None = None
     """Why this peer has only its own gradient, or only a part of the average; None if it has the whole average."""
     bytes_sent: int = 0
     """Bytes that this peer sent since the last round, parameters included."""
+    unchecked: str | None = None
+    """Why nobody could check a reducer of this round, if the run's card asks for audits."""
 
-    @property
-    def shares(self) -> Counted:
-        """Share of each peer's gradient in the update, which sum to one; peers of weight zero are left out."""
-        total = sum(weight for weight in self.counted.values() if weight > 0)
-        return {peer: weight / total for peer, weight in self.counted.items() if weight > 0}
+
+@dataclass(frozen=True)
+class ParameterRound(Averaged):
+    """How parameters were averaged."""
+
+    is_whole: bool
+    """Whether every part came back."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,12 @@
 """hivemind's optimizer, assembled from the kit's progress tracker and averagers."""
 
-import contextlib
-import queue
 import sys
 from functools import partial
 
 import hivemind
-from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
+from dalle_lib.swarm.averaging.complaints import Pace
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust
 
@@ -27,12 +25,11 @@ class RunOptimizer(hivemind.Optimizer):
         dht: hivemind.DHT,
         total_epochs: int,
         trust: Trust,
-        private_key: RSAPrivateKey | None = None,
         part_bytes: int = 2**19,
         **kwargs,
     ) -> None:
-        self.trust, self.total_epochs, self.private_key = trust, total_epochs, private_key
-        self._doubted = {}
+        self.trust, self.total_epochs = trust, total_epochs
+        self._doubted, self._pace = {}, Pace()
         averager_options = {"trust": trust, "part_size_bytes": part_bytes}
         super().__init__(
             dht=dht,
@@ -43,7 +40,6 @@ class RunOptimizer(hivemind.Optimizer):
             averager_opts=averager_options,
             **kwargs,
         )
-        self.state_averager.max_epoch = total_epochs
 
     @property
     def learning_rate(self) -> float:
@@ -53,13 +49,10 @@ class RunOptimizer(hivemind.Optimizer):
     def problems(self) -> list[tuple[str, str]]:
         """Return what went wrong with other peers since the last call, as (peer id, what)."""
         doubted = self.tracker.doubted
-        found = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
+        new = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
         self._doubted = doubted
-        for averager in self.grad_averager, self.state_averager:
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    found.append(averager.problems.get_nowait())
-        return found
+        found = [(peer, told) for peer, what in new if (told := self._pace.paced(what)) is not None]
+        return [*found, *self.grad_averager.complaints.read(), *self.state_averager.complaints.read()]
 
     @property
     def _request_timeout_s(self) -> float:
@@ -76,7 +69,7 @@ class RunOptimizer(hivemind.Optimizer):
             trust=self.trust,
             total_epochs=self.total_epochs,
             shortest_epoch_s=self.matchmaking_time,
-            private_key=self.private_key,
+            private_key=self.trust.identity.private_key,
             start=True,
             **kwargs,
         )

@@ -1,33 +1,13 @@
 """Says who may take part in a round, who may reduce, and by which rule parts are combined."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.utils.crypto import RSAPublicKey
 
-from dalle_lib.auth import AccessToken, Refused, Role, Roster
+from dalle_lib.auth import AccessToken, Identity, Refused, Role, Roster
 from dalle_lib.run import RunCard
-
-
-class Introduction(NamedTuple):
-    """Holds what each peer tells its group about itself before a round."""
-
-    epoch: int | None = None
-    """The epoch whose gradients the peer brings; None from stock hivemind peers."""
-    is_behind: bool = False
-    """Whether its parameters lack an update that others made, so that the group should average parameters soon."""
-    token: bytes = b""
-    """The peer's access token, as bytes; empty in a run without members."""
-
-    @classmethod
-    def parse(cls, told: Any) -> "Introduction":
-        """Return the introduction in a message; a message of any other form counts as an empty introduction."""
-        match told:
-            case [int() as epoch, bool() as is_behind, bytes() as token]:
-                return cls(epoch, is_behind, token)
-        return cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +28,14 @@ class Trust:
     """Cap on the share of a round's weight that one user's peers have together, unless the round has one user."""
     roster: Roster | None = None
     """Knows who is a member; None lets everybody in."""
+    identity: Identity | None = None
+    """This peer's own key, with which it signs what it tells others. Who only reads others' records needs none."""
     token: bytes = b""
     """This peer's own access token, as bytes."""
 
     @classmethod
     def of(cls, card: RunCard, **own) -> "Trust":
-        """Return what a run card says; `own` are `roster` and `token` in a run with members."""
+        """Return what a run card says; `own` are this peer's: `identity`, and with members `roster`, `token`."""
         return cls(
             rule=card.averaging.rule,
             reducers=card.averaging.reducers,
@@ -79,16 +61,11 @@ class Trust:
             return "it has no valid access token of this run"
         return None
 
-    def record_refusal(self, peer_id: str, owner: bytes) -> str | None:
-        """Return why a record about a peer does not count, or None if it does.
-
-        `owner` is hivemind's mark of the key that signed the record, as `owner_key` returns it.
-        """
-        if self.roster is None:
+    def record_refusal(self, peer_id: str) -> str | None:
+        """Return why a peer's record of itself does not count, or None if it does."""
+        if self.roster is None or self.roster.fetch(peer_id) is not None:
             return None
-        if (token := self.roster.fetch(peer_id)) is None:
-            return "it has no valid access token of this run"
-        return None if owner == owner_key(token.public_key) else "somebody else wrote it"
+        return "it has no valid access token of this run"
 
     def user_of(self, peer_id: str) -> str:
         """Return the user that a peer belongs to; in a run without members each peer is a user of its own."""

@@ -1,0 +1,63 @@
+"""What went wrong with peers: few complaints, each of a bounded length, whatever strangers do.
+
+Strangers choose how often they are complained of, and some of the words, which end in a peer's files and terminal.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import queue
+import time
+from collections.abc import Callable
+
+from dalle_lib.one_line import printable
+
+logger = logging.getLogger(__name__)
+
+BURST, PER_S = 200, 0.1
+"""Complaints that are told at once, and then so many a second; the others are counted."""
+MAX_TEXT = 300
+"""Letters of a complaint. So at most 3 MB a day reach a peer's files from one teller."""
+
+
+class Pace:
+    """Lets through BURST complaints at once and PER_S a second, and says how many it has held back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._left, self._then, self._untold = clock, float(BURST), clock(), 0
+
+    def paced(self, what: str) -> str | None:
+        """Return a complaint in a line of at most about MAX_TEXT letters; None if there have been too many."""
+        now = self._clock()
+        self._left, self._then = min(BURST, self._left + PER_S * (now - self._then)), now
+        if self._left < 1:
+            self._untold += 1
+            return None
+        self._left -= 1
+        told = printable(what[: MAX_TEXT + 1])
+        told = told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}..."
+        if self._untold:
+            told, self._untold = f"{told} (and {self._untold:,} more problems, which are not told)", 0
+        return told
+
+
+class Complaints:
+    """A queue for pairs of a peer's id and what went wrong with that peer: one process tells, another one reads."""
+
+    def __init__(self) -> None:
+        self._queue, self._pace = multiprocessing.Queue(BURST), Pace()
+
+    def tell(self, peer: str, what: str) -> None:
+        """Note and log a complaint, if there have not been too many; only log it while nobody reads them."""
+        if (told := self._pace.paced(what)) is not None:
+            logger.warning("%s: %s", peer, told)
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait((peer, told))
+
+    def read(self) -> list[tuple[str, str]]:
+        """Return the complaints that nobody has read yet."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._queue.get_nowait())
+        return found

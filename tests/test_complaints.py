@@ -1,0 +1,33 @@
+"""Strangers choose how often they are complained of; what reaches a peer's files and terminal stays bounded."""
+
+import multiprocessing
+
+from dalle_lib.swarm.averaging.complaints import BURST, MAX_TEXT, PER_S, Complaints, Pace
+
+
+def test_a_flood_of_complaints_is_counted_and_the_next_one_says_how_many():
+    now = 0.0
+    pace = Pace(clock=lambda: now)
+    told = [pace.paced("refused") for _ in range(BURST + 900)]
+    assert told == ["refused"] * BURST + [None] * 900
+    now = 1.5 / PER_S
+    assert pace.paced("refused") == "refused (and 900 more problems, which are not told)"
+    assert pace.paced("refused") is None
+    now = 1e6
+    assert pace.paced("refused") == "refused (and 1 more problems, which are not told)"
+    assert [pace.paced("refused") for _ in range(BURST)].count(None) == 1
+
+
+def test_a_complaint_is_one_line_of_bounded_length_that_a_terminal_shows_as_it_is():
+    told = Pace().paced("its answer:\n\x1b[2J" + "x" * 10**7)
+    assert told.startswith("its answer: \\x1b[2Jxxx")
+    assert len(told) == MAX_TEXT + 3
+
+
+def test_one_process_tells_and_another_one_reads():
+    complaints = Complaints()
+    teller = multiprocessing.get_context("fork").Process(target=complaints.tell, args=("eve", "lies"))
+    teller.start()
+    teller.join()
+    assert complaints.read() == [("eve", "lies")]
+    assert complaints.read() == []

@@ -1,0 +1,112 @@
+"""What a peer tells its group counts only as it has signed it, for these rounds and now."""
+
+import pytest
+from hivemind.averaging.allreduce import AveragingMode
+from hivemind.p2p import PeerID
+from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils.crypto import RSAPrivateKey
+
+from dalle_lib.auth import Identity
+from dalle_lib.swarm import wire
+from dalle_lib.swarm.averaging import introductions
+from dalle_lib.swarm.averaging.introductions import VALID_S, Introduction, for_hivemind, read, signed
+
+ADA, EVE = (Identity(RSAPrivateKey()) for _ in range(2))
+ROUNDS, TOLD = "run_grad_averager", Introduction(epoch=7, is_behind=True, token=b"token", is_reducer=False)
+
+
+def peer(identity: Identity) -> PeerID:
+    return PeerID.from_base58(identity.peer_id)
+
+
+def gathered(told: list, bandwidth: float | None = None, mode: int = AveragingMode.NODE.value) -> bytes:
+    """Return what hivemind makes of what a peer gives it to gather."""
+    return MSGPackSerializer.dumps([bandwidth, mode, MSGPackSerializer.dumps(told)])
+
+
+def message(*told) -> bytes:
+    """Return an introduction of any content, which Ada has signed."""
+    packed = wire.dumps(list(told))
+    return gathered([packed, ADA.public_key, ADA.private_key.sign(packed)])
+
+
+def test_what_a_peer_signs_is_what_others_read():
+    assert read(gathered(signed(TOLD, ROUNDS, ADA)), peer(ADA), ROUNDS) == TOLD
+
+
+@pytest.mark.parametrize("bandwidth", [None, 0.0, 1e30, float("nan"), "much"])
+@pytest.mark.parametrize("mode", [*(mode.value for mode in AveragingMode), 17])
+def test_what_nobody_has_signed_counts_for_nothing(bandwidth, mode):
+    told = signed(TOLD, ROUNDS, ADA)
+    assert read(gathered(told, bandwidth, mode), peer(ADA), ROUNDS) == TOLD
+
+
+def test_a_leader_cannot_change_what_a_peer_told_nor_speak_for_it():
+    packed, key, signature = signed(TOLD, ROUNDS, ADA)
+    for place in range(0, len(packed), 3):
+        changed = packed[:place] + bytes([packed[place] ^ 1]) + packed[place + 1 :]
+        with pytest.raises(ValueError, match="changed after it had signed it"):
+            read(gathered([changed, key, signature]), peer(ADA), ROUNDS)
+    with pytest.raises(ValueError, match="signed by somebody else"):
+        read(gathered(signed(TOLD, ROUNDS, EVE)), peer(ADA), ROUNDS)
+    with pytest.raises(ValueError, match="changed after it had signed it"):
+        read(gathered([packed, key, EVE.private_key.sign(packed)]), peer(ADA), ROUNDS)
+
+
+def test_an_introduction_counts_for_its_rounds_and_for_ten_minutes(monkeypatch):
+    told = gathered(signed(TOLD, ROUNDS, ADA))
+    with pytest.raises(ValueError, match="other rounds: 'run_grad_averager'"):
+        read(told, peer(ADA), "run_state_averager")
+    for late_s in VALID_S + 1, -VALID_S - 1:
+        now = get_dht_time() + late_s
+        monkeypatch.setattr(introductions, "get_dht_time", lambda now=now: now)
+        with pytest.raises(ValueError, match="another time"):
+            read(told, peer(ADA), ROUNDS)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        [ROUNDS],
+        [ROUNDS, float("nan"), 7, True, b"", True],
+        [ROUNDS, "now", 7, True, b"", True],
+        [ROUNDS, 0, 7, True, b"", True],
+        [ROUNDS, "NOW", -1, True, b"", True],
+        [ROUNDS, "NOW", 2**62, True, b"", True],
+        [ROUNDS, "NOW", True, True, b"", True],
+        [ROUNDS, "NOW", 7.0, True, b"", True],
+        [ROUNDS, "NOW", 7, 1, b"", True],
+        [ROUNDS, "NOW", 7, True, "", True],
+        [ROUNDS, "NOW", 7, True, b"", None],
+        [ROUNDS, "NOW", 7, True, b"", True, 1],
+    ],
+    ids=str,
+)
+def test_an_introduction_of_another_form_is_refused_though_it_is_signed(told):
+    told = [get_dht_time() if value == "NOW" else value for value in told]
+    with pytest.raises(ValueError, match="its introduction"):
+        read(message(*told), peer(ADA), ROUNDS)
+
+
+@pytest.mark.parametrize(
+    "gathered",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        MSGPackSerializer.dumps([None, 0, b""]),
+        gathered([]),
+        gathered([1, 2, 3]),
+        gathered([b""] * 3),
+    ],
+    ids=repr,
+)
+def test_what_is_not_signed_is_refused(gathered):
+    with pytest.raises(ValueError, match=r"message|introduction|signed"):
+        read(gathered, peer(ADA), ROUNDS)
+
+
+def test_hivemind_gets_a_role_and_treats_all_reducers_alike():
+    assert MSGPackSerializer.loads(for_hivemind(may_reduce=True))[:2] == [None, AveragingMode.NODE.value]
+    assert MSGPackSerializer.loads(for_hivemind(may_reduce=False))[:2] == [0.0, AveragingMode.CLIENT.value]
