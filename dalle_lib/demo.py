@@ -20,8 +20,10 @@ from dalle_lib.run import RunCard, initial_model
 from dalle_lib.swarm import Peer, PeerSettings, private_swarm
 from dalle_lib.swarm.process.folder import MODEL
 from dalle_lib.swarm.process.history import epochs_of
-from dalle_lib.swarm.process.local import LATE_S
+from dalle_lib.swarm.process.local import LATE_S, require_own_swarm
 
+SWARM = "swarm"
+"""Name of the swarm's folder in that of the report."""
 RANKED = 3
 """Captions of each kind, seen and unseen in training, for which many candidates are drawn."""
 CANDIDATES, BEST = 32, 4
@@ -32,14 +34,17 @@ def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s
     """Train a private swarm for `minutes`, write its report to the folder `out`, and return the report's figures.
 
     The last of the three trainers joins after `late_s` seconds. Progress is shown on standard error, as `watch` does.
+    What an earlier demo left in `out` is replaced. Raises ValueError before anything is done if there is a folder
+    `out`/swarm that no demo has made.
     """
+    require_own_swarm(out / SWARM)
     card = RunCard.load("emoji-mini")
     if from_scratch:
         card = card.with_changes(checkpoint=None)
     _say("Drawing with the model as it is before training ...")
     before = examine(card, initial_model(card))
     _say(f"Training with two other peers on this machine, for {minutes:g} min; Ctrl+C ends it early ...")
-    with contextlib.closing(private_swarm(card, out / "swarm", late_s)) as swarm:
+    with contextlib.closing(private_swarm(card, out / SWARM, late_s)) as swarm:
         you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
         watch(you)
     _say("Drawing again with the trained model ...")
@@ -92,8 +97,9 @@ def run_notebook(notebook: Path, out: Path) -> dict:
     """
     from dalle_lib.notebook_run import execute
 
+    require_own_swarm(out / SWARM)
     _say(f"Executing {notebook}: a private swarm trains on this machine, about six minutes.")
-    you, started, show = Peer(Path(out).resolve() / "swarm" / "peers" / "you"), time.time(), Lines(sys.stderr)
+    you, started, show = Peer(Path(out).resolve() / SWARM / "peers" / "you"), time.time(), Lines(sys.stderr)
 
     def progress() -> None:
         events = you.events()

@@ -6,12 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 from dalle_lib.one_line import in_one_line
 
 MAX_RECORD_BYTES = 2**24
 """Size of a file beyond which it is no record."""
+MAX_WORDS = 300
+"""Letters of a library's message that are repeated."""
+ANEW = "Get it anew from where it came."
+"""What to do with a broken file of somebody else."""
 
 Record = TypeVar("Record")
 
@@ -37,10 +42,38 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
         raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
 
 
+@contextmanager
+def reading(file: str | Path, what: str, remedy: str = ANEW) -> Iterator[None]:
+    """Turn whatever a library raises while it reads `file` into a BrokenFile, which names the file and `what` it is no.
+
+    That the file is not there, may not be read, or that a package is missing, stays as it is.
+    """
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, ImportError, BrokenFile):
+        raise
+    except Exception as error:  # readers of a format raise what they like: `tokenizers` raises Exception itself
+        raise BrokenFile(f"{file} cannot be read as {what} ({in_one_line(error):.{MAX_WORDS}}). {remedy}") from error
+
+
 def require_file(file: Path) -> None:
     """Raise ValueError for a folder, and for a pipe, on which a reader would wait for ever."""
     if file.exists() and not file.is_file():
         raise ValueError("expected a file, but it is a folder or a pipe")
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` if it is not there, so that a wrong one is told before the work for it and not after.
+
+    Raises ValueError if it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ValueError(f"expected a folder to write to, but got {folder} ({reason}): name another --out.") from error
 
 
 @contextmanager
@@ -68,3 +101,14 @@ def sha256_of(file: str | Path) -> str:
     """Return the SHA-256 hash of a file, as 64 hexadecimal digits."""
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_of_folder(folder: Path) -> str:
+    """Return one hash for all files in a folder: of the list that `sha256sum` prints of them, sorted by their names.
+
+    Names are relative to the folder, with "/". Files and folders whose names begin with a dot are left out.
+    """
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    names = sorted(name for name in files if not any(part.startswith(".") for part in name.split("/")))
+    listed = "".join(f"{sha256_of(files[name])}  {name}\n" for name in names)
+    return hashlib.sha256(listed.encode()).hexdigest()

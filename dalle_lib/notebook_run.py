@@ -1,6 +1,8 @@
 """Run a notebook from a terminal, and keep it as a page that opens without a network."""
 
 import asyncio
+import errno
+import logging
 import sys
 import tempfile
 from collections.abc import Callable
@@ -12,22 +14,34 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from dalle_lib.dashboard.scrolling import scrolling_style
+from dalle_lib.files import reading
 
 
 def execute(notebook: Path, page: Path, folder: Path, while_running: Callable[[], None]) -> None:
     """Execute `notebook` in `folder`, and write it with its outputs to `page`.
 
     `while_running` is called once a second. If a cell fails, the page ends with its error, which is raised, too.
+    Raises BrokenFile if it is no notebook.
     """
-    nb = nbformat.read(notebook, as_version=4)
+    with reading(notebook, "a notebook"):
+        nb = nbformat.read(notebook, as_version=4)
     with tempfile.TemporaryDirectory() as sockets:
         config = _connection(Path(sockets))
         client = NotebookClient(nb, timeout=None, resources={"metadata": {"path": str(folder)}}, config=config)
+        log = logging.getLogger("tornado.general")
+        log.addFilter(_is_no_closed_socket)
         try:
             asyncio.run(_watched(client, while_running))
         finally:
+            log.removeFilter(_is_no_closed_socket)
             page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(to_html(nb), encoding="utf-8")
+
+
+def _is_no_closed_socket(record: logging.LogRecord) -> bool:
+    """Return False for what pyzmq says, with a traceback, if a kernel's socket is closed before its last message."""
+    error = record.exc_info and record.exc_info[1]
+    return getattr(error, "errno", None) != errno.ENOTSOCK
 
 
 async def _watched(client: NotebookClient, while_running: Callable[[], None]) -> None:

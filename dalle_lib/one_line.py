@@ -19,7 +19,15 @@ def printable(text: str) -> str:
     Signs that it would obey, or not show, are escaped: `\\x1b`, with which a text can move the cursor, change colours
     or name the window.
     """
-    line = " ".join(text.split())
+    return _escaped(" ".join(text.split()))
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, such as the end of a log, each of which a terminal shows as it is."""
+    return "\n".join(map(_escaped, text.expandtabs().splitlines()))
+
+
+def _escaped(line: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
 
 

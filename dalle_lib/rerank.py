@@ -9,10 +9,14 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
+from dalle_lib.files import reading
+from dalle_lib.hub_http import why_silent
 from dalle_lib.one_line import in_one_line
 
 OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """OpenAI's ViT-B/32, as transformers has it on the Hub."""
+OPENAI_CLIP_COMMIT = "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268"
+"""The commit of that repository which is used, whatever is put there later."""
 SHIFT = 1 / 64
 """Part of its width by which a picture is moved to see how far its score depends on what nobody sees."""
 
@@ -23,22 +27,44 @@ class CLIPRanker:
     Source: arXiv:2103.00020 (CLIP).
     """
 
-    def __init__(self, source: str | Path = OPENAI_CLIP, device: str | torch.device = "cpu") -> None:
-        """Load any CLIP that transformers reads, from a folder or the Hub. Raises OSError if there is none."""
+    def __init__(
+        self,
+        source: str | Path = OPENAI_CLIP,
+        device: str | torch.device = "cpu",
+        revision: str | None = None,
+    ) -> None:
+        """Load any CLIP that transformers reads, from a folder or, as of the commit `revision`, from the Hub.
+
+        OPENAI_CLIP is as of OPENAI_CLIP_COMMIT unless another commit is named.
+
+        Raises BrokenFile if the folder holds none, and OSError if the Hub gives none.
+        """
+        if Path(source).is_dir():
+            with reading(source, "a CLIP, which chooses among pictures"):
+                self._load(source, None)
+        else:
+            try:
+                if source == OPENAI_CLIP:
+                    revision = revision or OPENAI_CLIP_COMMIT
+                self._load(source, revision)
+            except OSError as error:
+                raise OSError(
+                    f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
+                    f"owner/name on the Hub. {in_one_line(error)}"
+                ) from error
+        self.model = self.model.to(device).eval().requires_grad_(False)
+
+    def _load(self, source: str | Path, revision: str | None) -> None:
         from transformers import AutoTokenizer, CLIPModel
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-        try:
-            with _without_bar_of_loading():
-                model = CLIPModel.from_pretrained(source, dtype=torch.float32)
-            self.tokenizer = AutoTokenizer.from_pretrained(source)
-            self.processor = CLIPImageProcessorPil.from_pretrained(source)
-        except OSError as error:
-            raise OSError(
-                f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
-                f"owner/name on the Hub. {in_one_line(error)}"
-            ) from error
-        self.model = model.to(device).eval().requires_grad_(False)
+        if not Path(source).is_dir():
+            _require_hub(str(source), revision)
+        with _without_bar_of_loading():
+            self.model = CLIPModel.from_pretrained(source, dtype=torch.float32, revision=revision)
+        # Unless it is told not to, transformers asks on the terminal whether it may run code that lies beside a CLIP.
+        self.tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        self.processor = CLIPImageProcessorPil.from_pretrained(source, revision=revision)
 
     @torch.no_grad()
     def score(
@@ -94,6 +120,15 @@ class CLIPRanker:
             features = self.model.vision_model(pixel_values=pixels.to(self.model.device))
             directions.append(_direction(self.model.visual_projection(features.pooler_output)))
         return torch.cat(directions)
+
+
+def _require_hub(source: str, revision: str | None) -> None:
+    """Raise ConnectionError at once if a CLIP is not on this machine and the Hub does not answer."""
+    from huggingface_hub import try_to_load_from_cache
+
+    is_here = isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str)
+    if not is_here and (why := why_silent()):
+        raise ConnectionError(f"The Hub cannot be asked: {why}.")
 
 
 @contextmanager

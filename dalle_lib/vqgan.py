@@ -14,8 +14,9 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dalle_lib.checkpoint import load_tensors, save_tensors
-from dalle_lib.files import sha256_of
+from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, save_tensors
+from dalle_lib.files import ANEW, BrokenFile, reading, sha256_of
+from dalle_lib.one_line import in_one_line
 
 _CONFIG = "vqgan"
 """Key of the configuration in a file's metadata."""
@@ -23,15 +24,24 @@ _SOURCE = "converted_from_sha256"
 """Key of the hash of the checkpoint that a file was converted from."""
 _IGNORED = "loss."
 """Prefix of the published checkpoint's training-only tensors."""
-_NAMED_IN_ERRORS = 5
-"""How many of a file's faults an error names."""
+_RANGES = {
+    "resolution": (1, 4096),
+    "codebook_size": (1, 2**16),
+    "channels": (1, 4096),
+    "res_blocks": (0, 64),
+    "latent_dim": (1, 4096),
+    "decoder_shuffle": (1, 64),
+}
+"""Least and greatest sizes of a VQ-GAN; codes are stored in 16 bits."""
+_MAX_LEVELS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class VQGANConfig:
     """Sizes of a VQ-GAN; the defaults are those of the published GumbelVQ f8 with 8192 codes.
 
-    Raises ValueError for a local encoder whose `latent_dim` is not the number of pixels and channels of a patch.
+    Raises ValueError for sizes that no VQ-GAN has, and for a local encoder whose `latent_dim` is not the number of
+    pixels and channels of a patch.
     """
 
     resolution: int = 256
@@ -59,6 +69,17 @@ class VQGANConfig:
     """Side, in pixels, of what the decoder makes at each place, as channels (pixel shuffle, arXiv:1609.05158)."""
 
     def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            if type(size := getattr(self, name)) is not int or not least <= size <= most:
+                raise ValueError(f"VQGANConfig.{name} must be a whole number from {least} to {most}, but is {size!r}.")
+        for name, least, most in ("channel_mult", 1, 64), ("attention_at", 0, 4096):
+            sizes = getattr(self, name)
+            are_sizes = isinstance(sizes, tuple) and all(type(size) is int and 1 <= size <= most for size in sizes)
+            if not are_sizes or not least <= len(sizes) <= _MAX_LEVELS:
+                raise ValueError(
+                    f"VQGANConfig.{name} must hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}, but is "
+                    f"{sizes!r:.60}."
+                )
         if self.local_encoder and self.latent_dim != 3 * self.factor**2:
             raise ValueError(
                 f"VQGANConfig.latent_dim must be {3 * self.factor**2}, the pixels of a patch, when the encoder is "
@@ -182,11 +203,13 @@ def save_vqgan(file: str | Path, vqgan: VQGAN, dtype: torch.dtype = torch.float3
 def load_vqgan(file: str | Path) -> VQGAN:
     """Return the VQ-GAN of a safetensors file, in float32 and without gradients of its weights.
 
-    A file without a configuration is taken for the published model's. Raises ValueError if tensors are missing,
-    unknown or of another shape.
+    A file without a configuration is taken for the published model's. Raises FileNotFoundError if there is no file,
+    and BrokenFile if it is no safetensors, or tensors are missing, unknown or of another shape. No memory is taken for
+    a VQ-GAN that the file does not hold.
     """
-    tensors, metadata = load_tensors(file)
-    return _build(tensors, _config_of(metadata), file)
+    found, metadata = read_header(file)
+    vqgan = _outline(configured(file, metadata.get(_CONFIG, "{}"), _config), found, file)
+    return _filled(vqgan, load_tensors(file)[0])
 
 
 def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = None) -> str:
@@ -199,39 +222,40 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
     checkpoint, digest = Path(checkpoint), sha256_of(checkpoint)
     if sha256 is not None and digest != sha256:
         raise ValueError(f"{checkpoint} is not the expected file: expected SHA-256 {sha256}, found {digest}.")
-    try:
-        contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        contents = torch.load(checkpoint, map_location="cpu", weights_only=False, pickle_module=_TensorPickle)
+    with reading(checkpoint, "a checkpoint of torch"):
+        try:
+            contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            contents = torch.load(checkpoint, map_location="cpu", weights_only=False, pickle_module=_TensorPickle)
     tensors = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
-    tensors = {name: tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
-    save_vqgan(out, _build(tensors, VQGANConfig(), checkpoint), **{_SOURCE: digest})
+    tensors = tensors if isinstance(tensors, dict) else {}
+    tensors = {str(name): tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    found = {name: Kind("F32", tuple(tensor.shape)) for name, tensor in tensors.items()}
+    save_vqgan(out, _filled(_outline(VQGANConfig(), found, checkpoint), tensors), **{_SOURCE: digest})
     return sha256_of(out)
 
 
-def _config_of(metadata: Mapping[str, str]) -> VQGANConfig:
-    """Return the configuration in a file's metadata, or the published one if it holds none."""
-    sizes = json.loads(metadata.get(_CONFIG, "{}"))
+def _config(**sizes) -> VQGANConfig:
+    """Return the configuration of these sizes, in which JSON has lists for tuples."""
     return VQGANConfig(**{name: tuple(size) if isinstance(size, list) else size for name, size in sizes.items()})
 
 
-def _build(tensors: Mapping[str, Tensor], config: VQGANConfig, file: str | Path) -> VQGAN:
-    """Return a VQ-GAN with these weights, in float32. Raises ValueError, which names `file`, if they do not fit."""
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(_IGNORED)}
-    with torch.device("meta"):
-        vqgan = VQGAN(config)
-    expected = vqgan.state_dict()
-    wrong = [f"lacks {name}" for name in expected if name not in tensors]
-    wrong += [f"has an unknown {name}" for name in tensors if name not in expected]
-    wrong += [
-        f"has {name} of shape {list(tensors[name].shape)} instead of {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in tensors and tensors[name].shape != tensor.shape
-    ]
-    if wrong:
-        more = f" and {len(wrong) - _NAMED_IN_ERRORS} more faults" if len(wrong) > _NAMED_IN_ERRORS else ""
-        raise ValueError(f"{file} is not a VQ-GAN of {config}: it {', '.join(wrong[:_NAMED_IN_ERRORS])}{more}.")
-    vqgan.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
+def _outline(config: VQGANConfig, found: Mapping[str, Kind], file: str | Path) -> VQGAN:
+    """Return a VQ-GAN on the device "meta". Raises BrokenFile, which names `file`, unless it holds what that needs."""
+    try:
+        with torch.device("meta"):
+            vqgan = VQGAN(config)
+    except ValueError as error:  # a number of channels that the networks' norms cannot divide
+        raise BrokenFile(f"{file} is no VQ-GAN: {config} cannot be ({in_one_line(error)}). {ANEW}") from error
+    kept = {name: kind for name, kind in found.items() if not name.startswith(_IGNORED)}
+    require_fit(file, kept, vqgan, f"a VQ-GAN of {config}")
+    return vqgan
+
+
+def _filled(vqgan: VQGAN, tensors: Mapping[str, Tensor]) -> VQGAN:
+    """Return an outline of a VQ-GAN with its weights, in float32."""
+    kept = {name: tensor.float() for name, tensor in tensors.items() if not name.startswith(_IGNORED)}
+    vqgan.load_state_dict(kept, assign=True)
     return vqgan.eval().requires_grad_(False)
 
 
@@ -265,4 +289,4 @@ class _TensorPickle:
     @staticmethod
     def load(file, **settings):
         """Refuse a file that is no zip archive: torch.load would compare sources in it with ours, and write files."""
-        raise ValueError(f"{file.name} is not a checkpoint that torch 1.6 or later wrote with torch.save.")
+        raise ValueError("expected one that torch 1.6 or later wrote with torch.save")

@@ -1,4 +1,4 @@
-"""What `dalle-lib` answers to mistakes: one line, at once, and exit code 1; a crash alone brings its log."""
+"""What `dalle-lib` answers to mistakes: one line, at once, and exit code 2; a crash alone brings its log."""
 
 import os
 import re
@@ -9,6 +9,8 @@ import sys
 from dataclasses import fields, replace
 
 import pytest
+from command_line import answer
+from peer_files import save_progress
 
 import dalle_lib
 from dalle_lib.cli import main
@@ -22,18 +24,6 @@ from dalle_lib.swarm.process.events import EventLog
 
 PEER = "12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
-
-
-def answer(monkeypatch, *arguments: str) -> str:
-    """Return the one line with which a command ends that cannot do what it is asked."""
-    monkeypatch.setattr(sys, "argv", ["dalle-lib", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    told = ended.value.code
-    assert isinstance(told, str), "Python prints it and ends with exit code 1"
-    assert told.startswith("dalle-lib: ")
-    assert "\n" not in told
-    return told
 
 
 @pytest.fixture
@@ -77,24 +67,25 @@ def test_a_mistake_is_answered_by_one_line_before_anything_starts(arguments, tol
     if "--alone" not in arguments:  # whose mistake is found when its folder is made
         request.getfixturevalue("nothing_starts")
     monkeypatch.setattr("dalle_lib.run.files.download", lambda *_: pytest.fail("the Hub was asked"))
-    assert told in answer(monkeypatch, "join", *arguments)
+    is_away = "Connection refused" in told or "cannot listen" in told  # of the network, and no mistake in typing
+    assert told in answer(monkeypatch, "join", *arguments, code=1 if is_away else 2)
 
 
 def test_without_hivemind_it_is_said_what_to_install(monkeypatch, nothing_starts):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert 'pip install "dalle-lib[swarm]"' in answer(monkeypatch, "join", "--run", "emoji-mini", "--alone")
+    assert 'pip install "dalle-lib[swarm]"' in answer(monkeypatch, "join", "--run", "emoji-mini", "--alone", code=1)
 
 
 def test_without_a_package_it_is_said_which_part_of_the_kit_brings_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setattr("dalle_lib.cli.Generate.run", lambda _: CLIPRanker("clip"))
-    assert 'pip install "dalle-lib[inference]"' in answer(monkeypatch, "generate", "frog")
+    assert 'pip install "dalle-lib[inference]"' in answer(monkeypatch, "generate", "frog", code=1)
 
 
 def test_a_clip_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("dalle_lib.cli.Generate.run", lambda _: CLIPRanker(tmp_path))
     told = answer(monkeypatch, "generate", "frog")
-    assert f"the CLIP {tmp_path}, which chooses among pictures, cannot be loaded" in told
+    assert f"{tmp_path} cannot be read as a CLIP, which chooses among pictures" in told
 
 
 def test_an_error_of_several_lines_is_told_in_one(monkeypatch):
@@ -123,7 +114,7 @@ def test_a_first_peer_that_is_no_peer_is_told_in_one_line_and_without_a_log(swar
     with socket.create_server(("127.0.0.1", 0)) as server:
         mute = NOBODY.replace("tcp/1/", f"tcp/{server.getsockname()[1]}/")
         arguments = ["--host", "127.0.0.1", "--initial-peers", mute]
-        told = answer(monkeypatch, "join", "--run", "emoji-mini", "--folder", str(swarm_folder), *arguments)
+        told = answer(monkeypatch, "join", "--run", "emoji-mini", "--folder", str(swarm_folder), *arguments, code=1)
     assert f"none of the first peers of emoji-mini answers (127.0.0.1 port {mute.split('/')[4]}: no answer" in told
     shown = capsys.readouterr().out
     assert not any(word in shown for word in ("Traceback", "issue"))
@@ -149,6 +140,12 @@ def test_a_file_that_is_not_the_runs_is_told_without_the_log(mini, swarm_folder)
     peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
     with pytest.raises(CannotJoin, match=r"is not the file that run 'emoji-mini' names[^\n]*$"):
         peer.wait(timeout_s=300)
+
+
+def test_a_state_that_cannot_be_used_is_told_without_the_log(mini, swarm_folder):
+    save_progress(swarm_folder, mini, epoch=5)
+    with pytest.raises(CannotJoin, match=r"optimizer\.safetensors cannot be read .*expected parameter[^\n]*Remove it"):
+        join(PeerSettings(run="emoji-mini", host="127.0.0.1", alone=True), swarm_folder).wait(timeout_s=300)
 
 
 @pytest.mark.parametrize("command", ["demo", "join", "generate", "memory", "doctor", "status", "convert-vqgan"])
@@ -297,4 +294,4 @@ def test_a_crash_ends_with_its_first_line_because_its_log_was_shown(tmp_path, mo
     monkeypatch.setattr("dalle_lib.cli.Join.run", crash)
     with pytest.raises(PeerFailed, match=r"(?s)in two lines.*\(no log\)"):
         crash(None)
-    assert answer(monkeypatch, "join", "--run", "emoji-mini") == "dalle-lib: RuntimeError: it broke"
+    assert answer(monkeypatch, "join", "--run", "emoji-mini", code=1) == "dalle-lib: RuntimeError: it broke"

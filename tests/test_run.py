@@ -22,7 +22,7 @@ def test_a_saved_run_is_the_same_run(mini, tmp_path):
 def test_peers_of_all_versions_meet_in_the_embedded_runs():
     """A field that is added or renamed must not change the fingerprint of runs that exist, or PROTOCOL is raised."""
     found = {run: RunCard.load(run).fingerprint for run in EMBEDDED_RUNS}
-    assert found == {"emoji": "db55317fc3f4a34f", "emoji-mini": "4ff8c6042bd07196"}
+    assert found == {"emoji": "7f329e0b972f36a9", "emoji-mini": "513e9eb9d8ec9915"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_hub_that_does_not_answer_is_told_at_once(mini, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
     assert RunCard.load("owner/run").name == "emoji-mini", "the cache has it"
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waited to try again"))
-    with pytest.raises(ValueError, match=r"the Hub cannot be asked .*Is this machine online\?"):
+    with pytest.raises(ConnectionError, match=r"the Hub cannot be asked .*Is this machine online\?"):
         RunCard.load("owner/other")
 
 
@@ -116,11 +116,28 @@ def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, ref
 
 
 def test_a_private_run_brings_its_own_clip(mini, hub, tmp_path):
-    card = mini.with_changes(clip="clip")
+    card = mini.with_changes(clip="clip", pins={})
     hub.files = {"owner/secret/run.json": card.model_dump_json().encode(), "owner/secret/clip/config.json": b"{}"}
     hub.private = {"owner/secret": TOKEN}
     source = Path(RunCard.load("owner/secret", TOKEN).clip_source())
     assert (source / "config.json").read_bytes() == b"{}"
+
+
+def test_what_lies_beside_a_card_is_pinned_when_it_is_saved_and_another_is_refused(mini, tmp_path):
+    folder = mini.with_changes(pins={}).save(tmp_path / "run")
+    card = RunCard.load(folder)
+    assert card.pins == {**mini.pins, mini.data.train: card.pins[mini.data.train]}
+    assert mini.pins == card.pins, "the embedded card is pinned"
+    assert card.fingerprint == mini.with_changes(pins={}).fingerprint, "peers with old cards meet those with new ones"
+    for source in card.pins:
+        assert Path(card.data_source(source)).is_dir()
+        (folder / source / ".hidden").touch()
+        assert Path(card.data_source(source)).is_dir()
+        (folder / source / "more").touch()
+        with pytest.raises(ValueError, match=rf"{source} is not the folder that run 'emoji-mini' names: expected SHA"):
+            card.data_source(source)
+    with pytest.raises(ValueError, match="clip is not the folder"):
+        card.clip_source()
 
 
 def test_a_hub_token_is_kept_and_never_told(mini, tmp_path):
@@ -159,3 +176,62 @@ def test_files_of_a_card_from_nowhere_are_asked_for_by_name(mini):
     card = RunCard.model_validate(mini.model_dump())
     with pytest.raises(ValueError, match=r"vqgan\.safetensors cannot be found, because its run card was not loaded"):
         card.path(card.vqgan)
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("averaging.timeout_s", INFINITE, "finite number, but got inf"),
+        ("averaging.timeout_s", 10**6, "less than or equal to 86400, but got 1000000"),
+        ("averaging.matchmaking_s", INFINITE, "finite number"),
+        ("averaging.matchmaking_s", 3000.0, "matchmaking_s=3000 is above timeout_s"),
+        ("averaging.part_bytes", 1, "greater than or equal to 256, but got 1"),
+        ("averaging.part_bytes", 10**12, "less than or equal to 1048576"),
+        ("averaging.target_batch_size", 10**30, "less than or equal to 1000000000"),
+        ("averaging.audits", INFINITE, "finite number"),
+        ("averaging.outer_lr", INFINITE, "finite number"),
+        ("optimizer.lr", INFINITE, "finite number"),
+        ("optimizer.lr", float("nan"), "finite number, but got nan"),
+        ("optimizer.lr", 10**6, "less than or equal to 100"),
+        ("optimizer.betas", [5, -3], "optimizer.betas.0: Input should be less than 1, but got 5"),
+        ("optimizer.weight_decay", INFINITE, "finite number"),
+        ("optimizer.total_epochs", 10**400, "less than or equal to 1000000000"),
+        ("optimizer.total_epochs", 1, "total_epochs=1 is below warmup_epochs=5"),
+        ("optimizer.max_grad_norm", 0, "greater than 0, but got 0"),
+        ("seed", -1, "seed: Input should be greater than or equal to 0"),
+        ("seed", 10**40, "less than 9223372036854775808"),
+        ("data.train", "/etc", "a folder beside the card, such as train, or hf://datasets/owner/name, but got '/etc'"),
+        ("data.train", "", "a folder beside the card"),
+        ("data.train", "../../private", "a folder beside the card"),
+        ("data.held_out", "train/../../private", "a folder beside the card"),
+        ("data.held_out", "x" * 201, "a folder beside the card"),
+        ("data.revision", "a b", "match pattern"),
+        ("model.grid", 0, "model: ModelConfig.grid must be a positive whole number, but is 0"),
+        ("model.image_vocab", 17, "among 17 codes, but the data have grids of 8 among 2048"),
+        ("initial_peers", ["x"] * 1001, "at most 1000 items"),
+        ("initial_peers", ["x" * 501], "at most 500 characters"),
+        ("members", {"authority": "x"}, "members.authority: String should match pattern"),
+        ("clip", "../../etc", "match pattern"),
+        ("vqgan.name", "../vqgan", "match pattern"),
+        ("tokenizer.name", "..", "match pattern"),
+        ("data.train", "hf://datasets/owner/codes", "data.revision must be a commit of the data on the Hub"),
+        ("name", "a/b", "match pattern"),
+    ],
+    ids=str,
+)
+def test_what_no_run_can_be_is_refused_with_the_field_in_one_line(mini, tmp_path, field, value, why):
+    card = mini.model_dump(mode="json")
+    *parts, last = field.split(".")
+    part = card
+    for name in parts:
+        part = part[name]
+    part[last] = value
+    (tmp_path / "run.json").write_text(json.dumps(card))
+    with pytest.raises(ValueError, match="is no valid run card") as error:
+        RunCard.load(tmp_path)
+    assert why in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500

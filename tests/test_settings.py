@@ -12,11 +12,23 @@ from dalle_lib.swarm import PeerSettings, take_part
         ({"name": " "}, "expected a name of 1 to 64 .* but got ' '"),
         ({"name": "a/b"}, "other than '/', .* but got 'a/b'"),
         ({"max_minutes": 0.0}, r"the minutes to take part must be above 0, but are 0\.0"),
+        ({"max_minutes": float("nan")}, "but are nan"),
+        ({"max_minutes": float("inf")}, "Leave them out for no limit"),
+        ({"start_after_s": -1.0}, "the seconds before the start must be at least 0, but are -1"),
+        ({"start_after_s": float("nan")}, "but are nan"),
+        ({"start_after_s": float("inf")}, "but are inf"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 to 100,000, but is 0"),
+        ({"batch_size": 10**9}, "but is 1000000000"),
+        ({"threads": 10**6}, "threads must be a whole number from 1 to 1,024"),
+        ({"port": -1}, "expected a port from 1 to 65535"),
+        ({"name": "x" * 65}, "expected a name of 1 to 64"),
+        ({"name": "ada\x1b[2J"}, "expected a name of 1 to 64"),
+        ({"device": "tpu"}, 'expected a device such as "cpu"'),
     ],
 )
 def test_wrong_settings_are_refused(wrong, told):
     with pytest.raises(ValueError, match=told):
-        PeerSettings(run="emoji-mini", **wrong)
+        PeerSettings(**{"run": "emoji-mini", **wrong})
 
 
 @pytest.mark.parametrize(("name", "minutes", "told"), [("eve", 1.0, "another one than 'eve'"), ("me", -1.0, "minutes")])

@@ -35,6 +35,27 @@ def test_rows_come_back_as_written(source):
     assert all(np.array_equal(a.codes, b.codes) for a, b in zip(back, rows(20, 20), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("codes", "told"),
+    [
+        (np.full(9, 50), "expected codes from 0 to 49 in row 1, but got 50 to 50"),
+        (np.full(9, -1), "but got -1 to -1"),
+        (np.full(9, 70_000), "but got 70000 to 70000"),
+        (np.zeros(8, int), r"expected 9 whole numbers in row 1, but got int64 of shape \[8\]"),
+        (np.zeros((3, 3), int), r"of shape \[3, 3\]"),
+        (np.zeros(9), r"but got float64 of shape \[9\]"),
+    ],
+)
+def test_codes_that_are_none_of_the_codebooks_are_not_written_and_what_was_there_stays(tmp_path, codes, told):
+    file = tmp_path / "codes.parquet"
+    write_codes(file, rows(2), FORMAT)
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=told):
+        write_codes(file, [*rows(1), CodeRow("wrong", codes)], FORMAT)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_reading_leaves_no_threads_that_could_abort_python_at_its_end(source):
     script = """
 import sys, psutil
@@ -89,6 +110,18 @@ def test_a_damaged_row_group_is_skipped_and_the_rest_is_read(tmp_path):
     assert stream.bad_groups >= 1
 
 
+def test_a_small_file_that_decodes_to_hundreds_of_megabytes_is_not_read(tmp_path):
+    file = tmp_path / "codes.parquet"
+    write_codes(file, [CodeRow("a" * 1_000_000, np.zeros(9, int))] * 200, FORMAT)
+    assert file.stat().st_size < 5_000
+    with pytest.raises(ValueError, match=r"codes\.parquet .* at most [\d,]+ bytes, but number 0 decodes to 200,0"):
+        read_codes(file)
+    write_codes(tmp_path / "small.parquet", rows(3), FORMAT)
+    stream = stream_codes(str(tmp_path), seed=0)
+    assert {row.caption for row in islice(stream, 6)} == {f"caption {i}" for i in range(3)}
+    assert stream.bad_groups >= 1
+
+
 def test_codes_of_another_vqgan_are_refused(source):
     other = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="b" * 64)
     with pytest.raises(ValueError, match="another kind"):
@@ -121,7 +154,7 @@ def test_a_private_run_trains_on_private_data(mini, hub, tmp_path):
     hub.files |= {
         f"datasets/owner/codes/{file.name}": file.read_bytes() for file in (folder / mini.data.train).iterdir()
     }
-    data = {**mini.data.model_dump(), "train": "hf://datasets/owner/codes"}
+    data = {**mini.data.model_dump(), "train": "hf://datasets/owner/codes", "revision": "0" * 40}
     hub.files["owner/run/run.json"] = mini.with_changes(data=data).model_dump_json().encode()
     hub.private = dict.fromkeys(["owner/run", "owner/codes"], TOKEN)
     card = RunCard.load("owner/run", TOKEN)
@@ -158,3 +191,24 @@ def test_training_batches_corrupt_only_what_is_shown(mini):
     assert dropped == pytest.approx(0.1, abs=0.02)
     real = {row.codes.tobytes() for row in read_codes(f"{source}/codes.parquet")}
     assert all(codes.numpy().tobytes() in real for b in many for codes in b.codes)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"[]",
+        b"{}",
+        b'{"grid": 0, "codebook_size": 50, "vqgan_sha256": "%s"}' % (b"a" * 64),
+        b'{"grid": 3, "codebook_size": {"": null}, "vqgan_sha256": "%s"}' % (b"a" * 64),
+        b'{"grid": 3, "codebook_size": 50, "vqgan_sha256": [%s]}' % b", ".join([b"0"] * 5000),
+        b'{"grid": 3, "codebook_size": 50, "vqgan_sha256": "%s", "more": 1}' % (b"a" * 64),
+    ],
+    ids=["a list", "nothing", "no grid", "a size that is none", "a long hash", "one more"],
+)
+def test_codes_whose_meaning_cannot_be_are_refused_in_one_short_line(source, said):
+    table = pq.read_table(source / "0.parquet").replace_schema_metadata({b"dalle_lib.codes": said})
+    pq.write_table(table, source / "0.parquet")
+    with pytest.raises(ValueError, match=r"0\.parquet cannot be read as codes") as error:
+        read_codes(source / "0.parquet")
+    assert len(str(error.value)) < 600
+    assert str(error.value).isprintable()

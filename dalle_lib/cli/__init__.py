@@ -4,8 +4,11 @@ Each command is a dataclass in a module of its own; its fields are its options. 
 so --help is quick.
 """
 
+import errno
 import os
 import sys
+import traceback
+from inspect import getdoc
 from io import TextIOWrapper
 from typing import Annotated, Any, Union
 
@@ -34,20 +37,48 @@ COMMANDS = {
     "doctor": Doctor,
     "convert-vqgan": ConvertVqgan,
 }
-DESCRIPTION = """Train a text-to-image model together, and draw with it. For example:
+MISTAKE, FAILURE, STOPPED = 2, 1, 130
+"""Exit codes of a command that does not do what it is asked: `main` says which is for what."""
+MISTAKES = (
+    ValueError,
+    FileNotFoundError,
+    FileExistsError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""Errors that say that what was typed, or a file that it names, cannot be used."""
+MISTAKES_BY_NUMBER = (errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
+"""The same, for errors of the operating system that have no type of their own."""
+FAILURES = (RuntimeError, OSError, FloatingPointError, ImportError, MemoryError)
+"""Errors that say that something failed though it could have been done."""
+DEBUG = "--debug"
+"""The option of every command that shows the traceback of an error."""
+ABOUT_DEBUG = f"With `{DEBUG}`, a command that ends with an error shows its traceback."
+DESCRIPTION = f"""Train a text-to-image model together, and draw with it. For example:
 
 dalle-lib generate "penguin on a yellow background"
 
 dalle-lib join --run owner/name --name ada
 
-`dalle-lib COMMAND --help` tells what a command does, with more examples, and `dalle-lib --version` the version."""
+`dalle-lib COMMAND --help` tells what a command does, with more examples, and `dalle-lib --version` the version.
+
+{ABOUT_DEBUG}"""
 
 
 def main() -> None:
-    """Run the command that the arguments name; an error that the user can mend ends it with one line and exit code 1.
+    """Run the command that the arguments name; whatever goes wrong ends it with one line on standard error.
 
-    Ctrl+C ends it with exit code 130. Output that nobody reads any more, as after `| head`, ends it silently. Letters
-    that the output's encoding lacks become question marks.
+    The exit code says whose turn it is:
+
+    - 0: done.
+    - 2, a mistake: what was typed, or a file or folder that it names, cannot be used. The line says what was expected.
+    - 1, a failure: a peer or a run failed, the network or another machine is away, something that is needed is not
+      installed, the disk is full; or the kit itself has a fault, and then the line says so.
+    - 130: stopped by Ctrl+C.
+
+    With `--debug`, the traceback comes before the line. Output that nobody reads any more, as after `| head`, ends a
+    command silently, with code 1. Letters that the output's encoding lacks become question marks.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -58,38 +89,43 @@ def main() -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
-        sys.exit(1)
+        sys.exit(FAILURE)
 
 
 def _run() -> None:
-    if sys.argv[1:] in (["--version"], ["-V"]):
+    arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
+    if arguments in (["--version"], ["-V"]):
         print(f"dalle-lib {__version__}")
         return
     try:
-        tyro.cli(_commands(), prog="dalle-lib", description=DESCRIPTION).run()
+        tyro.cli(_commands(arguments), prog="dalle-lib", description=DESCRIPTION, args=arguments).run()
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
         over = "\r\x1b[K" if sys.stderr.isatty() else ""  # what is in this line: "^C", or how far a drawing is
         print(f"{over}dalle-lib: stopped.", file=sys.stderr)
-        sys.exit(130)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("dalle_lib"):
-            raise
-        extra = EXTRAS.get(error.name.split(".")[0], "inference")
-        sys.exit(f'dalle-lib: {in_one_line(error)}: pip install "dalle-lib[{extra}]"')
-    except (ValueError, RuntimeError, OSError, FloatingPointError) as error:
-        sys.exit(f"dalle-lib: {_told(error)}")
+        sys.exit(STOPPED)
+    except Exception as error:  # no error leaves a reader with a traceback who did not ask for it
+        if DEBUG in sys.argv[1:]:
+            traceback.print_exc()
+        print(f"dalle-lib: {_told(error)}", file=sys.stderr)
+        sys.exit(MISTAKE if _is_mistake(error) else FAILURE)
 
 
-def _commands():
+def _is_mistake(error: Exception) -> bool:
+    return isinstance(error, MISTAKES) or getattr(error, "errno", None) in MISTAKES_BY_NUMBER
+
+
+def _commands(arguments: list[str]):
     """Return the commands as one type for tyro; in the list of all of them, each has the first line of its help."""
-    is_list = sys.argv[1:2] in ([], ["-h"], ["--help"])
+    is_list = arguments[:1] in ([], ["-h"], ["--help"])
     described = [
         Annotated[
             Any,
             tyro.conf.subcommand(
-                name, constructor=command, description=command.__doc__.splitlines()[0] if is_list else None
+                name,
+                constructor=command,
+                description=getdoc(command).splitlines()[0] if is_list else f"{getdoc(command)}\n\n{ABOUT_DEBUG}",
             ),
         ]
         for name, command in COMMANDS.items()
@@ -101,4 +137,16 @@ def _told(error: Exception) -> str:
     """Return an error as one line. That of a peer which crashed is its first line: the log's end was shown before."""
     from dalle_lib.swarm import PeerFailed
 
-    return printable(str(error).splitlines()[0]) if isinstance(error, PeerFailed) else in_one_line(error)
+    if isinstance(error, PeerFailed):
+        return printable(str(error).splitlines()[0])
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("dalle_lib"):
+        extra = EXTRAS.get(error.name.split(".")[0], "inference")
+        return f'{in_one_line(error)}: pip install "dalle-lib[{extra}]"'
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return printable(f"{error.filename}: {error.strerror}. Is this the right path, and may this program use it?")
+    if isinstance(error, (*MISTAKES, *FAILURES)):
+        return in_one_line(error)
+    return (
+        f"{type(error).__name__}: {in_one_line(error)}. This is a fault of dalle-lib: the same command with {DEBUG} "
+        "shows where, for a report."
+    )

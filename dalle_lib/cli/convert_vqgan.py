@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from dalle_lib.files import make_folder, sha256_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertVqgan:
@@ -30,7 +32,10 @@ class ConvertVqgan:
 
     def run(self) -> None:
         """Convert, and print both files' hashes."""
-        from dalle_lib.files import sha256_of
+        if self.out.is_dir():
+            raise ValueError(f"expected the .safetensors file to write, but {self.out} is a folder: add a file's name.")
+        make_folder(self.out.parent)
+
         from dalle_lib.vqgan import convert_vqgan
 
         converted = convert_vqgan(self.checkpoint, self.out, self.sha256)

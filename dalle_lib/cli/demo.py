@@ -4,6 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from dalle_lib.files import make_folder
+from dalle_lib.swarm.process.settings import PeerSettings
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
@@ -31,6 +34,11 @@ class Demo:
 
     def run(self) -> None:
         """Run the demo or its notebook, and print its summary."""
+        make_folder(self.out)
+        if self.notebook is not None and not self.notebook.is_file():
+            raise ValueError(f"expected a notebook, but there is no file {self.notebook}: name one with --notebook.")
+        PeerSettings(run="emoji-mini", max_minutes=self.minutes, start_after_s=self.late_s)  # refuses what cannot be
+
         from dalle_lib.dashboard.summary import summary_text
         from dalle_lib.demo import run_demo, run_notebook
 

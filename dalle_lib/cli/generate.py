@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from dalle_lib.files import make_folder
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
-from dalle_lib.one_line import shortened
+from dalle_lib.one_line import printable_lines, shortened
 
 if TYPE_CHECKING:
     from dalle_lib.inference import Drawing, Progress, TextToImage
@@ -83,20 +83,6 @@ def one_or_many(words: Sequence[str]) -> list[str]:
     return list(words) if input().strip().lower().startswith("n") else [together]
 
 
-def make_folder(folder: Path) -> None:
-    """Make `folder` if it is not there, so that a wrong one is told before the drawing and not after.
-
-    Raises ValueError if it cannot be made or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ValueError(f"expected a folder to write pictures to, but got {folder} ({reason}): set --out.") from error
-
-
 def show_progress(now: "str | Progress") -> None:
     """Show what is done, or how far a drawing is, in one line of a terminal, which what comes next overwrites.
 
@@ -162,4 +148,4 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     novelty = drawing.novelty
     if str(novelty) and not (novelty.words or novelty.phrases):  # what is missing has been told before drawing
         lines.append(f"  {novelty}")
-    return "\n".join(lines)
+    return printable_lines("\n".join(lines))  # captions of the run's data are in it

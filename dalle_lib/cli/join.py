@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.cli.peer_options import Options
+from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -181,4 +182,4 @@ def prompt_for(card: "RunCard") -> str:
     from dalle_lib.inference.captions import TrainingCaptions
 
     known = TrainingCaptions.of(card)
-    return "your prompt" if known is None or not known.captions else known.captions[0]
+    return "your prompt" if known is None or not known.captions else printable(known.captions[0])

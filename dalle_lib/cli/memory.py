@@ -1,6 +1,7 @@
 """`dalle-lib memory`."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -38,8 +39,8 @@ class Memory:
     def run(self) -> None:
         """Estimate, and print what is needed."""
         for name in "mbps", "teraflops":
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise ValueError(f"--{name} must be above 0, but is {value}.")
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise ValueError(f"--{name} must be above 0 and finite, but is {value}.")
         model = self._model()
         gpu, result = gpu_named(self.gpu), estimate(model, self.training)
         size = gpu.size

@@ -39,6 +39,8 @@ class Status:
         """Print how each peer stands."""
         from dalle_lib.swarm import Peer
 
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"expected a folder of peers, but {self.folder} is a file: name another --folder.")
         peers = [Peer(folder) for folder in folders_of_peers(self.folder)]
         if self.json:
             print(json.dumps([_told(peer, as_dict, broken_as_dict) for peer in peers], indent=1))

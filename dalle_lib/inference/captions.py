@@ -209,7 +209,9 @@ class TrainingCaptions:
     def _shade(self) -> re.Pattern:
         """Two groups: what a colour's shade is called, and the colour."""
         shades = "|".join(shade for shade in SHADES if shade not in self.known_words) or "(?!)"
-        return re.compile(rf"\b({shades})[ -]?({'|'.join(sorted(self._all_colours | SAME_COLOURS.keys()))})\b")
+        return re.compile(
+            rf"\b({shades})[ -]?({'|'.join(map(re.escape, sorted(self._all_colours | SAME_COLOURS.keys())))})\b"
+        )
 
     @cached_property
     def _all_colours(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from dalle_lib.checkpoint import load_tensors
+from dalle_lib.files import reading
 from dalle_lib.hub_http import httpx
 from dalle_lib.inference.fetching import Download, fetch, hub_file, is_remote, local_file, size_of
 from dalle_lib.model import DALLE, ModelConfig
@@ -84,7 +85,8 @@ def load_published(file: str | Path, config: ModelConfig) -> DALLE:
     if str(file).endswith(".safetensors"):
         tensors = load_tensors(file)[0]
     else:
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        with reading(file, "a checkpoint of torch"):
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict):
             tensors = tensors.get("state_dict", tensors)
         if not isinstance(tensors, dict) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from string import punctuation, whitespace
 
+from dalle_lib.one_line import shortened
+
 CANDIDATES = 32
 """Pictures that are drawn of a prompt unless a call or a preset says otherwise."""
 SIDE_BY_SIDE = 512
@@ -50,8 +52,8 @@ class Settings:
         from dalle_lib.model.sampling import check_filters
 
         check_filters(self.top_k, self.top_p, self.temperature, 1.0 if self.guidance is None else self.guidance)
-        if self.seed is not None and self.seed < 0:
-            raise ValueError(f"expected seed >= 0, but got {self.seed}.")
+        if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
+            raise ValueError(f"expected seed to be a whole number from 0 to 2**63 - 1, but got {self.seed!r}.")
 
     def with_preset(self, name: str | None) -> "Settings":
         """Return these settings with those of a preset, or these where `name` is None.
@@ -86,14 +88,23 @@ def how_many(candidates: int | None, preset: str | None) -> int:
 
 def check_counts(candidates: int, best: int) -> None:
     """Raise ValueError if nothing would be drawn or kept. `best` is a limit, so it may be more than there are."""
-    if best < 1 or candidates < 1:
-        raise ValueError(f"expected best and candidates of at least 1, but got best={best}, candidates={candidates}.")
+    if not (isinstance(best, int) and isinstance(candidates, int) and best >= 1 and candidates >= 1):
+        raise ValueError(
+            f"expected best and candidates to be whole numbers of at least 1, but got best={best}, "
+            f"candidates={candidates}."
+        )
 
 
 def check_prompts(prompts: Iterable[str]) -> None:
-    """Raise ValueError if there is no prompt, or one without a word."""
+    """Raise ValueError if there is no prompt, one without a word, or one that is no text."""
     prompts = list(prompts)
     wrong = [number for number, prompt in enumerate(prompts, start=1) if not prompt.strip(punctuation + whitespace)]
     if wrong or not prompts:
         which = f"prompt {wrong[0]} of {len(prompts)} is {prompts[wrong[0] - 1]!r}" if wrong else "got none"
         raise ValueError(f'expected prompts of at least one word, such as "green frog", but {which}.')
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt.isascii() and any("\ud800" <= letter <= "\udfff" for letter in prompt):
+            raise ValueError(
+                f"expected prompts in UTF-8, but prompt {number} of {len(prompts)} holds bytes that are none: "
+                f"{shortened(prompt)!r}. Type it again in a terminal that uses UTF-8."
+            )

@@ -20,7 +20,7 @@ from dalle_lib.inference.published import PAPER, PaperFiles
 from dalle_lib.inference.settings import SIDE_BY_SIDE, Settings, check_counts, check_prompts, how_many
 from dalle_lib.machine import autocast_dtype, few_threads, free_memory, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
-from dalle_lib.one_line import shortened
+from dalle_lib.one_line import printable, shortened
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
@@ -111,7 +111,7 @@ class TextToImage:
             model.to(device),
             CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
             load_vqgan(card.path(card.vqgan)).to(device),
-            CLIPRanker(card.clip_source(), device),
+            CLIPRanker(card.clip_source(), device, card.clip_commit),
             # Guidance pushes away from what the model draws without a caption: it must have seen pictures without one.
             guidance=GUIDANCE if card.recipe.caption_dropout else 1.0,
             captions=(captions := TrainingCaptions.of(card)),
@@ -207,7 +207,7 @@ class TextToImage:
         """Return the Drawing of one prompt, with settings that leave nothing open."""
         novelty = self.novelty_of(prompt)
         if novelty.words or novelty.phrases:
-            logger.warning("%s: %s.", shortened(prompt), novelty)
+            logger.warning("%s: %s.", shortened(prompt), printable(str(novelty)))
         caption = prompt if self.captions is None else self.captions.as_written(prompt)
         if len(read := self.tokenizer.read_part(caption)) < len(caption):
             logger.warning("only its first %d text tokens are read: ...%s", self.tokenizer.text_length, read[-20:])

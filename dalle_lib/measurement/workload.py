@@ -9,7 +9,9 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from dalle_lib.files import read_record
 from dalle_lib.memory import PRESETS, Training
+from dalle_lib.memory.dalle import DALLEDescription
 from dalle_lib.memory.presets import FAMILIES, describe, preset_name
 from dalle_lib.one_line import in_one_line
 
@@ -20,12 +22,13 @@ _SMALL = 256
 def read_config(text: str) -> dict:
     """Return the fields of a Hub config, given as JSON text, or as `owner/name` of a model on the Hub.
 
-    Raises ValueError if `text` is neither, and ConnectionError if the Hub cannot be reached or has no such file.
+    Raises ValueError if `text` is neither, or the config of this kit's model without its sizes, and ConnectionError if
+    the Hub cannot be reached or has no such file.
     """
     text = text.strip()
     if text.startswith("{"):
         try:
-            return json.loads(text)
+            return _with_sizes(json.loads(text))
         except json.JSONDecodeError as error:
             raise ValueError(f"expected a config.json's text, but it is not whole: {error}.") from error
     if len(text.split("/")) != 2 or len(text.split()) != 1:
@@ -38,9 +41,21 @@ def read_config(text: str) -> dict:
     if not isinstance(try_to_load_from_cache(text, "config.json"), str) and (why := why_silent()):
         raise ConnectionError(f"{text} is not on this machine, and the Hub cannot be asked ({why}). {instead}.")
     try:
-        return json.loads(Path(hf_hub_download(text, "config.json")).read_text(encoding="utf-8"))
+        config = Path(hf_hub_download(text, "config.json"))
     except (httpx.HTTPError, OSError) as error:
         raise ConnectionError(f"the Hub gave no config.json of {text} ({in_one_line(error)}). {instead}.") from error
+    return read_record(config, _with_sizes, "Ask the model's owner for another.")
+
+
+def _with_sizes(fields: dict) -> dict:
+    """Return a config's fields. Raises ValueError for one of this kit's model that lacks sizes: it has no defaults."""
+    missing = [name for name in DALLEDescription.defaults if name not in fields]
+    if fields.get("model_type") == "dalle" and missing:
+        raise ValueError(
+            f"expected all sizes of a model of type 'dalle', but this config lacks {', '.join(missing)}. The paper's "
+            "model is named dalle-paper."
+        )
+    return fields
 
 
 def build_model(model: str | Mapping, training: Training, from_file: bool = False) -> nn.Module:

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 BODY = ("row", "column", "row", "row")
 """Kinds of attention of blocks 0 to 3; later blocks repeat these kinds and weights, but the last is "convolution"."""
 
+MAX_SIZES = {"depth": 4096, "grid": 1024, "text_length": 2**16, "image_vocab": 2**16}
+"""Sizes beyond which nothing is tried; codes are stored in 16 bits."""
+MAX_SIZE = 2**20
+"""The same for all other sizes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -29,8 +34,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if not isinstance(size := getattr(self, name), int) or size < 1:
+            size, most = getattr(self, name), MAX_SIZES.get(name, MAX_SIZE)
+            if type(size) is not int or size < 1:
                 raise ValueError(f"ModelConfig.{name} must be a positive whole number, but is {size!r}.")
+            if size > most:
+                raise ValueError(f"ModelConfig.{name} must be at most {most:,}, but is {size:.3g}.")
         if self.dim % 4:
             raise ValueError(f"ModelConfig.dim must be divisible by 4 (token shift moves quarters), but is {self.dim}.")
         if self.dim_head % 2 or self.dim_head < 12:

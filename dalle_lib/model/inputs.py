@@ -8,11 +8,14 @@ from dalle_lib.model.config import ModelConfig
 def check_inputs(config: ModelConfig, text: Tensor, *pictures: Tensor) -> None:
     """Raise ValueError unless a model of this configuration can be shown `text` and each tensor of codes.
 
-    Expected shapes: `text` [batch, text_length]; codes [batch, rows x grid], with 0 to `grid` whole rows of codes.
+    Expected shapes: `text` [batch, text_length], with a batch of at least 1; codes [batch, rows x grid], with 0 to
+    `grid` whole rows of codes.
     Both hold ids as int64, below the size of their vocabulary.
     """
     if text.ndim != 2 or text.shape[1] != config.text_length:
         raise ValueError(f"text must have shape [batch, {config.text_length}], but has {list(text.shape)}.")
+    if not len(text):
+        raise ValueError("expected at least one caption, but got a batch of 0.")
     for codes in pictures:
         is_whole = codes.ndim == 2 and codes.shape[1] % config.grid == 0 and codes.shape[1] <= config.image_length
         if not is_whole or len(codes) != len(text):

@@ -30,11 +30,11 @@ def rotary_angles(config: ModelConfig) -> Float[Tensor, "seq pairs"]:
     share = config.dim_head // 3
     count = share // 2
     text_frequency = 1.0 / 10000 ** (torch.arange(0, 2 * count, 2).float() / share)
-    picture_frequency = torch.linspace(1.0, 5.0, count) * math.pi
-
     text = torch.full((config.text_part + config.image_length,), _PICTURE_ON_TEXT_AXIS)
     text[: config.text_part] = torch.arange(config.text_part).float()
-    axis = torch.linspace(-1.0, 1.0, config.grid)
+    # The device is named because linspace forgets that of `with torch.device(...)` once transformers has made a model.
+    picture_frequency = torch.linspace(1.0, 5.0, count, device=text.device) * math.pi
+    axis = torch.linspace(-1.0, 1.0, config.grid, device=text.device)
     before = torch.full((config.text_part,), _TEXT_ON_PICTURE_AXES)
     row = torch.cat([before, axis.repeat_interleave(config.grid)])
     column = torch.cat([before, axis.repeat(config.grid)])

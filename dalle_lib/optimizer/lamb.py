@@ -66,10 +66,15 @@ class LAMB8bit(Optimizer):
     ) -> None:
         if bits not in (8, 32):
             raise ValueError(f"LAMB8bit stores statistics in 8 or 32 bits, but got bits={bits}.")
-        if lr < 0 or eps <= 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
+        are_finite = 0 <= lr < math.inf and 0 < eps < math.inf and 0 <= weight_decay < math.inf
+        if not (are_finite and all(0 <= beta < 1 for beta in betas)):
             raise ValueError(
-                f"expected lr >= 0, eps > 0, weight_decay >= 0 and betas in [0, 1), but got "
+                f"expected finite lr >= 0, eps > 0 and weight_decay >= 0, and betas in [0, 1), but got "
                 f"lr={lr}, eps={eps}, weight_decay={weight_decay}, betas={betas}."
+            )
+        if not (max_grad_norm > 0 and max_weight_norm > 0):
+            raise ValueError(
+                f"expected norms above 0, but got max_grad_norm={max_grad_norm}, max_weight_norm={max_weight_norm}."
             )
         self.max_grad_norm, self.max_weight_norm, self.bits = max_grad_norm, max_weight_norm, bits
         self.grad_norm = math.nan
@@ -147,6 +152,8 @@ class LAMB8bit(Optimizer):
 
         Raises ValueError, and loads nothing, unless their names, types and shapes are those of this optimizer.
         """
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+            raise ValueError(f"expected a dictionary with 'state' and 'param_groups', but got {state_dict!r:.80}.")
         params = self._parameters()
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         if len(ids) != len(params):

@@ -2,18 +2,32 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from dalle_lib.files import replace_file, sha256_of
+from dalle_lib.files import replace_file, sha256_of, sha256_of_folder
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home, has_file
-from dalle_lib.run.parts import AveragingCard, DataCard, FileCard, MembersCard, OptimizerCard, Part, RecipeCard
+from dalle_lib.run.parts import (
+    AveragingCard,
+    DataCard,
+    FileCard,
+    MembersCard,
+    OptimizerCard,
+    Part,
+    Pin,
+    RecipeCard,
+    problems_in,
+)
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
+OPENAI_CLIP = "openai/clip-vit-base-patch32"
+"""`dalle_lib.rerank.OPENAI_CLIP`, of which `CLIPRanker` knows the commit; importing that would load torch."""
 CLIP_CONFIG = "config.json"
 """The file by which a CLIP is known to be there."""
 
@@ -37,11 +51,11 @@ class RunCard(Part):
     """The file, as the `tokenizers` library writes it, that makes text tokens of captions."""
     vqgan: FileCard
     """The VQ-GAN that makes pictures of codes."""
-    clip: str = Field(default="openai/clip-vit-base-patch32", pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
+    clip: str = Field(default=OPENAI_CLIP, pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
     """The CLIP that chooses among drawn pictures: a folder beside the card, or owner/name on the Hub."""
     checkpoint: FileCard | None = None
     """Weights to start from and to draw with; without it, training starts from random ones."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of random weights, so that all peers start from the same."""
     optimizer: OptimizerCard
     """The optimizer and its schedule."""
@@ -51,8 +65,12 @@ class RunCard(Part):
     """Who may take part; without it, everybody may."""
     recipe: RecipeCard = RecipeCard()
     """What is done to a batch before training on it."""
-    initial_peers: tuple[str, ...] = ()
+    initial_peers: tuple[Annotated[str, Field(max_length=500)], ...] = Field(default=(), max_length=1000)
     """Addresses of peers that newcomers contact first."""
+
+    pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
+    """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
+    refused. For a CLIP on the Hub, its commit there; data there have `data.revision`."""
 
     _home: Home = PrivateAttr(default=Home())
 
@@ -67,6 +85,32 @@ class RunCard(Part):
                 f'strategy="local" cannot be delayed={self.averaging.delayed!r}: the common step would undo the steps '
                 f"that a peer makes meanwhile. Write delayed=false."
             )
+        if self.averaging.matchmaking_s > self.averaging.timeout_s:
+            raise ValueError(
+                f"matchmaking_s={self.averaging.matchmaking_s:g} is above timeout_s={self.averaging.timeout_s:g}: no "
+                "round would be whole before it is given up."
+            )
+        if self.optimizer.total_epochs < self.optimizer.warmup_epochs:
+            raise ValueError(
+                f"total_epochs={self.optimizer.total_epochs} is below warmup_epochs={self.optimizer.warmup_epochs}."
+            )
+        is_elsewhere = any(source.startswith("hf://") for source in (self.data.train, self.data.held_out))
+        if is_elsewhere and not re.fullmatch("[0-9a-f]{40}", self.data.revision or ""):
+            raise ValueError(
+                f"data.revision must be a commit of the data on the Hub, 40 hexadecimal digits, but is "
+                f"{self.data.revision!r}: a branch may hold other data tomorrow."
+            )
+        if not self.clip_is_beside and self.clip != OPENAI_CLIP and self.clip not in self.pins:
+            raise ValueError(
+                f"pins must name the commit of the CLIP {self.clip} on the Hub, but does not: its main branch may hold "
+                "another one tomorrow."
+            )
+        codes = self.data.format
+        if (self.model.grid, self.model.image_vocab) != (codes.grid, codes.codebook_size):
+            raise ValueError(
+                f"the model draws grids of {self.model.grid} among {self.model.image_vocab} codes, but the data have "
+                f"grids of {codes.grid} among {codes.codebook_size}."
+            )
         return self
 
     @classmethod
@@ -74,15 +118,16 @@ class RunCard(Part):
         """Return the card of a run: an embedded one, a folder or run.json file, or "owner/name" on the Hub.
 
         `token` is a Hub token that reads what is private there; without it, huggingface_hub looks for one. It is never
-        saved or printed. Raises ValueError if there is no such run, or its card is not valid for this version.
+        saved or printed. Raises ValueError if there is no such run, or its card is not valid for this version, and
+        ConnectionError if the Hub cannot be asked.
         """
         home, path = Home.of(run, token)
         try:
             card = cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise ValueError(
-                f"{path} is no valid run card: {_problems(error)}. Ask the run's organiser for another; a card that is "
-                "newer than this program needs a newer dalle-lib."
+                f"{path} is no valid run card: {problems_in(error)}. Ask the run's organiser for another; a card that "
+                "is newer than this program needs a newer dalle-lib."
             ) from error
         if card.protocol != PROTOCOL:
             raise ValueError(
@@ -93,8 +138,11 @@ class RunCard(Part):
         return card
 
     def with_changes(self, **fields) -> "RunCard":
-        """Return a checked copy with other values; its files stay where they are."""
-        card = type(self).model_validate({**self.model_dump(), **fields})
+        """Return a checked copy with other values; its files stay where they are. Raises ValueError for wrong ones."""
+        try:
+            card = type(self).model_validate({**self.model_dump(), **fields})
+        except ValidationError as error:
+            raise ValueError(f"no run card can be so: {problems_in(error)}.") from error
         card._home = self._home
         return card
 
@@ -116,8 +164,10 @@ class RunCard(Part):
                 shutil.copyfile(self.path(file), folder / file.name)
             for source in self._folders():
                 shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
+        there = [source for source in self._folders() if (folder / source).is_dir()]
+        pinned = self.with_changes(pins=self.pins | {source: sha256_of_folder(folder / source) for source in there})
         with replace_file(folder / name) as unfinished:
-            unfinished.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            unfinished.write_text(pinned.model_dump_json(indent=1) + "\n", encoding="utf-8")
         return folder
 
     def path(self, file: FileCard) -> Path:
@@ -156,9 +206,18 @@ class RunCard(Part):
     def data_source(self, source: str) -> str:
         """Return where one of the card's data sets or other folders is, as `stream_codes` takes it.
 
-        A folder beside a card on the Hub is downloaded. Raises ValueError if the card was not loaded from anywhere.
+        A folder beside a card on the Hub is downloaded. Raises ValueError if the card was not loaded from anywhere, or
+        the folder holds something else than the card's pin says.
         """
-        return source if source.startswith("hf://") else str(self._home.subfolder(source))
+        if source.startswith("hf://"):
+            return source
+        folder, expected = self._home.subfolder(source), self.pins.get(source)
+        if expected is not None and folder.is_dir() and (found := sha256_of_folder(folder)) != expected:
+            raise ValueError(
+                f"{folder} is not the folder that run {self.name!r} names: expected SHA-256 {expected}, found {found}. "
+                "Copy the organiser's whole folder there anew."
+            )
+        return str(folder)
 
     def downloads(self) -> tuple[int, int]:
         """Return the bytes that a peer of this run still has to download before it starts, and how many are weights.
@@ -179,9 +238,10 @@ class RunCard(Part):
         """Short hash of all that peers must agree on.
 
         Addresses, weights, CLIP and the authority's key are not part of it, so they may change while peers train. Nor
-        is the name, which stands before it in `key`.
+        are the pins, by which each peer checks its own files, and the name, which stands before it in `key`.
         """
-        others = {"name": True, "initial_peers": True, "checkpoint": True, "clip": True, "members": {"authority"}}
+        others = {"name": True, "initial_peers": True, "checkpoint": True, "clip": True, "pins": True}
+        others |= {"members": {"authority"}}
         shared = self.model_dump(mode="json", exclude=others)
         return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -221,7 +281,12 @@ class RunCard(Part):
         """Return whether the run's CLIP is there. Raises ConnectionError if the Hub cannot be asked for it."""
         if self.clip_is_beside:
             return self._home.has(f"{self.clip}/{CLIP_CONFIG}")
-        return has_file(self.clip, CLIP_CONFIG, self.token)
+        return has_file(self.clip, CLIP_CONFIG, self.token, self.clip_commit)
+
+    @property
+    def clip_commit(self) -> str | None:
+        """The commit of a CLIP on the Hub; None for one beside the card, and for OPENAI_CLIP."""
+        return None if self.clip_is_beside else self.pins.get(self.clip)
 
     def _folders(self) -> list[str]:
         """Return the folders that the card names beside itself."""
@@ -231,8 +296,3 @@ class RunCard(Part):
     def _files(self) -> list[FileCard]:
         """Return the files that the card names beside itself."""
         return [file for file in (self.tokenizer, self.vqgan, self.checkpoint) if file is not None]
-
-
-def _problems(error: ValidationError) -> str:
-    """Return what is wrong with a card, field by field, in one line."""
-    return "; ".join(": ".join(filter(None, [".".join(map(str, one["loc"])), one["msg"]])) for one in error.errors())

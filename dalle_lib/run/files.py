@@ -51,7 +51,8 @@ class Home:
     def of(cls, run: str | Path, token: str | None = None) -> tuple["Home", Path]:
         """Return the home of a run, and its card there, downloaded if it is on the Hub.
 
-        `run` is an embedded run, a folder, a card's file or "owner/name". Raises ValueError if there is no such run.
+        `run` is an embedded run, a folder, a card's file or "owner/name". Raises ValueError if there is no such run,
+        and ConnectionError if the Hub cannot be asked for it.
         """
         path, repository = card_here(run), None
         if path is None:
@@ -65,12 +66,21 @@ class Home:
         return self._local(name) if self.repository is None else download(self.repository, name, self.token)
 
     def subfolder(self, name: str) -> Path:
-        """Return the path of a folder beside the card, downloaded if it is on the Hub."""
+        """Return the path of a folder beside the card, downloaded if it is on the Hub.
+
+        Raises ConnectionError if the Hub does not give it.
+        """
         if self.repository is None:
             return self._local(name)
         from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-        return Path(snapshot_download(self.repository, allow_patterns=f"{name}/*", token=self.token)) / name
+        try:
+            return Path(snapshot_download(self.repository, allow_patterns=f"{name}/*", token=self.token)) / name
+        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+            raise ConnectionError(
+                f"the Hub does not give {name} of {self.repository!r}: {in_one_line(error)}"
+            ) from error
 
     def hub_files(self) -> dict[str, "HubFile"]:
         """Return the files beside a card that is on the Hub, by name; none for a card from this machine.
@@ -130,7 +140,7 @@ def hub_files(repository: str, token: str | None = None) -> dict[str, HubFile]:
 def download(repository: str, name: str, token: str | None) -> Path:
     """Return the path of a file of a model repository on the Hub, fetched unless the cache here holds it.
 
-    Raises ValueError if the Hub does not give it, with the Hub's reason.
+    Raises ValueError if the Hub says that it has none for us, and ConnectionError if it says anything else, or nothing.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -141,14 +151,15 @@ def download(repository: str, name: str, token: str | None) -> Path:
         # LocalEntryNotFoundError advises to check the connection even where the Hub said 403: its cause is the answer.
         cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
         is_hidden = isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403, 404)
-        advice = "Is the name right? A private one needs a Hub token that can read it. " if is_hidden else ""
-        raise ValueError(
-            f"no run {repository!r}: {CHOICES}. {advice}{type(cause).__name__}: {in_one_line(cause)}"
-        ) from error
+        why = f"{type(cause).__name__}: {in_one_line(cause)}"
+        if is_hidden or isinstance(cause, HFValidationError):
+            advice = "Is the name right? A private one needs a Hub token that can read it."
+            raise ValueError(f"no run {repository!r}: {CHOICES}. {advice} {why}") from error
+        raise ConnectionError(f"the Hub does not give {name} of {repository!r}. Try again later. {why}") from error
 
 
-def has_file(repository: str, name: str, token: str | None) -> bool:
-    """Return whether a file of a model repository is in the cache here, or else on the Hub.
+def has_file(repository: str, name: str, token: str | None, commit: str | None = None) -> bool:
+    """Return whether a file of a model repository, as of `commit` or the newest, is in the cache here or on the Hub.
 
     Raises ConnectionError if the Hub cannot be asked.
     """
@@ -157,10 +168,10 @@ def has_file(repository: str, name: str, token: str | None) -> bool:
 
     from dalle_lib.hub_http import httpx
 
-    if isinstance(try_to_load_from_cache(repository, name), str):
+    if isinstance(try_to_load_from_cache(repository, name, revision=commit), str):
         return True
     try:
-        return HfApi(token=token).file_exists(repository, name)
+        return HfApi(token=token).file_exists(repository, name, revision=commit)
     except HfHubHTTPError as error:
         if error.response.status_code in (401, 403, 404):
             return False
@@ -170,13 +181,13 @@ def has_file(repository: str, name: str, token: str | None) -> bool:
 
 
 def _require_card_or_hub(repository: str) -> None:
-    """Raise ValueError if neither the cache here has the card nor the Hub answers."""
+    """Raise ConnectionError if neither the cache here has the card nor the Hub answers."""
     from huggingface_hub import try_to_load_from_cache
 
     from dalle_lib.hub_http import why_silent
 
     if not isinstance(try_to_load_from_cache(repository, CARD), str) and (why := why_silent()):
-        raise ValueError(
+        raise ConnectionError(
             f"{repository} is not on this machine, and the Hub cannot be asked ({why}). Is this machine online? A run "
             f"of your own is named by its folder."
         )

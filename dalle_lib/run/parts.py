@@ -1,41 +1,63 @@
 """The parts of a run card: what it says about files, data, optimizer, averaging, members and recipe."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from dalle_lib.files import sha256_of
+from dalle_lib.one_line import printable
 from dalle_lib.streaming import CodesFormat
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**9)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Part of a running mean that stays at each step."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Part(BaseModel):
-    """A frozen part of a card that refuses fields it does not know."""
+    """A frozen part of a card that refuses fields it does not know, and numbers that are not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class FileCard(Part):
     """One file of the run."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    name: str = Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$", max_length=200)
     """Its name beside the card."""
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """Its SHA-256 hash; a file with another one is refused."""
 
 
+def _is_source(source: str) -> str:
+    if not re.fullmatch(r"(hf://datasets/)?\w[\w.-]*(/\w[\w.-]*)*", source) or len(source) > 200:
+        raise ValueError(
+            f"expected a folder beside the card, such as train, or hf://datasets/owner/name, but got {source!r:.60}"
+        )
+    return source
+
+
+Source = Annotated[str, AfterValidator(_is_source)]
+"""A folder that lies beside the card, and nowhere above it, or one on the Hub."""
+
+
+Pin = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+"""The SHA-256 of a folder, or a commit on the Hub."""
+
+
 class DataCard(Part):
     """The captions and codes to train on."""
 
-    train: str
+    train: Source
     """Training data: a folder beside the card, or ``hf://datasets/owner/name/folder``."""
-    held_out: str
+    held_out: Source
     """The same for pictures that are never trained on."""
-    revision: str | None = None
-    """Commit of the data set on the Hub; without it, the newest. Name one, so that all peers see the same data."""
+    revision: str | None = Field(default=None, pattern=r"^[\w./-]+$", max_length=200)
+    """Commit of the data set on the Hub, 40 hexadecimal digits, so that all peers see the same data: needed where data
+    are there."""
     format: CodesFormat
     """What the codes mean; files that say otherwise are refused."""
 
@@ -43,17 +65,17 @@ class DataCard(Part):
 class OptimizerCard(Part):
     """The LAMB optimizer (arXiv:1904.00962) and its schedule."""
 
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, le=100)
     """Learning rate at the end of the warm-up. Lower it if the loss rises or jumps."""
-    warmup_epochs: int = Field(ge=0)
+    warmup_epochs: int = Field(ge=0, le=10**9)
     """Epochs in which the learning rate rises from 0. Raise it if the loss jumps early in the run."""
     total_epochs: Positive
     """Epochs after which the learning rate has fallen to 0 and the run is complete."""
-    betas: tuple[float, float] = (0.9, 0.96)
+    betas: tuple[Decay, Decay] = (0.9, 0.96)
     """Decay of the running means of the gradient and of its square."""
-    eps: float = Field(default=1e-6, gt=0)
+    eps: float = Field(default=1e-6, gt=0, le=1)
     """Added to the root of the mean square, so that no parameter's update is divided by 0."""
-    weight_decay: float = Field(default=0.045, ge=0)
+    weight_decay: float = Field(default=0.045, ge=0, le=100)
     """Multiple of each matrix that joins its update before LAMB scales it; biases, norms and scales do not decay."""
     max_grad_norm: float = Field(default=4.0, gt=0)
     """Norm to which larger gradients are scaled down. Lower it if single batches make the loss jump."""
@@ -69,9 +91,9 @@ class AveragingCard(Part):
     target_batch_size: Positive
     """Samples over all peers that make one epoch, which is one optimizer step. Raise it if averaging takes much of an
     epoch."""
-    matchmaking_s: float = Field(gt=0)
+    matchmaking_s: float = Field(gt=0, le=3600)
     """Seconds in which peers find each other before a round. Raise it if rounds often lack peers."""
-    timeout_s: float = Field(gt=0)
+    timeout_s: float = Field(gt=0, le=86_400)
     """Seconds after which a round that hangs is given up; a peer that is silent for half of them is left out. Raise it
     if slow links make rounds fail."""
     state_every: Positive = 5
@@ -83,13 +105,13 @@ class AveragingCard(Part):
     strategy: Literal["gradients", "local"] = "gradients"
     """What peers average in each epoch: their gradients, or the change that each peer's own steps made to the
     parameters (DiLoCo, arXiv:2311.08105). "local" sends as much in an epoch, and allows epochs of many more samples."""
-    outer_lr: float = Field(default=0.7, gt=0)
+    outer_lr: float = Field(default=0.7, gt=0, le=100)
     """Learning rate of the outer step of "local": 1 moves to the peers' average; momentum may go past it."""
     outer_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Nesterov momentum of the outer step of "local"."""
     eight_bit_from: Positive = 2**16
     """Tensors with at least this many elements travel in 8 bits a value, smaller ones in 16."""
-    part_bytes: Positive = 2**19
+    part_bytes: int = Field(default=2**19, ge=2**8, le=2**20)
     """Bytes of the messages that tensors are cut into. 2**19 is what plain hivemind's peers use; 2**17 is quicker where
     round trips take 50 ms or more (`python benchmarks/averaging.py`)."""
     rule: Literal["mean", "centered_clip", "coordinate_median", "trimmed_mean"] = "mean"
@@ -98,7 +120,7 @@ class AveragingCard(Part):
     reducers: Literal["all", "members", "vouched"] = "all"
     """Who averages parts for the others and gives newcomers the state: such a peer could lie about them. `vouched`
     needs a few peers of the organiser's with much bandwidth."""
-    audits: float = Field(default=1.0, ge=0)
+    audits: float = Field(default=1.0, ge=0, le=1000)
     """How many parts of a round, on average, another peer averages a second time and compares. Raise it if reducers are
     strangers."""
 
@@ -127,3 +149,19 @@ class RecipeCard(Part):
 def file_card(path: Path) -> FileCard:
     """Return a file's entry for a card: its name and its hash."""
     return FileCard(name=path.name, sha256=sha256_of(path))
+
+
+def problems_in(error: ValidationError) -> str:
+    """Return what is wrong with a card, field by field, in one line."""
+    return "; ".join(map(_problem, error.errors()))
+
+
+def _problem(one: ErrorDetails) -> str:
+    """Return what is wrong with one field: where, what was expected, and what came."""
+    if one["type"] == "value_error":  # ours, which says all of this
+        told = str(one["ctx"]["error"]).rstrip(".")
+    elif one["type"] == "missing":
+        told = one["msg"]
+    else:
+        told = f"{one['msg']}, but got {one['input']!r:.60}"
+    return ": ".join(filter(None, [printable(".".join(map(str, one["loc"]))[:200]), told]))

@@ -15,12 +15,21 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, reading, replace_file
+from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
 
 _METADATA_KEY = b"dalle_lib.codes"
 _DTYPE = np.dtype("<u2")
+_COLUMNS = {"caption": pa.string(), "codes": pa.binary()}
+_ROWS_AT_A_TIME = 1000
+MAX_GROUP_BYTES = 2**27
+"""Bytes of a row group, decoded, beyond which it is not read: 60 times what `write_codes` puts into one of the paper's.
+A file of some kilobytes can decode to any size."""
 _ATTEMPTS = 8
 """How often the network may fail in one place before the stream does."""
 
@@ -49,34 +58,54 @@ class CodeRow:
 def write_codes(file: str | Path, rows: list[CodeRow], codes_format: CodesFormat, rows_per_group: int = 1000) -> None:
     """Write `rows` to a Parquet file whose metadata holds `codes_format`, in groups of `rows_per_group`.
 
-    A reader holds one group in memory, and a damaged one is lost whole.
+    A reader holds one group in memory, and a damaged one is lost whole. Raises ValueError for a row that is not what
+    `codes_format` says; the file is written whole or not at all.
     """
+    for number, row in enumerate(rows):
+        _require_fit(number, row.codes, codes_format)
     columns = {
         "caption": pa.array([row.caption for row in rows], pa.string()),
         "codes": pa.array([row.codes.astype(_DTYPE).tobytes() for row in rows], pa.binary()),
     }
     table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(asdict(codes_format))})
-    pq.write_table(table, file, compression="brotli", row_group_size=rows_per_group, write_page_checksum=True)
+    with replace_file(Path(file)) as unfinished:
+        pq.write_table(table, unfinished, compression="brotli", row_group_size=rows_per_group, write_page_checksum=True)
+
+
+def _require_fit(number: int, codes: np.ndarray, codes_format: CodesFormat) -> None:
+    """Raise ValueError if the codes of a row are not as many as its grid has, or none of the codebook's."""
+    size, count = codes_format.codebook_size, codes_format.grid**2
+    if codes.shape != (count,) or not np.issubdtype(codes.dtype, np.integer):
+        raise ValueError(
+            f"expected {count} whole numbers in row {number}, but got {codes.dtype} of shape {list(codes.shape)}."
+        )
+    if count and not 0 <= codes.min() <= codes.max() < size:
+        raise ValueError(
+            f"expected codes from 0 to {size - 1} in row {number}, but got {codes.min()} to {codes.max()}: was another "
+            "VQ-GAN used?"
+        )
 
 
 def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
     """Return all rows of a local file in their order, without those that are not what its metadata promises.
 
-    Raises ValueError if the file does not say what its codes mean, or says something else than `expected`.
+    Raises BrokenFile if the file is no Parquet or a row group exceeds MAX_GROUP_BYTES, and ValueError if it does not
+    say what its codes mean, or says something else than `expected`.
     """
     with open(file, "rb") as handle:
         parquet = _open(handle, str(file), expected)
         codes_format = _format_of(parquet, str(file))
-        rows = [_parse(row, codes_format) for row in parquet.read(use_threads=False).to_pylist()]
-    return [row for row in rows if row is not None]
+        with reading(file, "captions and codes"):
+            groups = [_group(parquet, number, codes_format) for number in range(parquet.num_row_groups)]
+    return [row for row in (_parse(raw, codes_format) for group in groups for raw in group) if row is not None]
 
 
 class CodeStream:
     """Endless rows of `files` in an order that `seed` decides: files, row groups and rows within each are shuffled.
 
     A row that is not what its file's metadata promises is dropped and counted in `bad_rows`; a row group that cannot
-    be read is skipped and counted in `bad_groups`. Iteration raises ValueError if a whole pass finds no readable row,
-    or if a file's codes are not what `expected` says.
+    be read, or exceeds MAX_GROUP_BYTES, is skipped and counted in `bad_groups`. Iteration raises ValueError if a whole
+    pass finds no readable row, or if a file's codes are not what `expected` says.
     """
 
     def __init__(
@@ -111,7 +140,7 @@ class CodeStream:
             parquet = _retry(lambda: _open(handle, file, self.expected), file)
             codes_format = _format_of(parquet, file)
             for group in order.sample(range(parquet.num_row_groups), parquet.num_row_groups):
-                rows = self._read_group(parquet, group, file)
+                rows = self._read_group(parquet, group, codes_format, file)
                 for raw in order.sample(rows, len(rows)):
                     row = _parse(raw, codes_format)
                     if row is None:
@@ -119,11 +148,11 @@ class CodeStream:
                     else:
                         yield row
 
-    def _read_group(self, parquet: pq.ParquetFile, group: int, file: str) -> list[dict]:
+    def _read_group(self, parquet: pq.ParquetFile, group: int, codes_format: CodesFormat, file: str) -> list[dict]:
         try:
-            return _retry(lambda: parquet.read_row_group(group, use_threads=False).to_pylist(), file)
-        except (OSError, pa.ArrowInvalid) as error:
-            logger.warning("skipped row group %d of %s: %s", group, file, error)
+            return _retry(lambda: _group(parquet, group, codes_format), file)
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            logger.warning("skipped row group %d of %s: %s", group, file, in_one_line(error))
             self.bad_groups += 1
             return []
 
@@ -170,17 +199,64 @@ def stream_codes(
 
 # Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
 def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
-    parquet = pq.ParquetFile(handle, pre_buffer=False, page_checksum_verification=True)
+    try:
+        # In dictionaries, equal values are held once, however many rows have them, until `_group` knows their size.
+        parquet = pq.ParquetFile(
+            handle, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(_COLUMNS)
+        )
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and type(error) is not OSError:  # the network's, which may be tried again
+            raise
+        raise BrokenFile(f"{file} cannot be read as Parquet ({in_one_line(error):.{MAX_WORDS}}). {ANEW}") from error
     if expected is not None and (found := _format_of(parquet, file)) != expected:
         raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
     return parquet
+
+
+def _group(parquet: pq.ParquetFile, number: int, codes_format: CodesFormat) -> list[dict]:
+    """Return the rows of a row group. Raises ValueError, as soon as that is known, if it exceeds MAX_GROUP_BYTES."""
+    about = parquet.metadata.row_group(number)
+    sizes = [about.column(i).total_uncompressed_size for i in range(about.num_columns)]
+    _require_room(number, max(sum(sizes), about.num_rows * codes_format.grid**2 * _DTYPE.itemsize))
+    rows, size = [], 0
+    names = [name for name, kind in _COLUMNS.items() if _values(parquet.schema_arrow, name) == kind]
+    for batch in parquet.iter_batches(_ROWS_AT_A_TIME, row_groups=[number], columns=names, use_threads=False):
+        for column in batch.columns:
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            size += pc.sum(lengths).as_py() or 0
+        _require_room(number, size)
+        columns = [column.dictionary_decode() for column in batch.columns]
+        rows += pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
+    return rows
+
+
+def _require_room(number: int, size: int) -> None:
+    if size > MAX_GROUP_BYTES:
+        raise ValueError(
+            f"expected row groups of at most {MAX_GROUP_BYTES:,} bytes, but number {number} decodes to {size:,}: write "
+            "fewer rows to a group"
+        )
+
+
+def _values(schema: pa.Schema, name: str) -> pa.DataType | None:
+    """Return the type of a column's values; None where there is no such column, or its values are of a fixed size."""
+    kind = schema.field(name).type if name in schema.names else None
+    return kind.value_type if isinstance(kind, pa.DictionaryType) else None
 
 
 def _format_of(parquet: pq.ParquetFile, file: str) -> CodesFormat:
     metadata = parquet.schema_arrow.metadata or {}
     if _METADATA_KEY not in metadata:
         raise ValueError(f"{file} does not say what its codes mean: write it with dalle_lib.streaming.write_codes.")
-    return CodesFormat(**json.loads(metadata[_METADATA_KEY]))
+    with reading(file, "codes, because what it says of them cannot be"):
+        match json.loads(metadata[_METADATA_KEY]):
+            case {"grid": int(grid), "codebook_size": int(size), "vqgan_sha256": str(digest), **more} if (
+                0 < grid <= 2**16 and size > 0 and len(digest) == 64 and not more
+            ):
+                return CodesFormat(grid=grid, codebook_size=size, vqgan_sha256=digest)
+        raise ValueError(
+            f"expected a grid, a codebook_size and a vqgan_sha256, but got {metadata[_METADATA_KEY]!r:.100}"
+        )
 
 
 def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:

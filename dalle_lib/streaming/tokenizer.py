@@ -7,6 +7,8 @@ from jaxtyping import Int
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from dalle_lib.files import reading
+
 PADDING_ID = 1
 """Fills up short captions; it is T5's end of text, as in the published run. Id 0 is kept for "no caption"."""
 
@@ -15,9 +17,13 @@ class CaptionTokenizer:
     """Turns captions into ids of one length: cut at `text_length` or padded with `PADDING_ID`, without special ids."""
 
     def __init__(self, file: str | Path, text_length: int) -> None:
-        """Load a file of the `tokenizers` library, such as T5's tokenizer.json."""
+        """Load a file of the `tokenizers` library, such as T5's tokenizer.json.
+
+        Raises FileNotFoundError if there is none, and BrokenFile if it is something else.
+        """
         self.text_length = text_length
-        self._tokenizer = Tokenizer.from_file(str(file))
+        with reading(file, "a tokenizer"):
+            self._tokenizer = Tokenizer.from_str(Path(file).read_text(encoding="utf-8"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from dalle_lib.one_line import in_one_line
+from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.swarm.process.settings import PeerSettings
 
 TIMEOUT_S = 150.0
@@ -166,7 +166,9 @@ async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
         return f"{', '.join(addresses)}: no answer within {CONNECT_TIMEOUT_S:.0f} s"
     except ControlFailure as error:
         tried = re.findall(r"\* \[(\S+)\] ([^\n]*)", str(error))
-        return ", ".join(f"{address}: {_printable(why)}" for address, why in tried) or _strangers_words(error)
+        return ", ".join(f"{address}: {printable(why)[:MAX_WORDS]}" for address, why in tried) or _strangers_words(
+            error
+        )
     return None
 
 
@@ -191,13 +193,8 @@ async def _is_greeted(p2p, peer: str) -> bool:
 
 
 def _strangers_words(error: Exception) -> str:
-    """Return the message of an error that a stranger may have written, so that it can do no harm in a terminal."""
-    return _printable(in_one_line(error))
-
-
-def _printable(words: str) -> str:
-    """Return the first MAX_WORDS letters of what a stranger says, without any that control a terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:MAX_WORDS])
+    """Return the first MAX_WORDS letters of an error that a stranger may have written, as a terminal shows them."""
+    return in_one_line(error)[:MAX_WORDS]
 
 
 def _tell(**facts) -> None:

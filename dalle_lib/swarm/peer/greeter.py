@@ -79,11 +79,14 @@ class Greeter(ServicerBase):
         Only the address that the caller is connected from is dialled, for one caller at a time. `reached` is 0 if no
         port accepts, and None if the caller comes through a relay, which hides its address.
 
-        Raises Busy if too many ask at once, and ValueError if the request is too long; hivemind tells the caller.
+        Raises Busy if too many ask at once, and ValueError if the request is too long or names no ports; hivemind tells
+        the caller.
         """
         if request.ByteSize() > MAX_REQUEST:
             raise ValueError(f"expected a request of at most {MAX_REQUEST} bytes, but it has {request.ByteSize()}")
-        ports = [port for port in json.loads(request.metadata)["ports"][:MAX_PORTS] if 0 < port < 2**16]
+        if not isinstance(ports := _object_in(request.metadata).get("ports"), list):
+            raise ValueError("expected a request that names a list of ports")
+        ports = [port for port in ports[:MAX_PORTS] if type(port) is int and 0 < port < 2**16]
         reached = await self._first_that_accepts(await self._address_of(context.remote_id), ports)
         return ExpertResponse(metadata=json.dumps({"time": time.time(), "reached": reached}).encode())
 
@@ -153,7 +156,7 @@ async def dial_back(p2p: P2P, peer: PeerID, ports: list[int]) -> dict:
     request = ExpertRequest(metadata=json.dumps({"ports": ports}).encode())
     asked = time.time()
     answer = await Greeter.get_stub(p2p, peer).rpc_dial_back(request, timeout=(MAX_PORTS + 1) * DIAL_TIMEOUT_S)
-    match json.loads(answer.metadata):
+    match _object_in(answer.metadata):
         case {"time": float(told), "reached": reached} if 0 <= told < MAX_TIME and reached in (None, 0, *ports):
             return {"reached": reached, "ahead": seconds_ahead(asked, told, time.time())}
     raise ValueError(f"it did not answer with the time and which of {ports} it reached")
@@ -228,10 +231,23 @@ def _write_line(writer: asyncio.StreamWriter, fields: dict) -> None:
 
 
 async def _read_line(reader: asyncio.StreamReader) -> dict:
-    line = await reader.readline()
-    if not line.endswith(b"\n"):
-        raise NotMeasured("it hung up before it answered")
-    return json.loads(line)
+    try:
+        line = await reader.readline()
+        if not line.endswith(b"\n"):
+            raise NotMeasured("it hung up before it answered")
+        return _object_in(line)
+    except ValueError as error:
+        raise NotMeasured(f"it answered with something else: {error}") from error
+
+
+def _object_in(message: bytes) -> dict:
+    """Return the JSON object in what another peer sent. Raises ValueError for anything else."""
+    try:
+        if isinstance(told := json.loads(message), dict):
+            return told
+    except RecursionError:
+        told = "lists within lists"
+    raise ValueError(f"expected a JSON object, but got {told!r:.40}")
 
 
 async def _is_libp2p(address: str, port: int) -> bool:

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
@@ -89,7 +90,10 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
         if workplace is None:
             help_others(dht, board, card, folder, stop)
             return
-        trainer = Trainer(settings, workplace, dht, board, membership, events)
+        try:
+            trainer = Trainer(settings, workplace, dht, board, membership, events)
+        except BrokenFile as error:
+            raise CannotJoin(in_one_line(error)) from error
         try:
             trainer.run(stop)
         finally:
@@ -120,7 +124,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
     Where none does, a bootstrap peer or one that is to be alone begins a swarm. Each goes on looking for all of them.
     Raises CannotJoin if it cannot listen where the settings say, or the first peers do not answer or refuse this peer.
     """
-    from dalle_lib.swarm.peer.first_peers import NobodyAnswers, enter, look_for
+    from dalle_lib.swarm.peer.first_peers import NobodyAnswers, enter
 
     try:
         require_port(settings.host, settings.port)
@@ -133,7 +137,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
     try:
         if addresses and not answering:
             raise NobodyAnswers(why)
-        dht = enter(answering, settings, membership, validators)
+        return enter(answering, addresses, settings, membership, validators)
     except NobodyAnswers as error:
         if not settings.begins:
             raise CannotJoin(
@@ -142,9 +146,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
                 "options tells more."
             ) from error
         logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", error)
-        dht = enter([], settings, membership, validators)
-    look_for(dht, addresses)
-    return dht
+        return enter([], addresses, settings, membership, validators)
 
 
 def _read_hub_token() -> str | None:

@@ -20,8 +20,9 @@ class Snapshot:
 
     @property
     def is_finite(self) -> bool:
-        """Whether no parameter holds NaN or infinity."""
-        return bool(torch.stack([p.isfinite().all() for p in self.parameters]).all())
+        """Whether no parameter and no statistic holds NaN or infinity."""
+        statistics = [value for each in self.statistics["state"].values() for value in each.values()]
+        return bool(torch.stack([tensor.isfinite().all() for tensor in (*self.parameters, *statistics)]).all())
 
 
 def take_snapshot(optimizer: CollaborativeOptimizer) -> Snapshot:

@@ -6,30 +6,60 @@ from pathlib import Path
 import torch
 
 from dalle_lib.checkpoint import load_tensors, save_model, save_tensors
+from dalle_lib.files import reading
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
-from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER
+from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
+from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, START_ANEW
 
 
 def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
     """Write the model, and in a second file what the optimizer needs to go on with it."""
     snapshot = take_snapshot(optimizer)
-    tensors = {f"parameter.{i}": parameter for i, parameter in enumerate(snapshot.parameters)}
-    for i, statistics in snapshot.statistics["state"].items():
-        tensors.update({f"{name}.{i}": value for name, value in statistics.items()})
     save_model(folder / MODEL, model, snapshot.epoch)
     groups = json.dumps(snapshot.statistics["param_groups"])
     metadata = {"fingerprint": card.fingerprint, "epoch": str(snapshot.epoch), "param_groups": groups}
-    save_tensors(folder / OPTIMIZER, tensors, metadata)
+    save_tensors(folder / OPTIMIZER, _named(snapshot), metadata)
 
 
-def load_state(folder: Path) -> Snapshot | None:
-    """Return what `save_state` wrote, or None if the folder holds nothing."""
-    if not (folder / OPTIMIZER).exists():
-        return None
-    tensors, metadata = load_tensors(folder / OPTIMIZER)
+def resume(folder: Path, optimizer: CollaborativeOptimizer) -> None:
+    """Go on from what `save_state` wrote in `folder`, if it holds anything. Raises BrokenFile as `read_state` does."""
+    if (folder / OPTIMIZER).exists():
+        restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer)))
+
+
+def read_state(file: Path, own: Snapshot) -> Snapshot:
+    """Return the state in a file of `save_state`, for an optimizer whose state is now `own`.
+
+    Raises BrokenFile if it is cut off, incomplete, of another model or not finite.
+    """
+    with reading(file, "the state of this run's optimizer", START_ANEW):
+        tensors, metadata = load_tensors(file)
+        if missing := {"epoch", "param_groups"} - metadata.keys():
+            raise ValueError(f"its metadata lack {', '.join(sorted(missing))}")
+        for name, tensor in _named(own).items():
+            if name not in tensors:
+                raise ValueError(f"it lacks {name}")
+            expected, came = ((each.dtype, tuple(each.shape)) for each in (tensor, tensors[name]))
+            if expected != came:
+                raise ValueError(f"expected {name} to be {expected}, but got {came}")
+        saved = _snapshot(tensors, int(metadata["epoch"]), json.loads(metadata["param_groups"]))
+        if not saved.is_finite:
+            raise ValueError("expected finite numbers, but it holds NaN or infinity")
+    return saved
+
+
+def _named(snapshot: Snapshot) -> dict[str, torch.Tensor]:
+    """Return the tensors of a snapshot by their names in a file."""
+    tensors = {f"parameter.{i}": parameter for i, parameter in enumerate(snapshot.parameters)}
+    for i, statistics in snapshot.statistics["state"].items():
+        tensors.update({f"{name}.{i}": value for name, value in statistics.items()})
+    return tensors
+
+
+def _snapshot(tensors: dict[str, torch.Tensor], epoch: int, groups: list) -> Snapshot:
+    """Return the snapshot of which `_named` made these tensors."""
     statistics: dict[int, dict[str, torch.Tensor]] = {}
     parameters = {}
     for key, value in tensors.items():
@@ -38,5 +68,5 @@ def load_state(folder: Path) -> Snapshot | None:
             parameters[int(index)] = value
         else:
             statistics.setdefault(int(index), {})[name] = value
-    state_dict = {"state": statistics, "param_groups": json.loads(metadata["param_groups"])}
-    return Snapshot(int(metadata["epoch"]), [parameters[i] for i in range(len(parameters))], state_dict)
+    state_dict = {"state": statistics, "param_groups": groups}
+    return Snapshot(epoch, [parameters[i] for i in range(len(parameters))], state_dict)

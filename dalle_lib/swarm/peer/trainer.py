@@ -15,12 +15,12 @@ from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
-from dalle_lib.swarm.averaging.rounds import LeftOut
+from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
-from dalle_lib.swarm.peer.state import load_state, save_state
+from dalle_lib.swarm.peer.state import resume, save_state
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
@@ -85,15 +85,15 @@ class Trainer:
         membership: Membership,
         events: EventLog,
     ) -> None:
-        """Connect to the run's trainers, and take over their state or go on from that of this peer's folder."""
+        """Connect to the run's trainers, and take over their state or go on from that of this peer's folder.
+
+        Raises BrokenFile if the state in the folder cannot be used.
+        """
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device = workplace.model, workplace.device
-        self.optimizer: CollaborativeOptimizer = build_optimizer(
-            self.card, self.model, dht, membership.trust(dht), membership.identity.private_key
-        )
-        if (saved := load_state(self.folder)) is not None:
-            restore_snapshot(self.optimizer, saved)
+        self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
+        resume(self.folder, self.optimizer)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
             self.optimizer.load_state_from_peers()
         self.epoch = self.optimizer.local_epoch
@@ -200,6 +200,8 @@ class Trainer:
             match self.optimizer.rounds.get():
                 case LeftOut() as left_out:
                     self.events.write("left_out", **vars(left_out))
+                case ParameterRound() as done:
+                    self.events.write("parameters", **vars(done), shares=done.shares)
                 case done:
                     self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
         for peer, problem in self.optimizer.problems():

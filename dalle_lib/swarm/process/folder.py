@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import key_bytes, peer_id_of
-from dalle_lib.files import BrokenFile, read_record, replace_file, require_file
-from dalle_lib.one_line import in_one_line
+from dalle_lib.files import read_record, reading, replace_file, require_file
 from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ MODEL = "model.safetensors"
 """The model as this peer last saved it."""
 OPTIMIZER = "optimizer.safetensors"
 """What the optimizer needs to go on with that model."""
+START_ANEW = "Remove it: `dalle-lib join` then takes over the others' progress, or begins anew if there are none."
+"""What to do with broken progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,14 +160,12 @@ def _saved(folder: Path) -> dict[str, str]:
     file = folder / OPTIMIZER
     if not file.exists():
         return {}
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
+    with reading(file, "progress", START_ANEW):
         require_file(file)
         with safe_open(file, "numpy") as handle:
             saved = handle.metadata() or {}
-        int(saved["epoch"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        remedy = "Remove it: `dalle-lib join` then takes over the others' progress, or begins anew if there are none."
-        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+        if not saved.get("epoch", "").isdecimal():
+            raise ValueError(f"expected an epoch in its metadata, but got {saved.get('epoch')!r}")
     return saved

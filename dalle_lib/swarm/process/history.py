@@ -32,7 +32,7 @@ def counted_by(peer: Peer, names: dict[str, str]) -> pd.DataFrame:
         for event in peer.events()
         if event["event"] == "averaged"
     }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("epoch").sort_index()
+    return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("epoch").sort_index()
 
 
 def counted_rounds(you: Peer, peers: Iterable[Peer]) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dalle_lib.one_line import in_one_line
+from dalle_lib.one_line import in_one_line, printable_lines
 from dalle_lib.swarm.process.events import EVENTS, read_events
 from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -97,11 +97,11 @@ class Peer:
         return read_events(self.folder)
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines of its log, or of its standard output if it has no log."""
+        """Return the last lines of its log, or of its standard output if it has no log, as a terminal shows them."""
         for name in LOG, OUTPUT:
             file = self.folder / name
             if file.exists() and (text := file.read_text(encoding="utf-8", errors="replace").strip()):
-                return "\n".join(text.splitlines()[-lines:])
+                return printable_lines("\n".join(text.splitlines()[-lines:]))  # others' words are in it, too
         return "(no log)"
 
     def wait_for(self, event: str, timeout_s: float = 120.0) -> dict:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.process.crew import Crew, join_run
+from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -15,6 +16,8 @@ LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
 """Seconds after which the second neighbour joins a private swarm."""
 RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
+MARK = "made_by_dalle_lib.txt"
+"""File by which the folder of a private swarm is known, so that nobody else's folder is ever removed."""
 NEIGHBOURS = ("ada", "eve")
 """The other trainers of a private swarm."""
 
@@ -101,15 +104,36 @@ def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> 
     """Return a new swarm on this machine with two neighbours for you; what an earlier one left in `folder` is removed.
 
     ada computes all the time; eve half of it, in smaller batches, and she joins after `late_s` seconds. Nothing leaves
-    this machine.
+    this machine. Raises ValueError, and removes nothing, if `folder` holds what no private swarm has made.
     """
     folder = Path(folder)
-    if folder.exists():
+    require_own_swarm(folder)
+    if earlier := _parts(folder):
         with contextlib.suppress(PeerFailed):  # how an earlier swarm ended does not matter
             LocalSwarm.found(folder).close()
-        shutil.rmtree(folder)
+        for part in earlier:
+            shutil.rmtree(part)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARK).write_text(f"The next private swarm here removes {RUN}, {BOOTSTRAP} and {PEERS}.\n")
     swarm = LocalSwarm.start(card, folder)
     ada, eve = NEIGHBOURS
     swarm.add(PeerSettings(run=swarm.run, name=ada))
     swarm.add(PeerSettings(run=swarm.run, name=eve, duty=0.5, batch_size=8, start_after_s=late_s))
     return swarm
+
+
+def require_own_swarm(folder: Path) -> None:
+    """Raise ValueError if a private swarm in `folder` would replace something that no private swarm has made.
+
+    Those of earlier versions, which left no mark, are known by the settings of their bootstrap peer.
+    """
+    if (parts := _parts(folder)) and not ((folder / MARK).exists() or (folder / BOOTSTRAP / SETTINGS).exists()):
+        raise ValueError(
+            f"expected a folder for a private swarm, but {folder} holds {', '.join(part.name for part in parts)}, "
+            "which none has made. Nothing was removed: name another folder, or move these away."
+        )
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return what is in `folder` at the places of a swarm's parts."""
+    return [folder / name for name in (RUN, BOOTSTRAP, PEERS) if (folder / name).exists()]

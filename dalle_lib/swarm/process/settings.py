@@ -3,16 +3,20 @@
 import hashlib
 import ipaddress
 import json
+import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from dalle_lib.files import read_record, replace_file
 
 MAX_NAME = 64
 """Letters of a peer's name; other peers refuse what a peer with a longer one tells of itself."""
 
+MAX_BATCH, MAX_THREADS = 100_000, 1024
+"""Beyond these, a number of samples at a time or of processor threads is a slip of the keyboard."""
+Role = Literal["trainer", "bootstrap"]
 WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
 """What to do with a broken file of a peer that each of its starts writes."""
 
@@ -39,7 +43,7 @@ class CommonSettings:
 class NetworkSettings:
     """How other peers reach this one, and what it is to them."""
 
-    role: Literal["trainer", "bootstrap"] = "trainer"
+    role: Role = "trainer"
     """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
@@ -87,12 +91,21 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
             )
         if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:\d+)?", self.device):
             raise ValueError(f'expected a device such as "cpu", "cuda:0" or "auto", but got {self.device!r}.')
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise ValueError(f"the minutes to take part must be above 0, but are {self.max_minutes}.")
+        if self.role not in get_args(Role):
+            raise ValueError(f"expected a role among {', '.join(get_args(Role))}, but got {self.role!r}.")
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
+            raise ValueError(
+                f"the minutes to take part must be above 0, but are {self.max_minutes}. Leave them out for no limit."
+            )
+        if not 0 <= self.start_after_s < math.inf:
+            raise ValueError(f"the seconds before the start must be at least 0, but are {self.start_after_s}.")
         if not 0 < self.duty <= 1:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
-        if self.batch_size < 1 or self.threads < 1:
-            raise ValueError(f"batch_size and threads must be at least 1, but are {self.batch_size}, {self.threads}.")
+        for name, limit in ("batch_size", MAX_BATCH), ("threads", MAX_THREADS):
+            if not isinstance(given := getattr(self, name), int) or not 1 <= given <= limit:
+                raise ValueError(f"{name} must be a whole number from 1 to {limit:,}, but is {given}.")
+        if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
+            raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, but is {self.seed!r}.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
 

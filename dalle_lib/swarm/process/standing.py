@@ -4,10 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.events import EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import PeerSettings, Role
 from dalle_lib.swarm.process.status import SwarmStatus
 
 State = Literal[
@@ -61,7 +62,7 @@ class Standing:
 
     run: str
     name: str
-    role: Literal["trainer", "bootstrap"]
+    role: Role
     state: State
     since: float
     """When that state began, as far as it is known: seconds since 1970. A peer at work has been so since it joined."""
@@ -129,7 +130,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
     state, since = _state(events, settings, running, done == 1.0, total)
     at_work = state in AT_WORK
     return Standing(
-        run=bound.name if bound else settings.run,
+        run=printable(bound.name if bound else settings.run),
         name=settings.name,
         role=settings.role,
         state=state,
