@@ -7,15 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from hivemind.averaging.allreduce import AveragingMode
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.compression import CompressionInfo
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.proto import runtime_pb2
+from hivemind.utils import MSGPackSerializer
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Runner
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.introductions import Introduction, signed
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.reducing import Reducer
 
 STEP_SAMPLES, STEPS_PER_EPOCH = 16, 3
@@ -197,9 +202,19 @@ class LyingRunner(Runner):
     reducer_type = LyingReducer
 
 
+class MakesClients(MemberMatchmaking):
+    """Matchmaking of a leader that tells each follower that no other reduces, so that it is the only reducer."""
+
+    async def leader_assemble_group(self) -> GroupInfo:
+        for request in self.current_followers.values():
+            told = signed(Introduction(is_reducer=False), self._prefix, self.trust.identity)
+            request.gather = MSGPackSerializer.dumps([0.0, AveragingMode.CLIENT.value, MSGPackSerializer.dumps(told)])
+        return await super().leader_assemble_group()
+
+
 LIARS = {"reversed": Reverses, "sign flip": FlipsSigns, "noise": SendsNoise, "NaN": SendsNaN, "weight": ClaimsMuch}
-A_LITTLE, REDUCER = "a little", "reducer"
-ATTACKS = (*LIARS, A_LITTLE, REDUCER)
+A_LITTLE, REDUCER, LEADER = "a little", "reducer", "leader"
+ATTACKS = (*LIARS, A_LITTLE, REDUCER, LEADER)
 
 
 def averager_type(scenario: Scenario, task: Digits, is_honest: bool) -> type[GradientAverager]:
@@ -207,6 +222,8 @@ def averager_type(scenario: Scenario, task: Digits, is_honest: bool) -> type[Gra
     attack = None if is_honest else scenario.attack
     base = GradientAverager if scenario.is_stock else RunGradientAverager
     name = GradientAverager.__name__  # hivemind's averagers call each other by the name of their class
+    if attack == LEADER:
+        return type(name, (base,), {"matchmaking_type": MakesClients})
     if attack in LIARS:
         base = type(name, (LIARS[attack], base), {})
     if attack == A_LITTLE:

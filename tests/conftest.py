@@ -20,6 +20,7 @@ from dalle_lib.run import RunCard
 DATA = Path(__file__).parent / "data"
 
 settings.register_profile("same everywhere", deadline=None, derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("same everywhere")
 
 # What a shell starts in the background ignores Ctrl+C, and so would the programs that tests start and press it in.

@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import hivemind
 import torch
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
@@ -23,7 +24,9 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
-from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking, introductions
+from dalle_lib.swarm.averaging.earned import SLACK
+from dalle_lib.swarm.averaging.introductions import read
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
@@ -43,6 +46,7 @@ DEFAULTS = {
     "dies_in": None,  # epoch in whose round it is killed ...
     "sends_before": 0,  # ... once it has sent this many parts to each reducer
     "dies_after": None,  # epoch after which it is killed
+    "lies": False,  # whether it lies as `lie` says
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -64,12 +68,33 @@ def silent(metadata, tensors, infos):
 SPOILT = {made.__name__: made for made in (with_nan, too_long, silent)}
 
 
+LIES, LIE = "lies.json", -1.0
+"""Name of the file with what a liar's records claim, and the value that it averages as its parameters' last one."""
+
+
+def lie(folder: Path) -> None:
+    """Make this peer publish what LIES in its folder says, and average false parameters with a huge weight."""
+    store, average = hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_
+
+    def store_lies(self, key, value, *args, **kwargs):
+        if key.endswith("_progress") and value is not None and (folder / LIES).exists():
+            lies = json.loads((folder / LIES).read_text())
+            value = value | {"time": value["time"] - lies.pop("age_s", 0)} | lies
+        return store(self, key, value, *args, **kwargs)
+
+    async def average_lies(self, tensors, *args, **kwargs):
+        for tensor in tensors:
+            tensor[SHOWN - 1] = -LIE  # an update is minus the change of a parameter
+        await average(self, tensors, *args, **(kwargs | {"weight": 1e12}))
+
+    hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_ = store_lies, average_lies
+
+
 class FailingMatchmaking(MemberMatchmaking):
     """Finds no group in the epochs whose rounds are to fail."""
 
     async def look_for_group(self, step: StepControl) -> GroupInfo | None:
-        (told,) = introductions([step.data_for_gather])
-        if told.epoch in FaultyAverager.settings["fails_in"]:
+        if read(step.data_for_gather, self.peer_id, self._prefix).epoch in FaultyAverager.settings["fails_in"]:
             raise TimeoutError("this round is to fail")
         return await super().look_for_group(step)
 
@@ -81,7 +106,8 @@ class FaultyAverager(RunGradientAverager):
     matchmaking_type = FailingMatchmaking
 
     async def _aggregate_with_group(self, group_info, *args, **kwargs):
-        if self.settings["dies_in"] in {told.epoch for told in introductions(group_info.gathered)}:
+        told = zip(group_info.gathered, group_info.peer_ids, strict=True)
+        if self.settings["dies_in"] in {read(gathered, peer, self.prefix).epoch for gathered, peer in told}:
             asyncio.create_task(self._die_in(group_info.group_id))  # noqa: RUF006  (it ends with its process)
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
@@ -114,11 +140,13 @@ def main(folder: Path) -> None:
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
     dht = connect(card, place, membership, membership.validators())
     membership.publish(dht)
+    if settings["lies"]:
+        lie(folder)
     if settings["spoils"] is not None:
         give, spoil = RunStateAverager.get_current_state, SPOILT[settings["spoils"]]
         RunStateAverager.get_current_state = lambda averager: spoil(*give(averager))
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
-    options = shared_options(card, dht, membership.trust(dht)) | {"private_key": membership.identity.private_key}
+    options = shared_options(card, dht, membership.trust(dht))
     optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()
@@ -151,7 +179,7 @@ def train(
             parameter.grad[settings["index"]] = 1.0
         samples += settings["batch_size"]
         if settings["spoils"] is not None:
-            optimizer.state_averager.state_sharing_priority = total_epochs
+            optimizer.state_averager.state_sharing_priority = optimizer.local_epoch + SLACK // 2
         optimizer.step(batch_size=settings["batch_size"])
         while not optimizer.rounds.empty():
             done = optimizer.rounds.get()

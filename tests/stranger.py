@@ -21,8 +21,10 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
+from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.local import LOCALHOST
@@ -36,11 +38,11 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
     state = TrainingStateAverager.get_stub(p2p, victim, namespace=f"{key}_state_averager")
     gradients = RunGradientAverager.get_stub(p2p, victim, namespace=f"{key}_grad_averager")
     shown = Path(token).read_bytes() if token else b""
-    introduction = MSGPackSerializer.dumps([0, False, shown])
+    told = signed(Introduction(token=shown), f"{key}_grad_averager", Identity.load_or_create(identity))
     join = averaging_pb2.JoinRequest(
         schema_hash=b"unknown",
         expiration=get_dht_time() + 10,
-        gather=MSGPackSerializer.dumps([None, AveragingMode.NODE.value, introduction]),
+        gather=MSGPackSerializer.dumps([None, AveragingMode.NODE.value, MSGPackSerializer.dumps(told)]),
         group_key=f"{key}_grad_averager.0b",
     )
     nested = averaging_pb2.JoinRequest()

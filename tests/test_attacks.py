@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from attack_swarm import AttackSwarm, Outcome
-from attacks import A_LITTLE, REDUCER
+from attacks import A_LITTLE, LEADER, REDUCER
 
 from dalle_lib.aggregation import FAR, RULES, capped, without_far
 from dalle_lib.auth import Role
@@ -99,6 +99,18 @@ def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say
     assert {accused for _, accused in found} <= set(liars)
     for teller, problem in outcome.problems:
         assert MISMATCH not in problem["problem"] or teller in problem["problem"]
+
+
+@pytest.mark.chaos
+def test_a_leader_that_makes_itself_the_only_reducer_is_left_and_named(swarm, bound, say):
+    outcome = swarm.run(attack=LEADER)
+    found = outcome.told("the group that it leads is refused")
+    say(f"lying leaders: loss {outcome.loss:.4g}, named {len(found)} times")
+    honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]
+    assert found
+    assert {teller for teller, _ in found} <= set(honest)
+    assert {accused for _, accused in found} <= set(liars)
+    assert outcome.loss <= bound
 
 
 @pytest.mark.chaos

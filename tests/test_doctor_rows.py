@@ -86,7 +86,7 @@ def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, 
 
 def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hub, monkeypatch):
     def note(clip: str) -> str:
-        card = mini.with_changes(clip=clip).save(tmp_path / "run")
+        card = mini.with_changes(clip=clip, pins={clip: "0" * 40}).save(tmp_path / "run")
         row = preflight(str(card)).loc["CLIP"]
         assert row["ok"]
         return row["remedy"]

@@ -98,8 +98,12 @@ def test_the_right_pictures_count_as_exact_and_wrong_ones_do_not(mini, tokenizer
 
 
 def test_models_of_pictures_that_are_elsewhere_or_large_are_not_examined(mini):
-    elsewhere = mini.with_changes(data={**mini.data.model_dump(), "held_out": "hf://datasets/owner/codes"})
-    large = mini.with_changes(model={**asdict(mini.model), "grid": 17})
+    elsewhere = mini.with_changes(
+        data={**mini.data.model_dump(), "held_out": "hf://datasets/owner/codes", "revision": "0" * 40}
+    )
+    data = mini.data.model_dump()
+    data["format"]["grid"] = 17
+    large = mini.with_changes(model={**asdict(mini.model), "grid": 17}, data=data)
     for card in elsewhere, large:
         assert examine(card, DALLE(card.model)) is None
 

@@ -42,6 +42,10 @@ for role in "trainer", "bootstrap":
 KNOWN = """
 async def known(dht, node):
     return len(node.protocol.routing_table.uid_to_peer_id)
+
+
+async def addresses(dht, node):
+    return len(dht.first_peers)
 """
 APART = (
     KNOWN
@@ -50,15 +54,17 @@ import sys, time, hivemind
 from dalle_lib.swarm.peer import first_peers
 
 first_peers.FIRST_PEERS_EVERY_S = 0.2
-here, there = ({"start": True, "host_maddrs": [f"/ip4/127.0.0.1/tcp/{port}"]} for port in sys.argv[1:3])
+here, there = ({"host_maddrs": [f"/ip4/127.0.0.1/tcp/{port}"]} for port in sys.argv[1:3])
 wrong = f"/ip4/127.0.0.1/tcp/{sys.argv[2]}/p2p/" + sys.argv[4]
-began = hivemind.DHT(**here)
-first = hivemind.DHT(**there, identity_path=sys.argv[3])
+silent = 300 * ["/ip4/127.0.0.1/tcp/1/p2p/" + sys.argv[4]]  # too long for hivemind's messages to the hash table
+first = hivemind.DHT(**there, start=True, identity_path=sys.argv[3])
 address = str(first.get_visible_maddrs()[0])
 first.shutdown()
-first_peers.look_for(began, [wrong, address])
+began = hivemind.DHT(**here, start=False)
+first_peers.start(began, [wrong, *silent, address])
+assert began.run_coroutine(addresses) == 302
 time.sleep(1)
-first = hivemind.DHT(**there, identity_path=sys.argv[3])
+first = hivemind.DHT(**there, start=True, identity_path=sys.argv[3])
 deadline = time.monotonic() + 60
 while not all(dht.run_coroutine(known) for dht in (began, first)):
     assert time.monotonic() < deadline, "they have not met"

@@ -200,8 +200,8 @@ def test_progress_comes_after_each_row_and_ends_at_one(draw, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"candidates": 2, "best": 0}, "best and candidates of at least 1"),
-        ({"candidates": 0}, "best and candidates of at least 1"),
+        ({"candidates": 2, "best": 0}, "best and candidates to be whole numbers of at least 1"),
+        ({"candidates": 0}, "best and candidates to be whole numbers of at least 1"),
         ({"temperature": 0.0}, "temperature > 0"),
         ({"top_p": 1.5}, "top_p <= 1"),
     ],

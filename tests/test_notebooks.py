@@ -1,8 +1,10 @@
 """Notebooks as their readers run them: from an empty folder, with the built package."""
 
 import ast
+import errno
 import importlib
 import json
+import logging
 import os
 import re
 import statistics
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 from checkout import NOTEBOOKS, copy_checkout
 
-from dalle_lib.notebook_run import execute
+from dalle_lib.notebook_run import _is_no_closed_socket, execute
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +115,20 @@ def test_its_settings_are_a_form_with_folded_code(notebook):
     for form in forms:
         assert re.match(r'# @title .+ \{display-mode: "form"\}\n', form["source"])
         assert form["metadata"].items() >= FOLDED.items()
+
+
+def test_a_socket_that_is_closed_early_is_not_told_and_other_errors_are(caplog):
+    log = logging.getLogger("tornado.general")
+    log.addFilter(_is_no_closed_socket)
+    try:
+        for number in errno.ENOTSOCK, errno.EIO:
+            try:
+                raise OSError(number, f"error {number}")
+            except OSError:
+                log.exception("in a callback")
+    finally:
+        log.removeFilter(_is_no_closed_socket)
+    assert [record.exc_info[1].errno for record in caplog.records] == [errno.EIO]
 
 
 def test_an_executed_notebook_becomes_a_page_that_needs_no_network(tmp_path, capfd):

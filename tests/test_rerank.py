@@ -1,16 +1,22 @@
 """CLIP as a ranker: the embedded one against transformers' own forward pass, and what it can tell apart."""
 
+import json
+import shutil
+
 import pytest
 import torch
 from PIL import Image
 from transformers import CLIPModel
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, read_codes
 from dalle_lib.vqgan import load_vqgan
 
 CAPTIONS = ["penguin", "green frog on a pink background", "pizza"]
+
+TOKENIZER = "tokenizer_config.json"
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +74,17 @@ def test_it_reads_captions_as_the_run_does(ranker, card):
     theirs = ranker.tokenizer(CAPTIONS, padding="max_length", max_length=card.model.text_length, return_tensors="pt")
     assert torch.equal(theirs["input_ids"], tokenizer(CAPTIONS))
     assert ranker.model.config.text_config.eos_token_id == ranker.tokenizer.eos_token_id == 1
+
+
+def test_code_beside_a_clip_is_not_run(card, tmp_path, monkeypatch):
+    clip = tmp_path / "clip"
+    shutil.copytree(card.data_source(card.clip), clip)
+    config, told = json.loads((clip / "config.json").read_text()), json.loads((clip / TOKENIZER).read_text())
+    (clip / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
+    told = {name: value for name, value in told.items() if name not in ("tokenizer_class", "backend")}
+    (clip / TOKENIZER).write_text(json.dumps(told | {"auto_map": {"AutoTokenizer": ["run.Run", "run.Run"]}}))
+    (clip / "run.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(BrokenFile, match="cannot be read as a CLIP"):
+        CLIPRanker(str(clip))
+    assert not (tmp_path / "ran").exists()

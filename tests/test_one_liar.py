@@ -1,0 +1,77 @@
+"""One member of three ends no epoch and no run by what it claims, and has no more of the parameters than the others.
+
+Real peers: two honest ones and a liar (`lie` in tests/one_hot_peer.py), which takes part in all rounds.
+"""
+
+import json
+from itertools import pairwise
+
+import pytest
+from one_hot import OneHotSwarm, one_hot_card
+from one_hot_peer import LIE, LIES, SHOWN
+
+from dalle_lib.auth import Authority
+from dalle_lib.run import RunCard
+
+EPOCHS, SHARE, SAMPLES = 100, 0.5, 1024
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority.generate()
+
+
+@pytest.fixture
+def card(mini, authority) -> RunCard:
+    members = {"authority": authority.public_key, "max_share": SHARE}
+    averaging = {"target_batch_size": SAMPLES, "state_every": 1}
+    return one_hot_card(mini.with_changes(members=members), total_epochs=EPOCHS, **averaging)
+
+
+@pytest.mark.chaos
+def test_a_liar_of_three_ends_nothing_and_rules_nothing(card, authority, swarm_folder):
+    with OneHotSwarm(card, swarm_folder, authority=authority) as swarm:
+        honest, liar = [swarm.add(), swarm.add()], swarm.add(lies=True)
+        swarm.go()
+
+        def names_the_liar(what: str) -> bool:
+            told = [[e for e in peer.events("problem") if what in e["problem"]] for peer in honest]
+            assert {event["peer"] for events in told for event in events} <= {liar.peer_id}, swarm.told()
+            return all(told)
+
+        def tell(**lies) -> None:
+            (liar.folder / "new").write_text(json.dumps(lies))
+            (liar.folder / "new").rename(liar.folder / LIES)
+
+        # A weight of 10^12 in all averages of parameters.
+        swarm.wait(lambda: names_the_liar("claims a weight of"))
+        rounds = [event for peer in honest for event in peer.events("ParameterRound") if len(event["counted"]) == 3]
+        for event in rounds:
+            assert list(event["counted"].values()) == pytest.approx([1.0] * 3), event
+        before = 0.0
+        for _, values in honest[0].states():
+            lied = float(values[:, SHOWN - 1].mean())
+            assert abs(lied - before) < 0.4 * abs(LIE - before) + 0.05, "the liar has more than a third"
+            before = lied
+
+        # Samples of the next epoch, computed long ago at an impossible speed.
+        for _ in range(2):
+            epoch = max(peer.epoch for peer in honest) + 1
+            tell(epoch=epoch, samples_accumulated=0, samples_per_second=1e12, age_s=60)
+            swarm.wait_for_epoch(epoch + 1, honest)
+            counted = honest[0].rounds()[epoch]["counted"]
+            computed = sum(counted[peer.peer_id] for peer in honest)
+            assert computed > 0.8 * (1 - SHARE) * SAMPLES, f"epoch {epoch} ended early\n{swarm.told()}"
+        assert names_the_liar("samples a second")
+
+        # The end of the run.
+        tell(epoch=EPOCHS)
+        swarm.wait(lambda: names_the_liar(f"claims epoch {EPOCHS}"))
+        told_at = max(peer.epoch for peer in honest)
+        swarm.wait_for_epoch(told_at + 2, honest)
+        for peer in honest:
+            epochs = [event["epoch"] for event in peer.events("update")]
+            assert peer.is_running
+            assert not peer.events("left")
+            assert max(b - a for a, b in pairwise(epochs)) <= 2, swarm.told()
+        assert abs(honest[0].epoch - honest[1].epoch) <= 1
