@@ -18,6 +18,7 @@ import platform
 import socket
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import SynchronizedArray
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import hivemind
@@ -32,9 +34,11 @@ import psutil
 import torch
 import tyro
 from hivemind.compression import Float16Compression, SizeAdaptiveCompression, Uniform8BitQuantization
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.optim.grad_averager import GradientAverager
 from shaped_network import ShapedNetwork, isolate
 
+from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.trust import Trust
@@ -109,18 +113,18 @@ def busy() -> float:
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
 
-def hivemind_averager(_benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
+def hivemind_averager(_benchmark: Benchmark, _identity: Identity) -> tuple[type[GradientAverager], dict]:
     """Return hivemind's averager class and its arguments."""
     small, large = Float16Compression(), Uniform8BitQuantization()
     compression = SizeAdaptiveCompression(threshold=EIGHT_BIT_FROM, less=small, greater_equal=large)
     return GradientAverager, {"compression": compression}
 
 
-def kit_averager(benchmark: Benchmark) -> tuple[type[GradientAverager], dict]:
+def kit_averager(benchmark: Benchmark, identity: Identity) -> tuple[type[GradientAverager], dict]:
     """Return the averager class of the kit's peers and its arguments."""
     codec.install()
     parts = {"compression": codec.compression(EIGHT_BIT_FROM), "part_size_bytes": benchmark.part_bytes}
-    return RunGradientAverager, {"trust": Trust(), **parts}
+    return RunGradientAverager, {"trust": Trust(identity=identity), **parts}
 
 
 def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[GradientAverager]:
@@ -137,7 +141,7 @@ def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[Gradie
 
 
 def average(
-    averager: Callable[[Benchmark], tuple[type[GradientAverager], dict]],
+    averager: Callable[[Benchmark, Identity], tuple[type[GradientAverager], dict]],
     address: str,
     benchmark: Benchmark,
     number: int,
@@ -150,14 +154,19 @@ def average(
     torch.manual_seed(0)
     is_client = number >= benchmark.reducers
     hosts = [f"/ip4/{address}/tcp/0"]
-    dht = hivemind.DHT(start=True, initial_peers=known, host_maddrs=hosts, client_mode=is_client, startup_timeout=60)
+    file = Path(tempfile.mkdtemp(), "identity.pem")
+    identity = Identity.load_or_create(file)
+    dht = hivemind.DHT(
+        start=True, initial_peers=known, host_maddrs=hosts, client_mode=is_client, startup_timeout=60,
+        identity_path=str(file), record_validators=[RSASignatureValidator(identity.private_key)],
+    )  # fmt: skip
     meeting.arrived.put(None if is_client else str(dht.get_visible_maddrs()[0]))
     gradient = torch.randn(benchmark.parameters)
     parameters = [torch.nn.Parameter(part) for part in torch.zeros_like(gradient).split(TENSOR_SIZE)]
     for parameter, part in zip(parameters, gradient.split(TENSOR_SIZE), strict=True):
         parameter.grad = part * (1 + number / benchmark.peers)
     expected = gradient * (1.5 - 0.5 / benchmark.peers)
-    kind, options = averager(benchmark)
+    kind, options = averager(benchmark, identity)
     group = {"target_group_size": benchmark.peers, "min_group_size": benchmark.peers}
     times = fork.Array("d", 4)
     peer = timed(kind, times)(

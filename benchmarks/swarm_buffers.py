@@ -11,11 +11,14 @@ import json
 
 import hivemind
 import torch
+from hivemind.utils.crypto import RSAPrivateKey
 from memory import describe_machine
 
+from dalle_lib.auth import Identity
 from dalle_lib.memory import Training, estimate
 from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.build import build_optimizer
 
 
@@ -32,8 +35,9 @@ def main() -> None:
     model = DALLE(card.model)
     count = sum(parameter.numel() for parameter in model.parameters())
     dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    trust = Trust.of(card, identity=Identity(RSAPrivateKey()))
     before = storages()
-    optimizer = build_optimizer(card, model, dht)
+    optimizer = build_optimizer(card, model, dht, trust)
     made = {address: size for address, size in storages().items() if address not in before}
     expected = estimate("dalle-emoji", Training(swarm=True, optimizer="lamb8bit"), "cpu")
     ram = ("master copies", "offloaded state", "averaging buffers")
