@@ -23,11 +23,12 @@ from hivemind.averaging.group_info import GroupInfo
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.introductions import read
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
 from dalle_lib.swarm.peer.membership import Membership

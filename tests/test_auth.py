@@ -16,7 +16,7 @@ from hivemind.proto import crypto_pb2
 
 from dalle_lib.auth import AccessToken, Authority, Identity, Refused, Role
 from dalle_lib.auth.authority import authority_key
-from dalle_lib.auth.tokens import peer_id_of
+from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 A_TOKEN = AccessToken("ada", Role.VOUCHED, RUN, b"key", NOON, b"signature")
@@ -246,6 +246,13 @@ def test_longer_keys_have_the_ids_of_hivemind_too(tmp_path):
     key = as_identity(rsa.generate_private_key(65537, 3072))
     (tmp_path / "identity").write_bytes(key)
     assert Identity.load_or_create(tmp_path / "identity").peer_id == str(PeerID.from_identity(key))
+
+
+def test_a_key_that_takes_long_to_check_is_refused():
+    modulus = rsa.generate_private_key(65537, 2048).public_key().public_numbers().n
+    for exponent in 3, 2**1024 + 1:
+        with pytest.raises(Refused, match="exponent"):
+            check_key(key_bytes(rsa.RSAPublicNumbers(exponent, modulus).public_key()))
 
 
 def test_an_identity_is_made_once_and_for_its_owner_alone(tmp_path, caplog):

@@ -55,6 +55,13 @@ async def main():
         await asyncio.sleep(0.1)
     print("again", again)
 
+    calls.FIRST_S = 0.5
+    _, reader, writer = await bob.call_binary_stream_handler(peer.peer_id, "hold")
+    writer.write(b"\\0")  # the beginning of a message: before that, no stream is opened
+    silent = asyncio.ensure_future(reader.read())
+    await asyncio.wait([silent], timeout=5)
+    print("silent", "closed" if silent.done() else "open")
+
     async def call_off():
         task = asyncio.create_task(
             ada.call_protobuf_handler(peer.peer_id, "dawdle", message, averaging_pb2.DownloadData)
@@ -95,5 +102,7 @@ def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_f
         done = subprocess.run([sys.executable, "-c", ANSWERS, how], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         told[how] = done.stdout.splitlines()
-    assert told["installed"] == ["ada 8 bob True", "again True", "kept 0", "refused 6"]
-    assert told["stock"] == ["ada 12 bob True", "again True", "kept 30", "refused 0"], "calls.py has become superfluous"
+    assert told["installed"] == ["ada 8 bob True", "again True", "silent closed", "kept 0", "refused 6"]
+    assert told["stock"] == ["ada 12 bob True", "again True", "silent open", "kept 30", "refused 0"], (
+        "calls.py has become superfluous"
+    )

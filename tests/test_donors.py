@@ -9,6 +9,7 @@ import msgpack
 import pytest
 import torch
 from hivemind.compression import serialize_torch_tensor
+from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils.streaming import split_for_streaming
 from one_hot import OneHotSwarm, one_hot_card
@@ -149,9 +150,12 @@ def test_who_waits_for_too_long_asks_another(monkeypatch):
 
 def test_newcomers_get_the_state_in_the_order_in_which_they_came():
     line = donors.Line()
-    newcomers = [line.join() for _ in range(donors.MAX_DOWNLOADS + donors.MAX_WAITING)]
-    assert all(newcomers)
-    assert line.join() is None, "the line is full"
+    newcomers = [PeerID(bytes([number])) for number in range(donors.MAX_DOWNLOADS + donors.MAX_WAITING)]
+    last = PeerID(b"last")
+    assert line.join(newcomers[0])
+    assert not line.join(newcomers[0]), "it is in the line already"
+    assert all(map(line.join, newcomers[1:]))
+    assert not line.join(last), "the line is full"
     places = [line.place_of(newcomer) for newcomer in newcomers]
     assert places == [0] * donors.MAX_DOWNLOADS + list(range(1, donors.MAX_WAITING + 1))
     line.leave(newcomers.pop(1))
@@ -160,7 +164,7 @@ def test_newcomers_get_the_state_in_the_order_in_which_they_came():
         range(1, donors.MAX_WAITING - 1)
     )
     assert 0 < line.wait_s(1) == line.wait_s(donors.MAX_DOWNLOADS) < line.wait_s(donors.MAX_DOWNLOADS + 1)
-    assert line.join() is not None
+    assert line.join(last)
 
 
 def test_empty_messages_without_end_are_given_up(monkeypatch):

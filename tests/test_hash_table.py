@@ -10,7 +10,8 @@ from hivemind.dht import DHTID
 from hivemind.dht.routing import RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.p2p import PeerID
-from hivemind.utils import ValueWithExpiration
+from hivemind.proto import dht_pb2
+from hivemind.utils import TimedStorage, ValueWithExpiration, get_dht_time
 
 from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.hash_table import Search
@@ -38,6 +39,21 @@ def found(*answers: ValueWithExpiration, end: bool = True) -> ValueWithExpiratio
     return asyncio.run(search())
 
 
+def in_protocol(stored: dict[str, ValueWithExpiration], call):
+    """Return what `call` returns of a peer's protocol in whose storage these values lie, by their keys."""
+
+    async def run():
+        protocol = hash_table.Protocol(_initialized_with_create=True)
+        protocol.node_id = protocol.node_info = None
+        protocol.storage, protocol.cache, protocol.record_validator = DHTLocalStorage(), DHTLocalStorage(), None
+        protocol.routing_table, protocol.bucket_size = RoutingTable(DHTID(0), 20, 5), 20
+        for key, value in stored.items():
+            protocol.storage.store(DHTID.generate(key), *value)
+        return await call(protocol)
+
+    return asyncio.run(run())
+
+
 SOON, LATER = time.time() + 1000, time.time() + 2000
 GOOD = answer(("ada", b"\x01", SOON), expires=SOON)
 
@@ -47,6 +63,73 @@ def test_an_answer_that_claims_to_last_for_ever_ends_no_search_and_hides_nobody(
     assert both == ({"ada": (1, SOON), "eve": (2, LATER)}, LATER)
     assert found(answer(), GOOD) == ({"ada": (1, SOON)}, SOON)
     assert found(answer()) is None
+
+
+def test_a_search_changes_nothing_that_this_peer_stores():
+    storage = DHTLocalStorage()
+    storage.store_subkey(DHTID.generate("x"), "ada", b"\x01", SOON)
+    both = found(storage.get(DHTID.generate("x")), answer(("eve", b"\x02", LATER)))
+    assert both.value.keys() == {"ada", "eve"}
+    assert [subkey for subkey, _ in storage.get(DHTID.generate("x")).value.items()] == ["ada"]
+
+
+@pytest.fixture
+def is_installed(monkeypatch):
+    monkeypatch.setattr(TimedStorage, "store", hash_table.keep)
+
+
+def test_a_record_that_is_brought_again_and_again_takes_no_memory(is_installed):
+    storage = DictionaryDHTValue()
+    for number in range(2000):
+        storage.store("eve", b"x", SOON + number % 1000)
+        storage.store("ada", b"x", SOON)
+    assert len(storage.expiration_heap) < 50
+    assert dict(storage.items()) == {"ada": (b"x", SOON), "eve": (b"x", SOON + 999)}
+
+
+def test_an_older_record_does_not_make_the_newer_one_expire_with_it(is_installed):
+    storage, now = DictionaryDHTValue(), get_dht_time()
+    storage.store("ada", b"new", now + 100)
+    storage.store("ada", b"old", now + 0.05)
+    time.sleep(0.1)
+    assert storage.get("ada") == (b"new", now + 100)
+
+
+def asked_for(*keys: str) -> dht_pb2.FindRequest:
+    return dht_pb2.FindRequest(keys=[DHTID.generate(key).to_bytes() for key in keys], peer=dht_pb2.NodeInfo())
+
+
+def test_one_call_is_answered_with_no_more_than_a_search_asks_for(monkeypatch):
+    monkeypatch.setattr(hash_table.Protocol, "rpc_ping", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(DHTID, "from_bytes", classmethod(lambda cls, raw: cls(int.from_bytes(raw, "big"))))
+    big = ValueWithExpiration(bytes(hash_table.MAX_FOUND_BYTES), SOON)
+
+    def answers(*keys: str) -> int:
+        found = in_protocol({"big": big}, lambda protocol: protocol.rpc_find(asked_for(*keys), None))
+        return found.ByteSize()
+
+    assert answers("big") > hash_table.MAX_FOUND_BYTES
+    assert answers(*"abcdefghijklmnop") < 1000
+    for keys in ["big"] * 2, "abcdefghijklmnopq":
+        with pytest.raises(ValueError, match="ask for fewer"):
+            answers(*keys)
+
+
+@pytest.mark.parametrize(("records", "is_copy"), [(1, True), (hash_table.MAX_STORED + 1, False)])
+def test_copies_and_too_many_records_at_once_are_not_stored(records, is_copy):
+    asked = dht_pb2.StoreRequest(
+        keys=[bytes(20)] * records,
+        subkeys=[b"\xc0"] * records,
+        values=[b"x"] * records,
+        expiration_time=[SOON] * records,
+        in_cache=[is_copy] * records,
+    )
+
+    async def store(protocol: hash_table.Protocol) -> tuple[list[bool], int]:
+        told = await protocol.rpc_store(asked, None)
+        return list(told.store_ok), len(protocol.storage) + len(protocol.cache)
+
+    assert in_protocol({}, store) == ([False] * records, 0)
 
 
 @pytest.mark.parametrize("expires", [float("inf"), float("nan"), float("-inf")])

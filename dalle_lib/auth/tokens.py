@@ -16,7 +16,8 @@ _MAGIC = _NAME + b"1\n"
 _MAX_BYTES = 4096
 _MAX_NAME = 200
 _FIELDS = 6
-_KEY_BITS = range(2048, 4097)
+_KEY_BITS, _EXPONENT = range(2048, 4097), 65537
+"""Of the keys of peers; another exponent may be a thousand times slower to check."""
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_S = 253_402_300_799
 """The last second of the year 9999, the last year of datetime."""
@@ -143,6 +144,8 @@ def check_key(public_key: bytes) -> None:
             f"expected the peer's key to be RSA of {_KEY_BITS[0]} to {_KEY_BITS[-1]} bits, but it is {kind}: "
             "move the identity file away, so that a new one is made, and ask for a new access token."
         )
+    if key.public_numbers().e != _EXPONENT:
+        raise Refused(f"expected the exponent of the peer's key to be {_EXPONENT}, but it is another")
     if key_bytes(key) != public_key:
         # The same key in two encodings would be two peers.
         raise Refused("the peer's key is not in canonical DER: expected the public key of its identity file")

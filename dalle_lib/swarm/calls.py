@@ -4,6 +4,7 @@ hivemind 1.1.12 answers any number of streams at once, each of which may hold so
 kilobyte for ever of each call that its caller calls off. `install` replaces this in this process and its forks.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -14,6 +15,7 @@ from google.protobuf.message import Message
 from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.p2p.p2p_daemon_bindings.control import ControlClient
 from hivemind.proto import p2pd_pb2
+from hivemind.utils.asyncio import achain, as_aiter
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +23,8 @@ MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 """Streams that are open at once in a process, of all callers and of one. In a round, each peer of a group has one."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
+FIRST_S = 10.0
+"""Seconds after which a stream is closed whose caller has sent nothing."""
 PREFETCH = 2
 """Messages of a stream that wait for the one before. With fewer, a caller that hangs up after one is not noticed."""
 _stock_streams, _stock_call = P2P._add_protobuf_stream_handler, ControlClient._handle_persistent_request
@@ -64,14 +68,22 @@ async def _add_streams(
     max_prefetch: int = PREFETCH,
     balanced: bool = False,
 ) -> None:
-    """Answer streams as hivemind does; one beyond the limits is closed at once."""
+    """Answer streams as hivemind does; one beyond the limits is closed at once, and one that is silent soon."""
 
     async def answer(requests: AsyncIterator[Message], context: P2PContext) -> AsyncIterator[Message]:
         with _streams.admitted(context.remote_id) as is_admitted:
             if not is_admitted:
                 logger.info("a stream of %s is closed: too many are open", context.remote_id)
                 return
-            async with contextlib.aclosing(handler(requests, context)) as responses:
+            try:
+                async with asyncio.timeout(FIRST_S):
+                    first = await anext(requests, None)
+            except TimeoutError:
+                logger.info("a stream of %s is closed: nothing came", context.remote_id)
+                return
+            if first is None:
+                return
+            async with contextlib.aclosing(handler(achain(as_aiter(first), requests), context)) as responses:
                 async for response in responses:
                     yield response
 

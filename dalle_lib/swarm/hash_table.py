@@ -2,8 +2,9 @@
 
 In hivemind 1.1.12 one answer that cannot be read, or that names ever nearer peers, keeps a search from ending, and with
 it whoever waits for its result; one with a false time ends it at once. A peer also chooses its place in the table, or
-many places: whoever has the 20 nearest to a key can hide what lies under it. `install` replaces searches and places in
-this process and its forks. What the records are is checked by `records.py`.
+many places: whoever has the 20 nearest to a key can hide what lies under it. It stores copies of what it has found with
+others, and takes in theirs. `install` replaces searches, places and copies in this process and its forks. What the
+records are is checked by `records.py`.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 import time
 from collections.abc import Collection
 from functools import lru_cache
+from typing import Any
 
 from hivemind.dht import DHTID, dht, node
 from hivemind.dht.protocol import DHTProtocol
@@ -18,7 +20,7 @@ from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
-from hivemind.utils import ValueWithExpiration
+from hivemind.utils import TimedStorage, ValueWithExpiration
 
 from dalle_lib.swarm import calls, records, wire
 
@@ -28,16 +30,35 @@ SEARCH_S = 10.0
 """Seconds after which a search ends with what it has found: enough for three silent peers, one after the other."""
 MAX_ASKED = 200
 """Peers that a search asks at most. hivemind keeps the 20 nearest in view, so few more than these are needed."""
-_stock_search, _stock_traverse = node._SearchState, node.traverse_dht
+MAX_FOUND, MAX_FOUND_BYTES = 16, 2**19
+"""Keys that one call may ask for, as hivemind's do, and bytes that may lie under them if they are several."""
+MAX_STORED = 300
+"""Records that one call may bring: all 256 dictionaries of access tokens, and a few more."""
+_stock_search, _stock_traverse, _stock_keep = node._SearchState, node.traverse_dht, TimedStorage.store
 
 
 def install() -> None:
-    """Make hivemind decode messages by `wire.loads`, limit calls, search by `Search` and give each peer its place."""
+    """Make hivemind decode by `wire.loads`, limit calls, search by `Search`, give peers places, and keep by `keep`."""
     wire.install()
     calls.install()
     node._SearchState = Search
     node.traverse_dht = traverse
     node.DHTProtocol, dht.DHTNode = Protocol, Node
+    TimedStorage.store = keep
+
+
+def keep(storage: TimedStorage, key: Any, value: Any, expires: float) -> bool:
+    """Store a value as hivemind does, and return whether it is newer than the one that was there.
+
+    hivemind 1.1.12 takes a note of each attempt, which stays until that would expire: one record, brought again and
+    again, fills the memory; and an older one makes the newer one expire with it.
+    """
+    known = storage.get(key)
+    if known is not None and known.expiration_time >= expires:
+        return False
+    if len(storage.expiration_heap) > 2 * len(storage.data) + 10:
+        storage.expiration_heap[:] = sorted(storage.key_to_heap.values())
+    return _stock_keep(storage, key, value, expires)
 
 
 @lru_cache(maxsize=10_000)
@@ -70,8 +91,24 @@ class Protocol(DHTProtocol):
             for key, (value, nearest) in found.items()
         }
 
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        """Answer what lies under some keys. Raises ValueError if that is more than one answer holds."""
+        keys = list(map(DHTID.from_bytes, request.keys[:MAX_FOUND]))
+        if len(request.keys) > MAX_FOUND or (len(keys) > 1 and sum(map(self._bytes_under, keys)) > MAX_FOUND_BYTES):
+            raise ValueError(f"asked for {len(request.keys):,} keys at once: ask for fewer")
+        return await super().rpc_find(request, context)
+
+    def _bytes_under(self, key: DHTID) -> int:
+        if (found := self.storage.get(key)) is None:
+            return 0
+        if isinstance(found.value, DictionaryDHTValue):
+            return sum(len(subkey) + len(entry.value) for subkey, entry in found.value.items())
+        return len(found.value)
+
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store the records that a peer may store."""
+        """Store the records that a peer may store; none of more than MAX_STORED, or of copies for others' searches."""
+        if len(request.keys) > MAX_STORED or any(request.in_cache):
+            return dht_pb2.StoreResponse(store_ok=[False] * len(request.keys), peer=self.node_info)
         before = records.storing.set(str(context.remote_id))
         try:
             return await super().rpc_store(request, context)
@@ -84,6 +121,12 @@ class Node(node.DHTNode):
 
     node_id = property(lambda self: node_id_of(self.p2p.peer_id), lambda self, chosen: None)
 
+    @classmethod
+    async def create(cls, *args, **options) -> "Node":
+        """Return a node, which neither keeps nor hands on copies of what it finds: those would be stored by nobody."""
+        copies = {"cache_locally": False, "cache_nearest": 0, "cache_on_store": False}
+        return await super().create(*args, **options, **copies)
+
 
 class Search(_stock_search):
     """hivemind's search for the newest value of one key, which ends by itself, and leaves out what cannot be read."""
@@ -94,10 +137,17 @@ class Search(_stock_search):
         self.future.add_done_callback(lambda _: limit.cancel())
 
     def add_candidate(self, candidate: ValueWithExpiration | None, source_node_id: DHTID | None) -> None:
-        """Take in an answer. When it expires follows from its entries: hivemind believes whom it asked."""
+        """Take in an answer. When it expires follows from its entries: hivemind believes whom it asked.
+
+        Of a dictionary it takes a copy: hivemind would add the entries of later answers to the one in its own storage.
+        """
         if candidate is not None and isinstance(candidate.value, DictionaryDHTValue):
-            times = [entry.expiration_time for _, entry in candidate.value.items()]
-            candidate = ValueWithExpiration(candidate.value, max(times)) if times else None
+            entries, times = list(candidate.value.items()), []
+            with DictionaryDHTValue().freeze() as copy:
+                for subkey, (value, expires) in entries:
+                    copy.store(subkey, value, expires)
+                    times.append(expires)
+            candidate = ValueWithExpiration(copy, max(times)) if times else None
         if candidate is not None and wire.is_time(candidate.expiration_time):
             super().add_candidate(candidate, source_node_id)
 

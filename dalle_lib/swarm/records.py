@@ -13,7 +13,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import get_dht_time
 
 from dalle_lib.auth.roster import BEFORE_SIGNATURES
-from dalle_lib.auth.tokens import key_bytes, peer_id_of
+from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
 from dalle_lib.swarm import wire
 
 MAX_MARK_BYTES, MAX_RECORD_BYTES = 1024, 2048
@@ -93,7 +93,7 @@ def is_checked_elsewhere(record: DHTRecord) -> bool:
 def writer_of(mark: Any) -> str:
     """Return the id of the peer whose mark this is: hivemind's subkey for what the owner of an RSA key signs.
 
-    Raises ValueError if it is not exactly such a mark.
+    Raises ValueError if it is not exactly such a mark, or of a key that a peer may not have.
     """
     if isinstance(mark, bytes) and (found := _OWNER.fullmatch(mark)):
         try:
@@ -102,6 +102,7 @@ def writer_of(mark: Any) -> str:
             key = None
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         if key is not None and key.public_bytes(*ssh) == found[1]:
+            check_key(key_bytes(key))
             return peer_id_of(key_bytes(key))
     raise ValueError(f"expected the mark of the owner of an RSA key, but got {mark!r:.60}")
 

@@ -134,9 +134,23 @@ NAMES: dict[str, dict[str, str]] = {
     "dht.protocol.DHTProtocol": {
         "async def update_routing_table(self, node_id, peer_id, responded=True)": "Protocol knows each at one place",
         "async def call_find(self, peer, keys)": "the same",
+        "async def rpc_find(self, request, context)": "Protocol answers few keys at once",
         "async def rpc_store(self, request, context)": "Protocol stores what its writer brings",
     },
     "dht.dht": {"DHTNode": "hash_table.install puts Node in its place, whose `node_id` follows from its peer's id"},
+    "dht.node.DHTNode": {
+        "classmethod create(cls, p2p=None, node_id=None, initial_peers=None, bucket_size=20, num_replicas=5, "
+        "depth_modulo=5, parallel_rpc=None, wait_timeout=3, refresh_timeout=None, bootstrap_timeout=None, "
+        "cache_locally=True, cache_nearest=1, cache_size=None, cache_refresh_before_expiry=5, cache_on_store=True, "
+        "reuse_get_requests=True, num_workers=4, chunk_size=16, blacklist_time=5.0, backoff_rate=2.0, "
+        "client_mode=False, record_validator=None, authorizer=None, ensure_bootstrap_success=True, "
+        "strict=True, **kwargs)": "Node keeps no copies",
+    },
+    "utils.timed_storage.TimedStorage": {
+        "def store(self, key, value, expiration_time)": "hash_table.install puts keep in its place",
+        "expiration_heap": "keep leaves out the notes of what is gone",
+        "key_to_heap": "the same",
+    },
     # Searches of the hash table: overridden and replaced by hash_table.py.
     "dht.node._SearchState": {
         "def add_candidate(self, candidate, source_node_id)": "Search takes in only what has a time",

@@ -1,4 +1,4 @@
-"""The averagers of gradients and of parameters: hivemind's, among members only, with rounds that report their content.
+"""What averagers share, and that of gradients: hivemind's, among members only, with rounds that report their content.
 
 An averager is one object in two processes. The trainer's process makes it and calls its ordinary methods. hivemind then
 forks: the copy in the averager's own process runs an event loop with all `async` methods, and talks to other peers.
@@ -14,22 +14,27 @@ import time
 from dataclasses import replace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
-import torch
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.optim.grad_averager import GradientAverager
-from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_state, load_optimizer_state
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MPFuture, get_dht_time
+from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, as_aiter
 
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.complaints import Complaints
-from dalle_lib.swarm.averaging.donors import TELL_PLACE_S, ExpectedState, Line, download, offers_key, waiting_message
+from dalle_lib.swarm.averaging.donors import (
+    PARAMETER_BYTES,
+    SLOWEST_BYTES_PER_S,
+    TELL_PLACE_S,
+    Line,
+    offers_key,
+    waiting_message,
+)
 from dalle_lib.swarm.averaging.earned import votes_of
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, signed
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
@@ -193,16 +198,23 @@ class RunAverager(KeepsTasks):
         if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
             self.tell(context.remote_id, f"was refused our state: {problem}")
             return
-        if (newcomer := self._line.join()) is None:
+        newcomer = context.remote_id
+        if not self._line.join(newcomer):
             return  # it asks another donor
+        turn_s = self.request_timeout + PARAMETER_BYTES * self.total_size / SLOWEST_BYTES_PER_S
+        end = None
         try:
             while (place := self._line.place_of(newcomer)) > 0:
                 yield waiting_message(place, self._line.wait_s(place))
                 await asyncio.sleep(TELL_PLACE_S)
+            # Who does not read keeps hivemind's task from asking for the next message, and would keep its turn.
+            end = asyncio.get_running_loop().call_later(turn_s, asyncio.current_task().cancel)
             async for message in until_hung_up(super().rpc_download_state(request, context)):
                 yield message
         finally:
             self._line.leave(newcomer)
+            if end is not None:
+                end.cancel()
 
     async def rpc_part_sent(
         self, request: averaging_pb2.AveragingData, context: P2PContext
@@ -222,60 +234,6 @@ class RunAverager(KeepsTasks):
     def _get_handle_name(cls, namespace, method_name):
         # hivemind takes the name of `cls`. Here it is that of hivemind's class: its peers and ours find each other.
         return cls.wire_type._get_handle_name(namespace, method_name)
-
-
-class RunStateAverager(RunAverager, TrainingStateAverager):
-    """Averages parameters and gives them to newcomers, as hivemind's averager of the training state does.
-
-    All methods here but `_download_state` run in the trainer's process.
-    """
-
-    wire_type = TrainingStateAverager
-    is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
-
-    def __init__(self, *args, trust: Trust, **kwargs) -> None:
-        # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
-        super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
-
-    def get_current_state(self):
-        """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
-
-        hivemind 1.1.12 sends the tensors themselves, while the next step goes on changing them.
-        """
-        with self.lock_optimizer:
-            metadata, tensors, infos = super().get_current_state()
-            with self.lock_averaged_tensors:
-                return metadata, [tensor.clone() for tensor in tensors], infos
-
-    def load_state_from_peers(self, timeout: float, max_epoch: int) -> bool:
-        """Return whether a donor with a fitting state was found, whose parameters, statistics and epoch are now ours.
-
-        hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
-        donor that is silent for `timeout` seconds is given up; one beyond `max_epoch` is not asked.
-        """
-        _metadata, own_tensors, _infos = super().get_current_state()
-        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
-        expected, future = ExpectedState(shapes, self.local_epoch, max_epoch), MPFuture()
-        # Calls `_download_state` in the averager's process.
-        self._outer_pipe.send(("_download_state", [], {"expected": expected, "timeout": timeout, "future": future}))
-        if (loaded := future.result()) is None:
-            return False
-        metadata, tensors = loaded
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        own_layout, _ = dump_optimizer_state(self.optimizer)
-        with torch.no_grad(), self.lock_averaged_tensors:
-            load_optimizer_state(self.optimizer, own_layout, tensors[len(parameters) :])
-            torch._foreach_copy_(parameters, tensors[: len(parameters)])
-        self._apply_optimizer_parameters_()
-        self.local_epoch = metadata["epoch"]
-        self._update_scheduler()
-        return True
-
-    async def _download_state(self, expected: ExpectedState, timeout: float, future: MPFuture) -> None:
-        try:
-            future.set_result(await download(self, expected, timeout))
-        except Exception as error:
-            future.set_exception(error)
 
 
 class RunGradientAverager(RunAverager, GradientAverager):

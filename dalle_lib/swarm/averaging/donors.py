@@ -27,7 +27,9 @@ MAX_OVERHEAD = 1.1
 MESSAGE_BYTES = 1024
 """What each message of a donor counts for at least, so that empty ones come to an end; a tensor may have one more."""
 SLOWEST_BYTES_PER_S = 100_000
-"""A donor that is slower over the whole of its state is given up."""
+"""A donor that is slower over the whole of its state is given up, and a newcomer that takes it more slowly."""
+PARAMETER_BYTES = 12
+"""Bytes of a state for each parameter, at most: a float32 and two float32 of statistics."""
 MAX_DONORS = 8
 """Peers that are asked for their state, one after another."""
 MAX_DOWNLOADS, MAX_WAITING = 4, 8
@@ -71,18 +73,18 @@ class Line:
     """The newcomers that ask for this peer's state: the first few get it, the others wait for their turn."""
 
     def __init__(self) -> None:
-        self._began: dict[object, float | None] = {}
+        self._began: dict[PeerID, float | None] = {}
         """When each began to get the state, in seconds of `time.monotonic`, None if it waits; the first comes first."""
         self._last_s = 0.0
 
-    def join(self) -> object | None:
-        """Return what stands for a newcomer, now the last in the line; None if the line is full."""
-        if len(self._began) >= MAX_DOWNLOADS + MAX_WAITING:
-            return None
-        self._began[newcomer := object()] = None
-        return newcomer
+    def join(self, newcomer: PeerID) -> bool:
+        """Return whether a newcomer is now the last in the line: not if it is in it already, or the line is full."""
+        if newcomer in self._began or len(self._began) >= MAX_DOWNLOADS + MAX_WAITING:
+            return False
+        self._began[newcomer] = None
+        return True
 
-    def place_of(self, newcomer: object) -> int:
+    def place_of(self, newcomer: PeerID) -> int:
         """Return how many newcomers have to leave before it is this one's turn; 0 begins its turn."""
         place = max(0, list(self._began).index(newcomer) + 1 - MAX_DOWNLOADS)
         if place == 0:
@@ -93,7 +95,7 @@ class Line:
         """Return about how many seconds it takes until a newcomer at a place gets the state."""
         return self._last_s * math.ceil(place / MAX_DOWNLOADS)
 
-    def leave(self, newcomer: object) -> None:
+    def leave(self, newcomer: PeerID) -> None:
         """Let the others move up."""
         if (began := self._began.pop(newcomer)) is not None:
             self._last_s = time.monotonic() - began

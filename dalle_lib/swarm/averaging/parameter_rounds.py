@@ -5,9 +5,9 @@ import logging
 
 from hivemind.averaging.control import StepControl
 
-from dalle_lib.swarm.averaging.averagers import RunStateAverager
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.rounds import Group
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,10 @@ from functools import partial
 
 import hivemind
 
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager, RunStateAverager
+from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.complaints import Pace
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.trust import Trust
 
 

@@ -51,7 +51,6 @@ def enter(
         record_validators=validators,
         identity_path=membership.identity_file,
         authorizer=membership.authorizer,
-        cache_nearest=0,  # after each search hivemind would send others what it has found, which they refuse
         startup_timeout=CONNECT_S,
     )
     try:

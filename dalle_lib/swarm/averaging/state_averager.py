@@ -1,0 +1,65 @@
+"""The averager of parameters, which gives this peer's state to newcomers and takes over that of a donor."""
+
+from dataclasses import replace
+
+import torch
+from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_state, load_optimizer_state
+from hivemind.utils import MPFuture
+
+from dalle_lib.swarm.averaging.averagers import RunAverager
+from dalle_lib.swarm.averaging.donors import ExpectedState, download
+from dalle_lib.swarm.averaging.trust import Trust
+
+
+class RunStateAverager(RunAverager, TrainingStateAverager):
+    """Averages parameters and gives them to newcomers, as hivemind's averager of the training state does.
+
+    All methods here but `_download_state` run in the trainer's process.
+    """
+
+    wire_type = TrainingStateAverager
+    is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
+
+    def __init__(self, *args, trust: Trust, **kwargs) -> None:
+        # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
+        super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
+
+    def get_current_state(self):
+        """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
+
+        hivemind 1.1.12 sends the tensors themselves, while the next step goes on changing them.
+        """
+        with self.lock_optimizer:
+            metadata, tensors, infos = super().get_current_state()
+            with self.lock_averaged_tensors:
+                return metadata, [tensor.clone() for tensor in tensors], infos
+
+    def load_state_from_peers(self, timeout: float, max_epoch: int) -> bool:
+        """Return whether a donor with a fitting state was found, whose parameters, statistics and epoch are now ours.
+
+        hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
+        donor that is silent for `timeout` seconds is given up; one beyond `max_epoch` is not asked.
+        """
+        _metadata, own_tensors, _infos = super().get_current_state()
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
+        expected, future = ExpectedState(shapes, self.local_epoch, max_epoch), MPFuture()
+        # Calls `_download_state` in the averager's process.
+        self._outer_pipe.send(("_download_state", [], {"expected": expected, "timeout": timeout, "future": future}))
+        if (loaded := future.result()) is None:
+            return False
+        metadata, tensors = loaded
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        own_layout, _ = dump_optimizer_state(self.optimizer)
+        with torch.no_grad(), self.lock_averaged_tensors:
+            load_optimizer_state(self.optimizer, own_layout, tensors[len(parameters) :])
+            torch._foreach_copy_(parameters, tensors[: len(parameters)])
+        self._apply_optimizer_parameters_()
+        self.local_epoch = metadata["epoch"]
+        self._update_scheduler()
+        return True
+
+    async def _download_state(self, expected: ExpectedState, timeout: float, future: MPFuture) -> None:
+        try:
+            future.set_result(await download(self, expected, timeout))
+        except Exception as error:
+            future.set_exception(error)
