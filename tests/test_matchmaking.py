@@ -1,6 +1,7 @@
 """Which peers meet, and which groups they take: those whose leader passes on what each has told."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity
-from dalle_lib.swarm.averaging import introductions
+from dalle_lib.swarm.averaging import introductions, matchmaking
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.trust import Trust
@@ -38,7 +39,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made = MemberMatchmaking.__new__(MemberMatchmaking)
     made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
-    made.asked = set()
+    made.asked, made.sent_away, made.was_accepted_to_group = set(), Counter(), asyncio.Event()
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -104,3 +105,27 @@ def test_a_group_that_is_passed_on_as_each_has_told_is_taken(monkeypatch):
     message = averaging_pb2.MessageFromLeader(ordered_peer_ids=IDS[::-1], gathered=[BOBS, OWN])
     assert asyncio.run(follower.follower_assemble_group(leader, message)) == "taken"
     assert not follower.told
+
+
+@pytest.mark.parametrize(("is_kept", "is_late", "named"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_a_leader_that_sends_its_group_away_late_again_and_again_is_named(is_kept, is_late, named, monkeypatch):
+    follower, leader, now = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), [0.0]
+    follower.request_timeout, follower.get_request_expiration_time = 3.0, lambda: now[0] + 10
+    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
+
+    async def sent_away(self, leader):
+        if is_kept:
+            self.was_accepted_to_group.set()
+        await asyncio.sleep(0)
+        self.was_accepted_to_group.clear()
+        now[0] += 9 if is_late else 1
+
+    async def rounds(number: int) -> None:
+        for _ in range(number):
+            assert await follower._request_join_group(leader) is None
+
+    monkeypatch.setattr(Matchmaking, "_request_join_group", sent_away)
+    asyncio.run(rounds(matchmaking.MAX_SENT_AWAY + 3))
+    assert len(follower.told) == named
+    assert all("sent it away late, 3 times in a row" in why for _, why in follower.told)
+    assert now[0] == (9 if is_late else 1) * (matchmaking.MAX_SENT_AWAY + (1 if named else 3)), "it is asked no more"

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from test_swarm import short_run, trainer, wait_until
 from dalle_lib.auth import Authority, Role
 from dalle_lib.auth.roster import token_keys
 from dalle_lib.run import RunCard
-from dalle_lib.swarm import LocalSwarm, records
+from dalle_lib.swarm import LocalSwarm, records, wire
 from dalle_lib.swarm.averaging.donors import offers_key
 from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.peer.membership import Membership
@@ -31,7 +32,7 @@ TOKENS = "access tokens"
 def kinds_of(card: RunCard) -> dict[bytes, str]:
     """Return what lies under each key that a run uses."""
     key, gradients, parameters = card.key, f"{card.key}_grad_averager", f"{card.key}_state_averager"
-    names = {f"{key}_progress": "progress", f"{key}_metrics": "metrics", offers_key(parameters): "states to give"}
+    names = {f"{key}_progress": "progress", f"{key}_peers": "metrics", offers_key(parameters): "states to give"}
     names |= dict.fromkeys(group_keys(gradients), "groups for gradients")
     names |= dict.fromkeys(group_keys(parameters), "groups for parameters")
     names |= dict.fromkeys(token_keys(key), TOKENS)
@@ -44,6 +45,22 @@ def is_admitted(validator: CompositeValidator, record: DHTRecord, brought_by: st
         return validator.validate(record)
     finally:
         records.storing.reset(before)
+
+
+def stored_in(line: list) -> Iterator[tuple[str, DHTRecord]]:
+    """Yield who brought what, for each record of a line of the recorder's that was stored.
+
+    hivemind hands a peer that it meets the records of others, too, by whole dictionaries; all but tokens are refused.
+    """
+    writer, key, subkey, value, expires, is_stored = line
+    key, subkey, value = map(bytes.fromhex, (key, subkey, value))
+    if not is_stored:
+        return
+    if subkey == DHTProtocol.IS_DICTIONARY:
+        for name, (each, until) in wire.loads(value).items():
+            yield writer, DHTRecord(key, wire.dumps(name), each, until)
+    else:
+        yield writer, DHTRecord(key, subkey, value, expires)
 
 
 @pytest.mark.chaos
@@ -80,16 +97,13 @@ def test_each_key_of_a_run_has_a_rule_and_each_record_is_its_writers_own(mini, s
     membership = Membership(card, folder)
     board = MetricsBoard(card.key, membership.identity.private_key)
     validator = CompositeValidator([*membership.validators(), *board.validators])
-    for writer, key, subkey, value, expires, is_stored in lines:
-        record = DHTRecord(bytes.fromhex(key), bytes.fromhex(subkey), bytes.fromhex(value), expires)
+    for writer, record in (each for line in lines for each in stored_in(line)):
         kind = kinds.get(record.key)
         assert kind is not None, f"a key without a rule: {record}"
-        if not is_stored:  # hivemind hands the records of others to a peer that it meets: only tokens are taken so
-            continue
         seen.add(kind)
         assert is_admitted(validator, record, writer), record
         false = {
-            "for weeks": replace(record, expiration_time=expires + WEEKS_S),
+            "for weeks": replace(record, expiration_time=record.expiration_time + WEEKS_S),
             "changed": replace(record, value=record.value + b"x"),
             "under another key": replace(record, key=DHTID.generate(source=f"{card.key}_other").to_bytes()),
             "in place of all others": replace(record, subkey=DHTProtocol.IS_REGULAR_VALUE),

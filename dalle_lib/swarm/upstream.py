@@ -42,6 +42,7 @@ NAMES: dict[str, dict[str, str]] = {
             "RunAverager makes a MemberMatchmaking as hivemind makes its own"
         ),
         "_prefix": "MemberMatchmaking takes introductions for these rounds only",
+        "was_accepted_to_group": "MemberMatchmaking tells by it which leader has kept this peer",
         "async with looking_for_group(self, step_control)": "MemberMatchmaking looks under the key of its epoch",
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",

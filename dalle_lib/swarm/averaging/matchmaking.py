@@ -35,6 +35,8 @@ GROUP_KEYS = 16
 AVOID_S = 300.0
 """Seconds in which this peer does not follow a leader that has forged a group, or gathered one and never begun, or
 answered what no peer does."""
+MAX_SENT_AWAY = 2
+"""Times in a row that a leader may gather a group and send it away late: an honest one that follows another may."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
@@ -99,6 +101,8 @@ class MemberMatchmaking(Matchmaking):
         self.trust, self.is_by_epoch, self.tell = trust, is_by_epoch, tell
         self.avoided: dict[PeerID, float] = {}
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
+        self.sent_away: Counter[PeerID] = Counter()
+        """How often in a row a leader has kept this peer for over half of its time, and then sent it away."""
         self.asked: set[PeerID] = set()
         """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on."""
         made = self.group_key_manager  # hivemind's
@@ -138,7 +142,8 @@ class MemberMatchmaking(Matchmaking):
         if (problem := await self.trust.refusal(str(leader))) is not None:
             logger.warning("not following %s: %s", leader, problem)
             return None
-        group, late = None, self.get_request_expiration_time() + self.request_timeout / 2
+        group, asked, due = None, get_dht_time(), self.get_request_expiration_time()
+        accepted = asyncio.ensure_future(self.was_accepted_to_group.wait())
         self.asked.add(leader)
         try:
             group = await super()._request_join_group(leader)
@@ -146,8 +151,16 @@ class MemberMatchmaking(Matchmaking):
             self._avoid(leader, f"its answer cannot be used: {in_one_line(error)}")
         finally:
             self.asked.remove(leader)
-            if group is None and get_dht_time() > late:
+            was_kept = accepted.done() and get_dht_time() > (asked + due) / 2
+            accepted.cancel()
+            if group is None and get_dht_time() > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
+        if group is not None:
+            self.sent_away.pop(leader, None)
+        elif was_kept and time.monotonic() >= self.avoided.get(leader, 0.0):
+            self.sent_away[leader] += 1
+            if (times := self.sent_away[leader]) > MAX_SENT_AWAY:
+                self._avoid(leader, f"it gathered a group and sent it away late, {times} times in a row")
         return group
 
     async def follower_assemble_group(self, leader: PeerID, msg: averaging_pb2.MessageFromLeader) -> GroupInfo:
