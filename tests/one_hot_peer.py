@@ -19,6 +19,9 @@ import hivemind
 import torch
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
+from hivemind.utils import get_dht_time
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
@@ -48,6 +51,7 @@ DEFAULTS = {
     "sends_before": 0,  # ... once it has sent this many parts to each reducer
     "dies_after": None,  # epoch after which it is killed
     "lies": False,  # whether it lies as `lie` says
+    "sends_away": False,  # whether it leads a group for gradients wherever it can, and sends it away at the end
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -92,7 +96,25 @@ def lie(folder: Path) -> None:
 
 
 class FailingMatchmaking(MemberMatchmaking):
-    """Finds no group in the epochs whose rounds are to fail."""
+    """Finds no group in the epochs whose rounds are to fail, or leads groups that come to nothing."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        declare = self.group_key_manager.declare_averager
+        if FaultyAverager.settings["sends_away"]:  # who ends its search first, leads
+            self.group_key_manager.declare_averager = lambda key, peer, until, **k: declare(key, peer, until - 1, **k)
+
+    async def rpc_join_group(self, request, context):
+        if not FaultyAverager.settings["sends_away"]:
+            async for message in super().rpc_join_group(request, context):
+                yield message
+            return
+        yield averaging_pb2.MessageFromLeader(code=averaging_pb2.ACCEPTED)
+        await asyncio.sleep(0.9 * (request.expiration - get_dht_time()))
+        yield averaging_pb2.MessageFromLeader(code=averaging_pb2.GROUP_DISBANDED)
+
+    async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
+        return None if FaultyAverager.settings["sends_away"] else await super()._request_join_group(leader)
 
     async def look_for_group(self, step: StepControl) -> GroupInfo | None:
         if read(step.data_for_gather, self.peer_id, self._prefix).epoch in FaultyAverager.settings["fails_in"]:

@@ -1,6 +1,6 @@
-"""One member of three ends no epoch and no run by what it claims, and has no more of the parameters than the others.
+"""One member of three ends no epoch and no run by what it claims or does, and has no more of the parameters than due.
 
-Real peers: two honest ones and a liar (`lie` in tests/one_hot_peer.py), which takes part in all rounds.
+Real peers: two honest ones, and one that is not (`lie` and `sends_away` in tests/one_hot_peer.py).
 """
 
 import json
@@ -75,3 +75,16 @@ def test_a_liar_of_three_ends_nothing_and_rules_nothing(card, authority, swarm_f
             assert not peer.events("left")
             assert max(b - a for a, b in pairwise(epochs)) <= 2, swarm.told()
         assert abs(honest[0].epoch - honest[1].epoch) <= 1
+
+
+@pytest.mark.chaos
+def test_a_leader_that_sends_its_group_away_again_and_again_is_left_and_named(mini, swarm_folder):
+    with OneHotSwarm(one_hot_card(mini, state_every=1000, matchmaking_s=4.0), swarm_folder) as swarm:
+        honest, leader = [swarm.add(), swarm.add()], swarm.add(sends_away=True)
+        swarm.go()
+        told = "it gathered a group and sent it away late"
+        swarm.wait(lambda: any(told in event["problem"] for peer in honest for event in peer.events("problem")))
+        for _ in range(3):
+            swarm.wait_together(honest, after=max(peer.epoch for peer in honest))
+        problems = [event for peer in honest for event in peer.events("problem")]
+        assert {event["peer"] for event in problems if told in event["problem"]} == {leader.peer_id}, swarm.told()
