@@ -102,7 +102,9 @@ class FailingMatchmaking(MemberMatchmaking):
         super().__init__(*args, **kwargs)
         declare = self.group_key_manager.declare_averager
         if FaultyAverager.settings["sends_away"]:  # who ends its search first, leads
-            self.group_key_manager.declare_averager = lambda key, peer, until, **k: declare(key, peer, until - 1, **k)
+            self.group_key_manager.declare_averager = lambda *names, expiration_time, **options: declare(
+                *names, expiration_time=expiration_time - 1, **options
+            )
 
     async def rpc_join_group(self, request, context):
         if not FaultyAverager.settings["sends_away"]:
