@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,12 +104,50 @@ def sha256_of(file: str | Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def sha256_of_folder(folder: Path) -> str:
-    """Return one hash for all files in a folder: of the list that `sha256sum` prints of them, sorted by their names.
+def files_in(folder: Path) -> dict[str, Path]:
+    """Return the files in a folder and the folders in it, by their names relative to it with "/", sorted by name.
 
-    Names are relative to the folder, with "/". Files and folders whose names begin with a dot are left out.
+    Those whose names begin with a dot, and all in folders whose names do, are left out; of no folder there is nothing.
+    Raises ValueError if the folder is a file, or holds a link to a folder or out of it (but to the Hub's blobs, if it
+    is in the Hub's cache), or what is neither file nor folder.
     """
-    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
-    names = sorted(name for name in files if not any(part.startswith(".") for part in name.split("/")))
-    listed = "".join(f"{sha256_of(files[name])}  {name}\n" for name in names)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"expected a folder, but {folder} is none: copy the organiser's whole folder there.")
+    real, found = folder.resolve(), {}
+    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
+    for place, folders, names in os.walk(real):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(place, name) for name in [*folders, *names] if not name.startswith(".")):
+            name, target = file.relative_to(real).as_posix(), file.resolve()
+            if file.is_symlink() and (target.is_dir() or not (target.is_relative_to(real) or target.parent in blobs)):
+                raise ValueError(f"{folder / name} is a link to a folder or out of its own: copy there what it names.")
+            if not name.isprintable() or not (file.is_file() or file.is_dir()):
+                raise ValueError(f"expected files in {folder}, but got {name!r:.100}, which cannot be one: remove it.")
+            if file.is_file():
+                found[name] = folder / name
+    return dict(sorted(found.items()))
+
+
+def sha256_of_folder(folder: Path) -> str:
+    """Return one hash for `files_in` a folder: of the list that `sha256sum` prints of them.
+
+    Raises ValueError as `files_in` does.
+    """
+    listed = "".join(f"{sha256_of(file)}  {name}\n" for name, file in files_in(folder).items())
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy `files_in` a folder to another one, which holds no others then.
+
+    Raises ValueError as `files_in` does, and, before anything is copied, if there is nothing to copy or other files are
+    in `target`.
+    """
+    files, there = files_in(source), files_in(target)
+    if not files:
+        raise ValueError(f"expected a folder with files, but found none in {source}: copy it there.")
+    if others := [name for name in there if name not in files]:
+        raise ValueError(f"expected {target} to hold nothing but what is in {source}, but {others[0]} is there, too.")
+    for name, file in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target / name)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dalle_lib.one_line import shortened
 from dalle_lib.run import RunCard
-from dalle_lib.streaming import CodeRow, read_codes
+from dalle_lib.streaming import CodeRow, code_files, read_codes
 
 WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
@@ -252,7 +252,7 @@ class TrainingCaptions:
 
 def training_rows(card: RunCard) -> list[CodeRow]:
     """Return the captions and codes of a run's training data, which lie beside its card."""
-    files = sorted(Path(card.data_source(card.data.train)).glob("*.parquet"))
+    files = code_files(Path(card.data_source(card.data.train)))
     return [row for file in files for row in read_codes(file, card.data.format)]
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, reading, replace_file
+from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading, replace_file
 from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
@@ -157,6 +157,13 @@ class CodeStream:
             return []
 
 
+def code_files(source: Path) -> list[Path]:
+    """Return the Parquet files of `files_in` a folder, or the one file that `source` is."""
+    if source.is_file():
+        return [source]
+    return [file for name, file in files_in(source).items() if name.endswith(".parquet")]
+
+
 def stream_codes(
     source: str,
     *,
@@ -172,9 +179,7 @@ def stream_codes(
     file; codes that are not what `expected` says are refused while the stream is read.
     """
     if not source.startswith("hf://"):
-        path = Path(source)
-        files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-        if not files:
+        if not (files := code_files(Path(source))):
             raise ValueError(f"expected Parquet files in {source}, but found none.")
         return CodeStream([str(file) for file in files], seed=seed, expected=expected)
 
