@@ -4,10 +4,10 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TypeVar
 
 from dalle_lib.one_line import in_one_line
@@ -63,18 +63,27 @@ def require_file(file: Path) -> None:
         raise ValueError("expected a file, but it is a folder or a pipe")
 
 
-def make_folder(folder: Path) -> None:
-    """Make `folder` if it is not there, so that a wrong one is told before the work for it and not after.
+def require_uncompressed(archive: Path | str) -> None:
+    """Raise ValueError if a zip archive, as torch writes checkpoints, unpacks to more bytes than it has itself."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as parts:
+            unpacked = sum(part.file_size for part in parts.infolist())
+        if unpacked > (size := os.path.getsize(archive)):
+            raise ValueError(f"it has {size:,} bytes, and unpacks to {unpacked:,}")
 
-    Raises ValueError if it cannot be made or written to.
+
+def require_writable(folder: Path, option: str = "--out") -> None:
+    """Raise ValueError if a folder cannot be made or written to, as far as that is known without trying it.
+
+    So a wrong one is told before the work for it, and nothing is left of work that fails. `option` names another.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ValueError(f"expected a folder to write to, but got {folder} ({reason}): name another --out.") from error
+    above = (folder.absolute(), *folder.absolute().parents)
+    found = next(each for each in above if each.exists() or each.is_symlink())
+    if not (found.is_dir() and os.access(found, os.W_OK)):
+        raise ValueError(
+            f"expected a folder to write to, but got {folder}, and {found} is no folder that this program may write "
+            f"to: name another {option}."
+        )
 
 
 @contextmanager

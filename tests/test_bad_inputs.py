@@ -64,7 +64,7 @@ def test_a_run_that_cannot_draw_is_told_by_the_name_of_its_file(what, saved, tmp
     breaking, told = RUNS[what]
     breaking(Path("run"))
     assert told in answer(monkeypatch, "generate", "frog", "--run", "run", "--out", "pictures", "--device", "cpu")
-    assert not any(Path("pictures").iterdir())
+    assert not Path("pictures").exists()
 
 
 TYPED = [
@@ -73,6 +73,9 @@ TYPED = [
     ("convert-vqgan empty out", "empty cannot be read as a checkpoint of torch (EOFError)"),
     ("convert-vqgan text out", "text cannot be read as a checkpoint of torch (expected one that torch 1.6"),
     ("convert-vqgan five.ckpt out", "five.ckpt is not a VQ-GAN of "),
+    ("convert-vqgan five.ckpt five.ckpt", "expected another file to write than five.ckpt, which is read"),
+    ("convert-vqgan five.ckpt new/../five.ckpt", "expected another file to write than five.ckpt, which is read"),
+    ("convert-vqgan five.ckpt new/folder/out", "five.ckpt is not a VQ-GAN of "),
     ("convert-vqgan five.ckpt .", "expected the .safetensors file to write, but . is a folder"),
     ("convert-vqgan five.ckpt text/out", "expected a folder to write to, but got text"),
     ("demo --notebook none.ipynb", "there is no file none.ipynb: name one with --notebook"),
@@ -116,9 +119,9 @@ def test_a_mistake_in_typing_is_told_before_any_work(typed, told, tmp_path, monk
         Path(name).write_text(text)
     Path("latin.json").write_bytes(LATIN)
     torch.save({"state_dict": 5}, "five.ckpt")
-    before = {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()}
+    before = {file: file.is_file() and file.read_bytes() for file in Path().rglob("*")}
     assert told in answer(monkeypatch, *typed.split(" "))
-    assert {file: file.read_bytes() for file in Path().rglob("*") if file.is_file()} == before
+    assert {file: file.is_file() and file.read_bytes() for file in Path().rglob("*")} == before
 
 
 def test_the_exit_code_of_a_process_says_whose_turn_it_is(tmp_path):

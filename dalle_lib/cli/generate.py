@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from dalle_lib.files import make_folder
+from dalle_lib.files import require_writable
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 from dalle_lib.one_line import printable_lines, shortened
 
@@ -56,7 +56,7 @@ class Generate:
         settings, candidates = self.settings.with_preset(self.preset), how_many(self.candidates, self.preset)
         check_counts(candidates, self.best)
         settings.check()
-        make_folder(self.out)
+        require_writable(self.out)
         show_progress("loading the model ...")
         draw = drawer(self.model, self.device)
         show_progress("")
