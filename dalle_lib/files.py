@@ -14,6 +14,8 @@ from dalle_lib.one_line import in_one_line
 
 MAX_RECORD_BYTES = 2**24
 """Size of a file beyond which it is no record."""
+MAX_END_BYTES = 2**16
+"""Size of the end of a log that is shown."""
 MAX_WORDS = 300
 """Letters of a library's message that are repeated."""
 ANEW = "Get it anew from where it came."
@@ -33,14 +35,31 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
     MAX_RECORD_BYTES, or holds nothing of which `make` can make a record.
     """
     try:
-        require_file(file)
-        if file.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
-        return make(json.loads(file.read_text(encoding="utf-8")))
+        return make(json.loads(small_text(file)))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+
+
+def small_text(file: Path) -> str:
+    """Return the text of a file of at most MAX_RECORD_BYTES.
+
+    Raises FileNotFoundError if nothing is there, and ValueError if that is no file, is larger, or no text in UTF-8.
+    """
+    require_file(file)
+    if file.stat().st_size > MAX_RECORD_BYTES:
+        raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
+    return file.read_text(encoding="utf-8")
+
+
+def end_of(file: Path) -> str:
+    """Return the end of a text file, at most MAX_END_BYTES; nothing where no file is."""
+    if not file.is_file():
+        return ""
+    with open(file, "rb") as handle:
+        handle.seek(max(0, file.stat().st_size - MAX_END_BYTES))
+        return handle.read(MAX_END_BYTES).decode(errors="replace")
 
 
 @contextmanager
@@ -53,7 +72,11 @@ def reading(file: str | Path, what: str, remedy: str = ANEW) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, ImportError, BrokenFile):
         raise
-    except Exception as error:  # readers of a format raise what they like: `tokenizers` raises Exception itself
+    except BaseException as error:
+        # Readers of a format raise what they like: `tokenizers` raises Exception itself, and Rust's PanicException,
+        # which is none.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise BrokenFile(f"{file} cannot be read as {what} ({in_one_line(error):.{MAX_WORDS}}). {remedy}") from error
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, require_stored, save_tensors
-from dalle_lib.files import ANEW, BrokenFile, reading, require_uncompressed, sha256_of
+from dalle_lib.files import ANEW, BrokenFile, reading, require_file, require_uncompressed, sha256_of
 from dalle_lib.one_line import in_one_line
 
 _CONFIG = "vqgan"
@@ -219,7 +219,10 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
     whether the numbers can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
     the checkpoint's hash, if the checkpoint holds anything but the published model, or is to be written itself.
     """
-    checkpoint, out, digest = Path(checkpoint), Path(out).resolve(), sha256_of(checkpoint)
+    checkpoint, out = Path(checkpoint), Path(out).resolve()
+    with reading(checkpoint, "a checkpoint of torch"):
+        require_file(checkpoint)
+        digest = sha256_of(checkpoint)
     if out.exists() and out.samefile(checkpoint):
         raise ValueError(f"expected another file to write than {checkpoint}, which is read: name another OUT.")
     if sha256 is not None and digest != sha256:

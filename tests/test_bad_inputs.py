@@ -69,7 +69,10 @@ def test_a_run_that_cannot_draw_is_told_by_the_name_of_its_file(what, saved, tmp
 
 TYPED = [
     ("convert-vqgan none out", "none: No such file or directory"),
-    ("convert-vqgan . out", ".: Is a directory"),
+    (
+        "convert-vqgan . out",
+        ". cannot be read as a checkpoint of torch (expected a file, but it is a folder or a pipe)",
+    ),
     ("convert-vqgan empty out", "empty cannot be read as a checkpoint of torch (EOFError)"),
     ("convert-vqgan text out", "text cannot be read as a checkpoint of torch (expected one that torch 1.6"),
     ("convert-vqgan five.ckpt out", "five.ckpt is not a VQ-GAN of "),

@@ -80,7 +80,11 @@ def one_or_many(words: Sequence[str]) -> list[str]:
         print(f'{len(words)} prompts of one word each; if one was meant, quote it: "{together}"', file=sys.stderr)
         return list(words)
     print(f'Is "{together}" one prompt? [Y/n] ', end="", file=sys.stderr, flush=True)
-    return list(words) if input().strip().lower().startswith("n") else [together]
+    try:
+        answer = input()
+    except EOFError as error:
+        raise ValueError(f'expected an answer, but the input ended: quote the prompt, "{together}".') from error
+    return list(words) if answer.strip().lower().startswith("n") else [together]
 
 
 def show_progress(now: "str | Progress") -> None:

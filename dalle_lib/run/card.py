@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from dalle_lib.files import copy_folder, replace_file, sha256_of, sha256_of_folder
+from dalle_lib.files import copy_folder, reading, replace_file, sha256_of, sha256_of_folder, small_text
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home, has_file
 from dalle_lib.run.parts import (
@@ -123,8 +123,10 @@ class RunCard(Part):
         ConnectionError if the Hub cannot be asked.
         """
         home, path = Home.of(run, token)
+        with reading(path, "a run card"):
+            text = small_text(path)
         try:
-            card = cls.model_validate_json(path.read_bytes())
+            card = cls.model_validate_json(text)
         except ValidationError as error:
             raise ValueError(
                 f"{path} is no valid run card: {problems_in(error)}. Ask the run's organiser for another; a card that "
