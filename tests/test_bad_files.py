@@ -15,6 +15,7 @@ from small_models import SMALL
 from dalle_lib.checkpoint import load_model, save_tensors
 from dalle_lib.files import BrokenFile
 from dalle_lib.inference.captions import TrainingCaptions
+from dalle_lib.inference.drawing import require_same_codes
 from dalle_lib.inference.published import load_published
 from dalle_lib.inference.settings import Settings
 from dalle_lib.model import DALLE, ModelConfig
@@ -94,6 +95,13 @@ def test_lists_of_words_that_are_none_are_refused(mini, words, tmp_path):
     (tmp_path / card.data.train / "words.json").write_text(json.dumps(words))
     with pytest.raises(BrokenFile, match=r"words\.json cannot be read"):
         TrainingCaptions.of(card)
+
+
+def test_a_vqgan_of_other_codes_than_the_models_is_refused():
+    with pytest.raises(ValueError, match=r"run draws grids of .* but its VQ-GAN shows grids of 32 among 8192: get"):
+        require_same_codes("run", SMALL, VQGANConfig())
+    with pytest.raises(ValueError, match="shows grids of 512 among"):
+        require_same_codes("run", ModelConfig.emoji(), dataclasses.replace(VQGANConfig.emoji(), resolution=4096))
 
 
 def make_pipe(file: Path) -> None:

@@ -134,6 +134,13 @@ def test_the_exit_code_of_a_process_says_whose_turn_it_is(tmp_path):
         return done.returncode, done.stderr
 
     assert ended("--version") == (0, "")
+    closed = [
+        sys.executable,
+        "-c",
+        "import sys; sys.stdout = None; from dalle_lib.cli import main; main()",
+        "--version",
+    ]
+    assert subprocess.run(closed, capture_output=True, timeout=120, cwd=tmp_path).stderr == b""
     code, told = ended("convert-vqgan", "none", "out")
     assert (code, told.count("\n")) == (2, 1)
     code, told = ended("join", "--run", "emoji-mini", "--initial-peers", NOBODY)
@@ -154,6 +161,7 @@ def test_the_exit_code_of_a_process_says_whose_turn_it_is(tmp_path):
         (ConnectionError("e"), 1, "e"),
         (FloatingPointError("f"), 1, "f"),
         (KeyError("g"), 1, "KeyError: 'g'. This is a fault of dalle-lib: the same command with --debug"),
+        (ValueError("i" * 10**6), 2, "i" * 1000 + "..."),
         (AttributeError("h\nh"), 1, "AttributeError: h h. This is a fault"),
     ],
 )
