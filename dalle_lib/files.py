@@ -131,7 +131,8 @@ def replace_file(file: str | Path) -> Iterator[Path]:
 
 
 def sha256_of(file: str | Path) -> str:
-    """Return the SHA-256 hash of a file, as 64 hexadecimal digits."""
+    """Return the SHA-256 hash of a file, as 64 hexadecimal digits. Raises ValueError as `require_file` does."""
+    require_file(Path(file))
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

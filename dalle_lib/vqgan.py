@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, require_stored, save_tensors
-from dalle_lib.files import ANEW, BrokenFile, reading, require_file, require_uncompressed, sha256_of
+from dalle_lib.files import ANEW, BrokenFile, reading, require_uncompressed, sha256_of
 from dalle_lib.one_line import in_one_line
 
 _CONFIG = "vqgan"
@@ -215,13 +215,12 @@ def load_vqgan(file: str | Path) -> VQGAN:
 def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = None) -> str:
     """Write the VQ-GAN of a Lightning checkpoint as safetensors, and return the new file's SHA-256.
 
-    Lightning keeps Python objects beside the weights. Only numbers are taken from the file, and nothing in it is run;
-    whether the numbers can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
+    Only numbers are taken from the file, and nothing in it is run, though Lightning keeps Python objects beside them;
+    whether they can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
     the checkpoint's hash, if the checkpoint holds anything but the published model, or is to be written itself.
     """
     checkpoint, out = Path(checkpoint), Path(out).resolve()
     with reading(checkpoint, "a checkpoint of torch"):
-        require_file(checkpoint)
         digest = sha256_of(checkpoint)
     if out.exists() and out.samefile(checkpoint):
         raise ValueError(f"expected another file to write than {checkpoint}, which is read: name another OUT.")
@@ -233,8 +232,8 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
             contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             contents = torch.load(checkpoint, map_location="cpu", weights_only=False, pickle_module=_TensorPickle)
-    tensors = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
-    tensors = tensors if isinstance(tensors, dict) else {}
+    contents = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
+    tensors = contents if isinstance(contents, dict) else {}
     tensors = {str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     found = {name: Kind("F32", tuple(tensor.shape)) for name, tensor in tensors.items()}
     outline = _outline(VQGANConfig(), found, checkpoint)

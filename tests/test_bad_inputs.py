@@ -52,7 +52,10 @@ RUNS = {
     "no tokenizer": (lambda run: change(run, "tokenizer", b'{"a": 1}'), "tokenizer.json cannot be read as a tokenizer"),
     "no CLIP": (lambda run: shutil.rmtree(run / "clip"), "the run's CLIP, the folder 'clip', is not beside its card"),
     "another CLIP": (lambda run: (run / "clip/config.json").write_text("{}"), "clip is not the folder that run"),
-    "no text": (lambda run: (run / "run.json").write_bytes(LATIN), "run.json is no valid run card: Invalid JSON"),
+    "no text": (
+        lambda run: (run / "run.json").write_bytes(LATIN),
+        "run.json cannot be read as a run card ('utf-8' codec",
+    ),
     "no card": (lambda run: (run / "run.json").write_text("[1]"), "run.json is no valid run card: "),
 }
 
