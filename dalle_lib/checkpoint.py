@@ -96,6 +96,14 @@ def require_fit(file: str | Path, found: Mapping[str, Kind], expected: nn.Module
         raise BrokenFile(f"{file} is not {what}: it {', '.join(wrong[:_NAMED_IN_ERRORS])}{more}. {ANEW}")
 
 
+def require_stored(file: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise BrokenFile, which names `file`, if a tensor that torch read from it has more numbers than it stores."""
+    for name, tensor in tensors.items():
+        is_whole = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
+        if not is_whole or tensor.untyped_storage().nbytes() < tensor.numel() * tensor.element_size():
+            raise BrokenFile(f"{file} does not hold all numbers of {name}, of shape {list(tensor.shape)}. {ANEW}")
+
+
 def save_model(file: str | Path, model: DALLE, epoch: int = 0, dtype: torch.dtype = torch.float32) -> None:
     """Write a model's weights in `dtype`, each once, with its configuration and the epoch that they are of."""
     tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}

@@ -98,6 +98,7 @@ def run_notebook(notebook: Path, out: Path) -> dict:
     from dalle_lib.notebook_run import execute
 
     require_own_swarm(out / SWARM)
+    out.mkdir(parents=True, exist_ok=True)
     _say(f"Executing {notebook}: a private swarm trains on this machine, about six minutes.")
     you, started, show = Peer(Path(out).resolve() / SWARM / "peers" / "you"), time.time(), Lines(sys.stderr)
 

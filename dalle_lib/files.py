@@ -3,16 +3,19 @@
 import hashlib
 import json
 import os
+import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TypeVar
 
 from dalle_lib.one_line import in_one_line
 
 MAX_RECORD_BYTES = 2**24
 """Size of a file beyond which it is no record."""
+MAX_END_BYTES = 2**16
+"""Size of the end of a log that is shown."""
 MAX_WORDS = 300
 """Letters of a library's message that are repeated."""
 ANEW = "Get it anew from where it came."
@@ -32,14 +35,31 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
     MAX_RECORD_BYTES, or holds nothing of which `make` can make a record.
     """
     try:
-        require_file(file)
-        if file.stat().st_size > MAX_RECORD_BYTES:
-            raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
-        return make(json.loads(file.read_text(encoding="utf-8")))
+        return make(json.loads(small_text(file)))
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+
+
+def small_text(file: Path) -> str:
+    """Return the text of a file of at most MAX_RECORD_BYTES.
+
+    Raises FileNotFoundError if nothing is there, and ValueError if that is no file, is larger, or no text in UTF-8.
+    """
+    require_file(file)
+    if file.stat().st_size > MAX_RECORD_BYTES:
+        raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
+    return file.read_text(encoding="utf-8")
+
+
+def end_of(file: Path) -> str:
+    """Return the end of a text file, at most MAX_END_BYTES; nothing where no file is."""
+    if not file.is_file():
+        return ""
+    with open(file, "rb") as handle:
+        handle.seek(max(0, file.stat().st_size - MAX_END_BYTES))
+        return handle.read(MAX_END_BYTES).decode(errors="replace")
 
 
 @contextmanager
@@ -52,7 +72,11 @@ def reading(file: str | Path, what: str, remedy: str = ANEW) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, ImportError, BrokenFile):
         raise
-    except Exception as error:  # readers of a format raise what they like: `tokenizers` raises Exception itself
+    except BaseException as error:
+        # Readers of a format raise what they like: `tokenizers` raises Exception itself, and Rust's PanicException,
+        # which is none.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise BrokenFile(f"{file} cannot be read as {what} ({in_one_line(error):.{MAX_WORDS}}). {remedy}") from error
 
 
@@ -62,18 +86,27 @@ def require_file(file: Path) -> None:
         raise ValueError("expected a file, but it is a folder or a pipe")
 
 
-def make_folder(folder: Path) -> None:
-    """Make `folder` if it is not there, so that a wrong one is told before the work for it and not after.
+def require_uncompressed(archive: Path | str) -> None:
+    """Raise ValueError if a zip archive, as torch writes checkpoints, unpacks to more bytes than it has itself."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as parts:
+            unpacked = sum(part.file_size for part in parts.infolist())
+        if unpacked > (size := os.path.getsize(archive)):
+            raise ValueError(f"it has {size:,} bytes, and unpacks to {unpacked:,}")
 
-    Raises ValueError if it cannot be made or written to.
+
+def require_writable(folder: Path, option: str = "--out") -> None:
+    """Raise ValueError if a folder cannot be made or written to, as far as that is known without trying it.
+
+    So a wrong one is told before the work for it, and nothing is left of work that fails. `option` names another.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ValueError(f"expected a folder to write to, but got {folder} ({reason}): name another --out.") from error
+    above = (folder.absolute(), *folder.absolute().parents)
+    found = next(each for each in above if each.exists() or each.is_symlink())
+    if not (found.is_dir() and os.access(found, os.W_OK)):
+        raise ValueError(
+            f"expected a folder to write to, but got {folder}, and {found} is no folder that this program may write "
+            f"to: name another {option}."
+        )
 
 
 @contextmanager
@@ -98,17 +131,56 @@ def replace_file(file: str | Path) -> Iterator[Path]:
 
 
 def sha256_of(file: str | Path) -> str:
-    """Return the SHA-256 hash of a file, as 64 hexadecimal digits."""
+    """Return the SHA-256 hash of a file, as 64 hexadecimal digits. Raises ValueError as `require_file` does."""
+    require_file(Path(file))
     with open(file, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def sha256_of_folder(folder: Path) -> str:
-    """Return one hash for all files in a folder: of the list that `sha256sum` prints of them, sorted by their names.
+def files_in(folder: Path) -> dict[str, Path]:
+    """Return the files in a folder and the folders in it, by their names relative to it with "/", sorted by name.
 
-    Names are relative to the folder, with "/". Files and folders whose names begin with a dot are left out.
+    Those whose names begin with a dot, and all in folders whose names do, are left out; of no folder there is nothing.
+    Raises ValueError if the folder is a file, or holds a link to a folder or out of it (but to the Hub's blobs, if it
+    is in the Hub's cache), or what is neither file nor folder.
     """
-    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
-    names = sorted(name for name in files if not any(part.startswith(".") for part in name.split("/")))
-    listed = "".join(f"{sha256_of(files[name])}  {name}\n" for name in names)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"expected a folder, but {folder} is none: copy the organiser's whole folder there.")
+    real, found = folder.resolve(), {}
+    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
+    for place, folders, names in os.walk(real):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(place, name) for name in [*folders, *names] if not name.startswith(".")):
+            name, target = file.relative_to(real).as_posix(), file.resolve()
+            if file.is_symlink() and (target.is_dir() or not (target.is_relative_to(real) or target.parent in blobs)):
+                raise ValueError(f"{folder / name} is a link to a folder or out of its own: copy there what it names.")
+            if not name.isprintable() or not (file.is_file() or file.is_dir()):
+                raise ValueError(f"expected files in {folder}, but got {name!r:.100}, which cannot be one: remove it.")
+            if file.is_file():
+                found[name] = folder / name
+    return dict(sorted(found.items()))
+
+
+def sha256_of_folder(folder: Path) -> str:
+    """Return one hash for `files_in` a folder: of the list that `sha256sum` prints of them.
+
+    Raises ValueError as `files_in` does.
+    """
+    listed = "".join(f"{sha256_of(file)}  {name}\n" for name, file in files_in(folder).items())
     return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy `files_in` a folder to another one, which holds no others then.
+
+    Raises ValueError as `files_in` does, and, before anything is copied, if there is nothing to copy or other files are
+    in `target`.
+    """
+    files, there = files_in(source), files_in(target)
+    if not files:
+        raise ValueError(f"expected a folder with files, but found none in {source}: copy it there.")
+    if others := [name for name in there if name not in files]:
+        raise ValueError(f"expected {target} to hold nothing but what is in {source}, but {others[0]} is there, too.")
+    for name, file in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target / name)

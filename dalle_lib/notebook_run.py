@@ -14,7 +14,7 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 from dalle_lib.dashboard.scrolling import scrolling_style
-from dalle_lib.files import reading
+from dalle_lib.files import reading, small_text
 
 
 def execute(notebook: Path, page: Path, folder: Path, while_running: Callable[[], None]) -> None:
@@ -24,7 +24,7 @@ def execute(notebook: Path, page: Path, folder: Path, while_running: Callable[[]
     Raises BrokenFile if it is no notebook.
     """
     with reading(notebook, "a notebook"):
-        nb = nbformat.read(notebook, as_version=4)
+        nb = nbformat.reads(small_text(notebook), as_version=4)
     with tempfile.TemporaryDirectory() as sockets:
         config = _connection(Path(sockets))
         client = NotebookClient(nb, timeout=None, resources={"metadata": {"path": str(folder)}}, config=config)

@@ -1,5 +1,7 @@
 """Errors, texts of other peers and prompts in one line, for terminals, tables and reports."""
 
+MAX_TOLD = 1000
+"""Letters of a line that a command tells."""
 LONGEST_PROMPT = 60
 """Letters of a prompt that are repeated to whoever typed it."""
 
@@ -29,6 +31,12 @@ def printable_lines(text: str) -> str:
 
 def _escaped(line: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in line)
+
+
+def told(text: str) -> str:
+    """Return a text as one `printable` line of at most MAX_TOLD letters, and dots where there were more."""
+    line = printable(text)
+    return line if len(line) <= MAX_TOLD else f"{line[:MAX_TOLD]}..."
 
 
 def shortened(prompt: str) -> str:

@@ -17,6 +17,8 @@ OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """OpenAI's ViT-B/32, as transformers has it on the Hub."""
 OPENAI_CLIP_COMMIT = "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268"
 """The commit of that repository which is used, whatever is put there later."""
+MAX_SIDE = 1024
+"""Pixels on a side beyond which no CLIP looks at a picture; the largest published ones take 448."""
 SHIFT = 1 / 64
 """Part of its width by which a picture is moved to see how far its score depends on what nobody sees."""
 
@@ -55,16 +57,21 @@ class CLIPRanker:
         self.model = self.model.to(device).eval().requires_grad_(False)
 
     def _load(self, source: str | Path, revision: str | None) -> None:
-        from transformers import AutoTokenizer, CLIPModel
+        from transformers import AutoTokenizer, CLIPConfig, CLIPModel
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
         if not Path(source).is_dir():
             _require_hub(str(source), revision)
+        config = CLIPConfig.from_pretrained(source, revision=revision)
+        side = config.vision_config.image_size
+        self.processor = CLIPImageProcessorPil.from_pretrained(source, revision=revision)
+        sizes = [*dict(self.processor.size or {}).values(), *dict(self.processor.crop_size or {}).values()]
+        if not all(isinstance(size, int) and 0 < size <= MAX_SIDE for size in (side, *filter(None, sizes))):
+            raise ValueError(f"expected sizes of at most {MAX_SIDE} pixels, but got {side!r:.20} and {sizes!r:.60}")
         with _without_bar_of_loading():
             self.model = CLIPModel.from_pretrained(source, dtype=torch.float32, revision=revision)
         # Unless it is told not to, transformers asks on the terminal whether it may run code that lies beside a CLIP.
         self.tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-        self.processor = CLIPImageProcessorPil.from_pretrained(source, revision=revision)
 
     @torch.no_grad()
     def score(

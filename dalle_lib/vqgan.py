@@ -14,8 +14,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, save_tensors
-from dalle_lib.files import ANEW, BrokenFile, reading, sha256_of
+from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, require_stored, save_tensors
+from dalle_lib.files import ANEW, BrokenFile, reading, require_uncompressed, sha256_of
 from dalle_lib.one_line import in_one_line
 
 _CONFIG = "vqgan"
@@ -215,23 +215,31 @@ def load_vqgan(file: str | Path) -> VQGAN:
 def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = None) -> str:
     """Write the VQ-GAN of a Lightning checkpoint as safetensors, and return the new file's SHA-256.
 
-    Lightning keeps Python objects beside the weights. Only numbers are taken from the file, and nothing in it is run;
-    whether the numbers can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
-    the checkpoint's hash, or if the checkpoint holds anything but the published model.
+    Only numbers are taken from the file, and nothing in it is run, though Lightning keeps Python objects beside them;
+    whether they can be trusted depends on their publisher. Raises ValueError if `sha256` is given and is not
+    the checkpoint's hash, if the checkpoint holds anything but the published model, or is to be written itself.
     """
-    checkpoint, digest = Path(checkpoint), sha256_of(checkpoint)
+    checkpoint, out = Path(checkpoint), Path(out).resolve()
+    with reading(checkpoint, "a checkpoint of torch"):
+        digest = sha256_of(checkpoint)
+    if out.exists() and out.samefile(checkpoint):
+        raise ValueError(f"expected another file to write than {checkpoint}, which is read: name another OUT.")
     if sha256 is not None and digest != sha256:
         raise ValueError(f"{checkpoint} is not the expected file: expected SHA-256 {sha256}, found {digest}.")
     with reading(checkpoint, "a checkpoint of torch"):
+        require_uncompressed(checkpoint)
         try:
             contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
             contents = torch.load(checkpoint, map_location="cpu", weights_only=False, pickle_module=_TensorPickle)
-    tensors = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
-    tensors = tensors if isinstance(tensors, dict) else {}
-    tensors = {str(name): tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+    contents = contents.get("state_dict", contents) if isinstance(contents, dict) else {}
+    tensors = contents if isinstance(contents, dict) else {}
+    tensors = {str(name): tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     found = {name: Kind("F32", tuple(tensor.shape)) for name, tensor in tensors.items()}
-    save_vqgan(out, _filled(_outline(VQGANConfig(), found, checkpoint), tensors), **{_SOURCE: digest})
+    outline = _outline(VQGANConfig(), found, checkpoint)
+    require_stored(checkpoint, tensors)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_vqgan(out, _filled(outline, tensors), **{_SOURCE: digest})
     return sha256_of(out)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,20 @@ from small_models import SMALL
 
 from dalle_lib.checkpoint import load_model, save_tensors
 from dalle_lib.files import BrokenFile
+from dalle_lib.inference.captions import TrainingCaptions
+from dalle_lib.inference.drawing import require_same_codes
 from dalle_lib.inference.published import load_published
 from dalle_lib.inference.settings import Settings
 from dalle_lib.model import DALLE, ModelConfig
+from dalle_lib.notebook_run import execute
 from dalle_lib.optimizer import LAMB8bit
+from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer, read_codes
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings, private_swarm
 from dalle_lib.swarm.peer.snapshot import Snapshot
 from dalle_lib.swarm.peer.state import read_state
 from dalle_lib.swarm.process.local import MARK
-from dalle_lib.vqgan import VQGANConfig, load_vqgan
+from dalle_lib.vqgan import VQGANConfig, convert_vqgan, load_vqgan
 
 
 def safetensors(file: Path, metadata: dict, **tensors) -> Path:
@@ -52,6 +57,81 @@ def test_a_small_file_that_claims_much_is_refused_by_its_name_and_costs_no_memor
     """Without a look at the header first, each would take gigabytes or minutes: the test would hang."""
     with pytest.raises(BrokenFile, match=told):
         read(safetensors(tmp_path / "x.safetensors", metadata))
+
+
+def replace(old: object, new: str) -> dict:
+    return {"type": "Replace", "pattern": old, "content": new}
+
+
+TOKENIZERS = [
+    ([], "cannot be read as a tokenizer .*expected a JSON object"),
+    ({"normalizer": replace({"String": "a"}, "a" * 1000)}, "caption at most 200 times longer, but got 1000"),
+    ({"normalizer": [replace({"String": "a"}, "a" * 50)] * 2}, "caption at most 200 times longer, but got 2500"),
+    (
+        {"normalizer": {"precompiled_charsmap": "AAAAAGFh" + "YWFh" * 99}},
+        "caption at most 200 times longer, but got 299",
+    ),
+    ({"pre_tokenizer": [{"type": "Metaspace"}] * 11}, "at most 10 steps before the vocabulary, but got 12"),
+    ({"added_tokens": [{}] * 10_001}, "at most 10,000 added tokens"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out of bounds"),
+    ({"normalizer": replace({"Regex": "(a+)+$"}, "b")}, "retry-limit-in-match over"),
+]
+
+
+@pytest.mark.parametrize(("changed", "told"), TOKENIZERS, ids=[told for _, told in TOKENIZERS])
+def test_a_tokenizer_that_could_take_any_memory_or_panics_is_refused(mini, changed, told, tmp_path):
+    """Without these bounds 30 kB make a caption 10**12 letters long, and the process aborts."""
+    whole = json.loads(mini.path(mini.tokenizer).read_text())
+    (tmp_path / "x.json").write_text(json.dumps(whole | changed if changed else changed))
+    with pytest.raises(BrokenFile, match=told):
+        CaptionTokenizer(tmp_path / "x.json", 4)(["a" * 99 + "b"])
+
+
+@pytest.mark.parametrize(
+    "words", [[1], {"things": 1}, {"things": [1]}, {"own_colours": []}, {"own_colours": {"a": "b"}}]
+)
+def test_lists_of_words_that_are_none_are_refused(mini, words, tmp_path):
+    card = RunCard.load(mini.with_changes(pins={}).save(tmp_path)).with_changes(pins={})
+    (tmp_path / card.data.train / "words.json").write_text(json.dumps(words))
+    with pytest.raises(BrokenFile, match=r"words\.json cannot be read"):
+        TrainingCaptions.of(card)
+
+
+def test_a_vqgan_of_other_codes_than_the_models_is_refused():
+    with pytest.raises(ValueError, match=r"run draws grids of .* but its VQ-GAN shows grids of 32 among 8192: get"):
+        require_same_codes("run", SMALL, VQGANConfig())
+    with pytest.raises(ValueError, match="shows grids of 512 among"):
+        require_same_codes("run", ModelConfig.emoji(), dataclasses.replace(VQGANConfig.emoji(), resolution=4096))
+
+
+def make_pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def make_endless(file: Path) -> None:
+    file.symlink_to("/dev/zero")
+
+
+def make_huge(file: Path) -> None:
+    file.touch()
+    os.truncate(file, 2**40)
+
+
+@pytest.mark.parametrize(
+    "read", [RunCard.load, lambda file: CaptionTokenizer(file, 4), lambda file: execute(file, file, file, print)]
+)
+@pytest.mark.parametrize("make", [make_pipe, make_endless, make_huge])
+def test_nobody_waits_for_the_end_of_a_file_that_has_none(read, make, tmp_path):
+    make(tmp_path / "x.json")
+    with pytest.raises(BrokenFile, match=r"x\.json .*(is a folder or a pipe|more than 16,777,216 bytes)"):
+        read(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_endless])
+def test_a_checkpoint_without_end_is_not_converted(make, tmp_path):
+    make(tmp_path / "x.ckpt")
+    with pytest.raises(BrokenFile, match=r"x\.ckpt .* is a folder or a pipe"):
+        convert_vqgan(tmp_path / "x.ckpt", tmp_path / "out")
 
 
 WEIGHTS, STATISTICS = [torch.ones(3)], {"state": {0: {"first": torch.ones(3)}}, "param_groups": []}
@@ -113,6 +193,7 @@ WRONG_TYPES = """
 from dalle_lib.checkpoint import configured
 from dalle_lib.inference.settings import Settings
 from dalle_lib.model import ModelConfig
+from dalle_lib.notebook_run import execute
 from dalle_lib.optimizer import LAMB8bit
 from dalle_lib.swarm import LocalSwarm, Peer, PeerSettings, private_swarm
 import torch

@@ -1,5 +1,7 @@
 """What is read of the events that a peer writes."""
 
+import os
+
 import pytest
 
 from dalle_lib.swarm.process.events import EventLog, EventReader, read_events, read_starts
@@ -57,6 +59,16 @@ def test_a_broken_line_is_skipped_and_the_next_event_begins_a_line_of_its_own(tm
         assert [[event["event"] for event in start] for start in starts] == [["started", "joined", "epoch"]]
     assert file.read_bytes().endswith(b"\n")
     assert b"\n\n" not in file.read_bytes(), "a whole line is followed by no empty one"
+
+
+def test_of_a_file_without_end_its_end_is_read_and_no_line_is_held_whole(tmp_path):
+    log, reader, file = EventLog(tmp_path), EventReader(tmp_path), tmp_path / "events.jsonl"
+    log.write("started")
+    os.truncate(file, 2**34)  # 16 GiB that take no room on the disk
+    log.write("joined")
+    assert [event["event"] for event in reader.starts()[-1]] == ["joined"]
+    log.write("epoch", epoch=3)
+    assert [event["event"] for event in reader.starts()[-1]] == ["joined", "epoch"]
 
 
 def test_only_events_since_the_last_start_are_read(tmp_path):

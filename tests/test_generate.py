@@ -141,6 +141,10 @@ def test_a_prompt_without_quotes_is_asked_about_in_one_line(monkeypatch, capsys)
         monkeypatch.setattr(sys, "stdin", Terminal(f"{said}\n"))
         assert one_or_many(words) == meant
         assert capsys.readouterr() == ("", 'Is "penguin on yellow" one prompt? [Y/n] ')
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with pytest.raises(ValueError, match='the input ended: quote the prompt, "penguin on yellow"'):
+        one_or_many(words)
+    capsys.readouterr()
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert one_or_many(words) == words
     assert capsys.readouterr().err == '3 prompts of one word each; if one was meant, quote it: "penguin on yellow"\n'

@@ -1,5 +1,6 @@
 """What the kit finds out about the machine on which it runs, and what it says when the machine does not suffice."""
 
+import dataclasses
 import json
 import sys
 import time
@@ -205,3 +206,16 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
         assert ("2/– · loss 1.00 · 3 peers · 16 samples" in text) == as_text
         assert "cuda:1 is idle" in page
         assert "<svg" in page
+
+
+def test_data_that_cannot_be_trained_on_are_told_before_a_peer_connects(mini, tmp_path):
+    card, settings = RunCard.load(mini.save(tmp_path / "run")), PeerSettings(run="emoji-mini", device="cpu")
+    assert len(next(Workplace.prepare(card, settings).batches)) == settings.batch_size
+    small = card.with_changes(model=dataclasses.replace(card.model, text_vocab=2))
+    with pytest.raises(ValueError, match="text must hold ids from 0 to 1"):
+        Workplace.prepare(small.with_changes(checkpoint=None), settings)
+    (tmp_path / "run" / card.data.train / "codes.parquet").write_bytes(b"broken")
+    with pytest.raises(ValueError, match="train is not the folder that run"):
+        Workplace.prepare(card, settings)
+    with pytest.raises(ValueError, match=r"codes\.parquet cannot be read as Parquet"):
+        Workplace.prepare(card.with_changes(pins={}), settings)

@@ -88,3 +88,20 @@ def test_code_beside_a_clip_is_not_run(card, tmp_path, monkeypatch):
     with pytest.raises(BrokenFile, match="cannot be read as a CLIP"):
         CLIPRanker(str(clip))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("preprocessor_config.json", {"size": {"shortest_edge": 12_000}}),
+        ("preprocessor_config.json", {"crop_size": {"height": 64, "width": 12_000}}),
+        ("config.json", {"vision_config": {"image_size": 12_000}}),
+    ],
+)
+def test_a_clip_that_looks_at_huge_pictures_is_refused_before_it_is_loaded(card, file, changed, tmp_path, monkeypatch):
+    clip = tmp_path / "clip"
+    shutil.copytree(card.data_source(card.clip), clip)
+    (clip / file).write_text(json.dumps(json.loads((clip / file).read_text()) | changed))
+    monkeypatch.setattr(CLIPModel, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded"))
+    with pytest.raises(BrokenFile, match=r"cannot be read as a CLIP.*expected sizes of at most 1024 pixels, .*12000"):
+        CLIPRanker(clip)

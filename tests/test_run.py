@@ -1,12 +1,14 @@
 """Run cards: what makes two runs one, where their files are, and what is refused."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.streaming import code_files, stream_codes
 
 TOKEN = "hf_madeUpForThisTest"
 
@@ -138,6 +140,51 @@ def test_what_lies_beside_a_card_is_pinned_when_it_is_saved_and_another_is_refus
             card.data_source(source)
     with pytest.raises(ValueError, match="clip is not the folder"):
         card.clip_source()
+
+
+def test_a_pin_holds_for_exactly_the_files_that_are_read_and_copied(mini, tmp_path):
+    folder = mini.save(tmp_path / "run")
+    card, train, secret = RunCard.load(folder), folder / mini.data.train, tmp_path / "secret"
+    codes, private = train / "codes.parquet", secret / "private.parquet"
+    (train / ".hidden").mkdir()
+    secret.mkdir()
+    for unread in train / ".more.parquet", train / ".hidden" / "more.parquet", private:
+        shutil.copyfile(codes, unread)
+    assert stream_codes(card.data_source(card.data.train), seed=0).files == [str(codes)]
+    assert code_files(train) == [codes]
+    assert "private" not in str(sorted(card.save(tmp_path / "copy").rglob("*")))
+    assert not list((tmp_path / "copy").rglob(".*"))
+
+    def refuse(what: str) -> None:
+        for use in (lambda: card.data_source(card.data.train), lambda: code_files(train)):
+            with pytest.raises(ValueError, match=what):
+                use()
+        with pytest.raises(ValueError, match=what):
+            card.with_changes(pins={}).save(tmp_path / "another")
+
+    link = train / "link.parquet"
+    for target in private, secret, train / ".hidden":
+        link.symlink_to(target)
+        refuse(f"{link} is a link to a folder or out of its own: copy there what it names")
+        link.unlink()
+    os.mkfifo(train / "pipe.parquet")
+    refuse("expected files in .*train, but got 'pipe.parquet', which cannot be one: remove it")
+    (train / "pipe.parquet").rename(train / "a\nb")
+    refuse(r"got 'a\\nb'")
+    shutil.rmtree(train)
+    train.touch()
+    with pytest.raises(ValueError, match=r"expected a folder, but .*train is none"):
+        card.data_source(card.data.train)
+
+
+def test_a_run_is_not_saved_among_other_files(mini, tmp_path):
+    folder = mini.save(tmp_path / "run")
+    (folder / mini.data.train / "more.parquet").touch()
+    with pytest.raises(ValueError, match=r"hold nothing but what is in .*, but more\.parquet is there, too"):
+        mini.save(folder)
+    shutil.rmtree(folder / mini.clip)
+    with pytest.raises(ValueError, match=r"found none in .*clip: copy it there"):
+        mini.in_folder(folder).with_changes(pins={}).save(tmp_path / "another")
 
 
 def test_a_hub_token_is_kept_and_never_told(mini, tmp_path):

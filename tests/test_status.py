@@ -90,3 +90,13 @@ def test_it_is_a_command_that_loads_nothing_heavy(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "ada in emoji-mini: Ended without saving" in done.stdout
+
+
+def test_what_others_files_say_is_shown_as_it_is_in_short_lines(mini, tmp_path, capsys):
+    peer_with(tmp_path / "e\x1b[31m\nvil", [*BEGINNING, LEFT | {"epoch": "\x1b[2J" + "x" * 10**5}], mini)
+    broken = peer_with(tmp_path / "b\x1b[31m", BEGINNING, mini)
+    (broken.folder / "settings.json").write_text("{}")
+    Status(folder=tmp_path).run()
+    shown = capsys.readouterr().out
+    assert shown.count("\\x1b") >= 3
+    assert all(line.isprintable() and len(line) < 1100 for line in shown.splitlines())

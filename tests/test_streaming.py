@@ -114,12 +114,20 @@ def test_a_small_file_that_decodes_to_hundreds_of_megabytes_is_not_read(tmp_path
     file = tmp_path / "codes.parquet"
     write_codes(file, [CodeRow("a" * 1_000_000, np.zeros(9, int))] * 200, FORMAT)
     assert file.stat().st_size < 5_000
-    with pytest.raises(ValueError, match=r"codes\.parquet .* at most [\d,]+ bytes, but number 0 decodes to 200,0"):
+    with pytest.raises(ValueError, match=r"codes\.parquet .* at most [\d,]+ bytes, but number 0 decodes to 200,1"):
         read_codes(file)
     write_codes(tmp_path / "small.parquet", rows(3), FORMAT)
     stream = stream_codes(str(tmp_path), seed=0)
     assert {row.caption for row in islice(stream, 6)} == {f"caption {i}" for i in range(3)}
     assert stream.bad_groups >= 1
+
+
+def test_codes_that_another_program_wrote_are_refused(source):
+    file = source / "0.parquet"
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"parquet-cpp-arrow", b"parquet-mr-arrows"))
+    with pytest.raises(ValueError, match=r"was not written by .*write_codes, but by 'parquet-mr"):
+        read_codes(file)
 
 
 def test_codes_of_another_vqgan_are_refused(source):

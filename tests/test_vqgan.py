@@ -4,6 +4,7 @@ import os
 import pickle
 import sys
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dalle_lib.checkpoint import load_tensors
-from dalle_lib.files import sha256_of
+from dalle_lib.files import BrokenFile, sha256_of
 from dalle_lib.vqgan import VQGAN, VQGANConfig, convert_vqgan, load_vqgan, save_vqgan
 
 TINY = VQGANConfig(
@@ -136,6 +137,25 @@ def test_nothing_in_a_checkpoint_is_run(written_by, tmp_path):
     assert list(tmp_path.iterdir()) == [checkpoint]
     pickle.loads(pickle.dumps(contents))
     assert folder.exists(), "the checkpoint was harmless, so this test shows nothing"
+
+
+def test_a_small_checkpoint_that_claims_many_numbers_is_refused(taming, tmp_path):
+    file, out = tmp_path / "last.ckpt", tmp_path / "vqgan.safetensors"
+    shapes = {name: tensor.shape for name, tensor in taming.state_dict().items()}
+    torch.save({name: torch.ones(1).expand(shape) for name, shape in shapes.items()}, file)
+    with pytest.raises(BrokenFile, match=r"last\.ckpt does not hold all numbers of encoder\.conv_in\.weight, of shape"):
+        convert_vqgan(file, out)
+    torch.save({"loss.none": torch.ones(1).expand(10**12)}, file)
+    with pytest.raises(BrokenFile, match="lacks encoder"):
+        convert_vqgan(file, out)
+    torch.save({"x": torch.zeros(10**6)}, file)
+    with zipfile.ZipFile(file) as stored, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    out.replace(file)
+    assert file.stat().st_size < 10_000
+    with pytest.raises(BrokenFile, match=r"it has [\d,]+ bytes, and unpacks to 4,0"):
+        convert_vqgan(file, out)
 
 
 def test_a_checkpoint_of_another_hash_is_refused_unread(tmp_path):

@@ -22,7 +22,7 @@ from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.status import Status
-from dalle_lib.one_line import in_one_line, printable
+from dalle_lib.one_line import in_one_line, printable, told
 
 EXTRAS = {"hivemind": "swarm", "cryptography": "swarm", "altair": "notebooks", "nbconvert": "notebooks"}
 """The part of the kit that brings a package that not every command needs; "inference" brings all others."""
@@ -86,7 +86,8 @@ def main() -> None:
         try:
             _run()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as after `>&-`
+                sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         sys.exit(FAILURE)
@@ -108,7 +109,7 @@ def _run() -> None:
     except Exception as error:  # no error leaves a reader with a traceback who did not ask for it
         if DEBUG in sys.argv[1:]:
             traceback.print_exc()
-        print(f"dalle-lib: {_told(error)}", file=sys.stderr)
+        print(f"dalle-lib: {told(_told(error))}", file=sys.stderr)
         sys.exit(MISTAKE if _is_mistake(error) else FAILURE)
 
 

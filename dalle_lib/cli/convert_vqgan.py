@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from dalle_lib.files import make_folder, sha256_of
+from dalle_lib.files import require_writable, sha256_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ConvertVqgan:
         """Convert, and print both files' hashes."""
         if self.out.is_dir():
             raise ValueError(f"expected the .safetensors file to write, but {self.out} is a folder: add a file's name.")
-        make_folder(self.out.parent)
+        require_writable(self.out.parent)
 
         from dalle_lib.vqgan import convert_vqgan
 

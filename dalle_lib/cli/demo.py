@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dalle_lib.files import make_folder
+from dalle_lib.files import require_writable
 from dalle_lib.swarm.process.settings import PeerSettings
 
 
@@ -34,7 +34,7 @@ class Demo:
 
     def run(self) -> None:
         """Run the demo or its notebook, and print its summary."""
-        make_folder(self.out)
+        require_writable(self.out)
         if self.notebook is not None and not self.notebook.is_file():
             raise ValueError(f"expected a notebook, but there is no file {self.notebook}: name one with --notebook.")
         PeerSettings(run="emoji-mini", max_minutes=self.minutes, start_after_s=self.late_s)  # refuses what cannot be

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from dalle_lib.files import make_folder
+from dalle_lib.files import require_writable
 from dalle_lib.inference.settings import Settings, check_counts, check_prompts, how_many
 from dalle_lib.one_line import printable_lines, shortened
 
@@ -56,7 +56,7 @@ class Generate:
         settings, candidates = self.settings.with_preset(self.preset), how_many(self.candidates, self.preset)
         check_counts(candidates, self.best)
         settings.check()
-        make_folder(self.out)
+        require_writable(self.out)
         show_progress("loading the model ...")
         draw = drawer(self.model, self.device)
         show_progress("")
@@ -80,7 +80,11 @@ def one_or_many(words: Sequence[str]) -> list[str]:
         print(f'{len(words)} prompts of one word each; if one was meant, quote it: "{together}"', file=sys.stderr)
         return list(words)
     print(f'Is "{together}" one prompt? [Y/n] ', end="", file=sys.stderr, flush=True)
-    return list(words) if input().strip().lower().startswith("n") else [together]
+    try:
+        answer = input()
+    except EOFError as error:
+        raise ValueError(f'expected an answer, but the input ended: quote the prompt, "{together}".') from error
+    return list(words) if answer.strip().lower().startswith("n") else [together]
 
 
 def show_progress(now: "str | Progress") -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from dalle_lib.files import small_text
 from dalle_lib.memory import Training, advise, estimate, gpu_named, largest_batch
 from dalle_lib.memory.accuracy import in_words
 from dalle_lib.memory.estimate import ASSUMED
@@ -64,7 +65,7 @@ class Memory:
         if not Path(self.model).is_file():
             raise ValueError(f"expected the config.json of a model, but there is no file {self.model}.")
         try:
-            return read_config(Path(self.model).read_text(encoding="utf-8"))
+            return read_config(small_text(Path(self.model)))
         except ValueError as error:
             raise ValueError(f"{self.model}: {error}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dalle_lib.files import BrokenFile
-from dalle_lib.one_line import in_one_line
+from dalle_lib.one_line import in_one_line, told
 from dalle_lib.swarm.process.events import EVENTS
 from dalle_lib.swarm.process.folder import PEERS, folders_of_peers
 
@@ -69,7 +69,7 @@ def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["
 
 def describe_broken(peer: "Peer", why: str) -> str:
     """Return the line for a peer of whom a file is broken."""
-    return f"{peer.folder.name}: {why}"
+    return told(f"{peer.folder.name}: {why}")
 
 
 def broken_as_dict(peer: "Peer", why: str) -> dict:
@@ -91,7 +91,7 @@ def describe_peer(peer: "Peer") -> str:
         helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
-    return "\n  ".join(filter(None, lines))
+    return "\n  ".join(told(line) for line in lines if line)
 
 
 def as_dict(peer: "Peer") -> dict:

@@ -1,6 +1,5 @@
 """What the training captions of a run hold, what of a prompt they do not, and how they would say it."""
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,12 +9,15 @@ from itertools import pairwise
 from math import log
 from pathlib import Path
 
+from dalle_lib.files import ANEW, files_in, read_record
 from dalle_lib.one_line import shortened
 from dalle_lib.run import RunCard
-from dalle_lib.streaming import CodeRow, read_codes
+from dalle_lib.streaming import CodeRow, code_files, read_codes
 
 WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
+OWN_COLOURS = "own_colours"
+"""Its entry with a list for each of some things; all others are lists."""
 ARTICLES = frozenset({"a", "an", "the"})
 SAME_COLOURS = {"gray": "grey", "violet": "purple"}
 """Other words for colours, which are read as those that the captions use."""
@@ -91,7 +93,7 @@ class TrainingCaptions:
             frozenset((words or {}).get(kind, ())) for kind in ("things", "backgrounds", "plain_background")
         )
         self.colours: list[str] = (words or {}).get("colours", [])
-        self.own_colours: dict[str, list[str]] = (words or {}).get("own_colours", {})
+        self.own_colours: dict[str, list[str]] = (words or {}).get(OWN_COLOURS, {})
 
     @classmethod
     def of(cls, card: RunCard) -> "TrainingCaptions | None":
@@ -99,8 +101,8 @@ class TrainingCaptions:
         source = Path(card.data_source(card.data.train))
         if not source.is_dir():
             return None
-        words = source / WORDS
-        listed = json.loads(words.read_text(encoding="utf-8")) if words.is_file() else None
+        words = files_in(source).get(WORDS)
+        listed = None if words is None else read_record(words, _lists_of_words, ANEW)
         return cls([row.caption for row in training_rows(card)], listed)
 
     def as_written(self, prompt: str) -> str:
@@ -250,9 +252,17 @@ class TrainingCaptions:
         return Counter(feature for features in self._features for feature in features)
 
 
+def _lists_of_words(told: dict) -> dict:
+    """Return what a list of words holds, checked. Raises ValueError if that is no lists of words."""
+    lists = [words for kind, words in told.items() if kind != OWN_COLOURS] + [*told.get(OWN_COLOURS, {}).values()]
+    if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in lists):
+        raise ValueError("expected lists of words")
+    return told
+
+
 def training_rows(card: RunCard) -> list[CodeRow]:
     """Return the captions and codes of a run's training data, which lie beside its card."""
-    files = sorted(Path(card.data_source(card.data.train)).glob("*.parquet"))
+    files = code_files(Path(card.data_source(card.data.train)))
     return [row for file in files for row in read_codes(file, card.data.format)]
 
 

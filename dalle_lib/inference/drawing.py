@@ -15,7 +15,9 @@ from dalle_lib.files import replace_file
 from dalle_lib.inference.captions import ARTICLES, Novelty, words_in
 from dalle_lib.inference.choosing import Choice
 from dalle_lib.inference.settings import Settings
+from dalle_lib.model import ModelConfig
 from dalle_lib.one_line import shortened
+from dalle_lib.vqgan import VQGANConfig
 
 GAP = 4
 """Pixels of white to the right of each picture of a contact sheet, and below it."""
@@ -157,6 +159,16 @@ class Drawing:
             "score": round(float(self.scores[number]), 4),
             **asdict(self.settings),
         }
+
+
+def require_same_codes(name: str, model: ModelConfig, vqgan: VQGANConfig) -> None:
+    """Raise ValueError, which names the run, unless its VQ-GAN shows the codes that its model draws."""
+    drawn, shown = (model.grid, model.image_vocab), (vqgan.grid, vqgan.codebook_size)
+    if drawn != shown:
+        raise ValueError(
+            f"{name} draws grids of {drawn[0]} among {drawn[1]} codes, but its VQ-GAN shows grids of {shown[0]} among "
+            f"{shown[1]}: get the right VQ-GAN from its organiser."
+        )
 
 
 def _save_whole(picture: Image.Image, file: Path, about: PngInfo | None = None) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from dalle_lib.checkpoint import load_tensors
-from dalle_lib.files import reading
+from dalle_lib.checkpoint import load_tensors, require_stored
+from dalle_lib.files import reading, require_uncompressed
 from dalle_lib.hub_http import httpx
 from dalle_lib.inference.fetching import Download, fetch, hub_file, is_remote, local_file, size_of
 from dalle_lib.model import DALLE, ModelConfig
@@ -86,11 +86,13 @@ def load_published(file: str | Path, config: ModelConfig) -> DALLE:
         tensors = load_tensors(file)[0]
     else:
         with reading(file, "a checkpoint of torch"):
+            require_uncompressed(file)
             tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict):
             tensors = tensors.get("state_dict", tensors)
         if not isinstance(tensors, dict) or not all(isinstance(x, torch.Tensor) for x in tensors.values()):
             raise ValueError(f"{file} is no checkpoint: expected a dictionary of tensors, by itself or as state_dict.")
+        require_stored(file, tensors)
     return DALLE.from_reference(tensors, config).float()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from dalle_lib.checkpoint import load_model
 from dalle_lib.inference.captions import Novelty, TrainingCaptions, training_rows
 from dalle_lib.inference.choosing import choose_best, different
-from dalle_lib.inference.drawing import Drawing, Progress
+from dalle_lib.inference.drawing import Drawing, Progress, require_same_codes
 from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.nearest import Nearest, TrainingPictures
 from dalle_lib.inference.published import PAPER, PaperFiles
@@ -56,16 +56,16 @@ class TextToImage:
         """Take the parts of a model: `from_run` finds those of a run, `from_paper` those of the paper.
 
         `guidance` is used where a call names none. `captions` are those of the training data, if at hand;
-        `rows` then reads these with their pictures.
+        `rows` then reads these with their pictures. Raises ValueError if the VQ-GAN has other codes than the model.
         """
+        require_same_codes(name, model.config, vqgan.config)
         self.name = name
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.vqgan = vqgan
         self.ranker = ranker
         self.guidance = guidance
-        self.captions = captions
-        self.rows = rows
+        self.captions, self.rows = captions, rows
         self._training: TrainingPictures | None = None
 
     @classmethod

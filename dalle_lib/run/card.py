@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from dalle_lib.files import replace_file, sha256_of, sha256_of_folder
+from dalle_lib.files import copy_folder, reading, replace_file, sha256_of, sha256_of_folder, small_text
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home, has_file
 from dalle_lib.run.parts import (
@@ -23,6 +23,7 @@ from dalle_lib.run.parts import (
     RecipeCard,
     problems_in,
 )
+from dalle_lib.streaming import code_files
 
 PROTOCOL = 2
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
@@ -122,8 +123,10 @@ class RunCard(Part):
         ConnectionError if the Hub cannot be asked.
         """
         home, path = Home.of(run, token)
+        with reading(path, "a run card"):
+            text = small_text(path)
         try:
-            card = cls.model_validate_json(path.read_bytes())
+            card = cls.model_validate_json(text)
         except ValidationError as error:
             raise ValueError(
                 f"{path} is no valid run card: {problems_in(error)}. Ask the run's organiser for another; a card that "
@@ -155,7 +158,8 @@ class RunCard(Part):
     def save(self, folder: str | Path, name: str = CARD) -> Path:
         """Write the card and the files and folders beside it to `folder`, a run of its own from then on, and return it.
 
-        Files of a card on the Hub are downloaded for that. Raises ValueError if a file is not there, or is another.
+        Files of a card on the Hub are downloaded for that. Raises ValueError if a file is not there, or is another, or
+        if a folder there already holds other files.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,8 +167,8 @@ class RunCard(Part):
             for file in self._files():
                 shutil.copyfile(self.path(file), folder / file.name)
             for source in self._folders():
-                shutil.copytree(self.data_source(source), folder / source, dirs_exist_ok=True)
-        there = [source for source in self._folders() if (folder / source).is_dir()]
+                copy_folder(Path(self.data_source(source)), folder / source)
+        there = [source for source in self._folders() if (folder / source).exists()]
         pinned = self.with_changes(pins=self.pins | {source: sha256_of_folder(folder / source) for source in there})
         with replace_file(folder / name) as unfinished:
             unfinished.write_text(pinned.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -193,10 +197,8 @@ class RunCard(Part):
         if self.repository is not None:
             return
         missing = [file.name for file in (self.tokenizer, self.checkpoint) if file and not self._home.has(file.name)]
-        if not self.data.train.startswith("hf://"):
-            train = self._home.subfolder(self.data.train)
-            if not (train.is_file() or any(train.rglob("*.parquet"))):
-                missing.append(f"{self.data.train}, a folder of Parquet files")
+        if not self.data.train.startswith("hf://") and not code_files(self._home.subfolder(self.data.train)):
+            missing.append(f"{self.data.train}, a folder of Parquet files")
         if missing:
             raise ValueError(
                 f"run {self.name!r} names what is not beside its card in {self._home.folder}: {', '.join(missing)}. "
@@ -212,7 +214,7 @@ class RunCard(Part):
         if source.startswith("hf://"):
             return source
         folder, expected = self._home.subfolder(source), self.pins.get(source)
-        if expected is not None and folder.is_dir() and (found := sha256_of_folder(folder)) != expected:
+        if expected is not None and folder.exists() and (found := sha256_of_folder(folder)) != expected:
             raise ValueError(
                 f"{folder} is not the folder that run {self.name!r} names: expected SHA-256 {expected}, found {found}. "
                 "Copy the organiser's whole folder there anew."

@@ -15,21 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, reading, replace_file
+from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading, replace_file
 from dalle_lib.one_line import in_one_line
+from dalle_lib.streaming.row_groups import read_group
 
 logger = logging.getLogger(__name__)
 
 _METADATA_KEY = b"dalle_lib.codes"
 _DTYPE = np.dtype("<u2")
 _COLUMNS = {"caption": pa.string(), "codes": pa.binary()}
-_ROWS_AT_A_TIME = 1000
-MAX_GROUP_BYTES = 2**27
-"""Bytes of a row group, decoded, beyond which it is not read: 60 times what `write_codes` puts into one of the paper's.
-A file of some kilobytes can decode to any size."""
+_WRITER = "parquet-cpp"
+"""What Arrow's writer of Parquet is called. Arrow reads the columns of old versions of others past their ends."""
 _ATTEMPTS = 8
 """How often the network may fail in one place before the stream does."""
 
@@ -96,7 +94,7 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
         parquet = _open(handle, str(file), expected)
         codes_format = _format_of(parquet, str(file))
         with reading(file, "captions and codes"):
-            groups = [_group(parquet, number, codes_format) for number in range(parquet.num_row_groups)]
+            groups = [read_group(handle, parquet, number, _COLUMNS) for number in range(parquet.num_row_groups)]
     return [row for row in (_parse(raw, codes_format) for group in groups for raw in group) if row is not None]
 
 
@@ -140,7 +138,7 @@ class CodeStream:
             parquet = _retry(lambda: _open(handle, file, self.expected), file)
             codes_format = _format_of(parquet, file)
             for group in order.sample(range(parquet.num_row_groups), parquet.num_row_groups):
-                rows = self._read_group(parquet, group, codes_format, file)
+                rows = self._read_group(handle, parquet, group, file)
                 for raw in order.sample(rows, len(rows)):
                     row = _parse(raw, codes_format)
                     if row is None:
@@ -148,13 +146,20 @@ class CodeStream:
                     else:
                         yield row
 
-    def _read_group(self, parquet: pq.ParquetFile, group: int, codes_format: CodesFormat, file: str) -> list[dict]:
+    def _read_group(self, handle: IOBase, parquet: pq.ParquetFile, group: int, file: str) -> list[dict]:
         try:
-            return _retry(lambda: _group(parquet, group, codes_format), file)
-        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            return _retry(lambda: read_group(handle, parquet, group, _COLUMNS), file)
+        except (OSError, ValueError, pa.ArrowException) as error:
             logger.warning("skipped row group %d of %s: %s", group, file, in_one_line(error))
             self.bad_groups += 1
             return []
+
+
+def code_files(source: Path) -> list[Path]:
+    """Return the Parquet files of `files_in` a folder, or the one file that `source` is."""
+    if source.is_file():
+        return [source]
+    return [file for name, file in files_in(source).items() if name.endswith(".parquet")]
 
 
 def stream_codes(
@@ -172,9 +177,7 @@ def stream_codes(
     file; codes that are not what `expected` says are refused while the stream is read.
     """
     if not source.startswith("hf://"):
-        path = Path(source)
-        files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-        if not files:
+        if not (files := code_files(Path(source))):
             raise ValueError(f"expected Parquet files in {source}, but found none.")
         return CodeStream([str(file) for file in files], seed=seed, expected=expected)
 
@@ -200,7 +203,7 @@ def stream_codes(
 # Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
 def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
     try:
-        # In dictionaries, equal values are held once, however many rows have them, until `_group` knows their size.
+        # In dictionaries, equal values are held once, however many rows have them, until their size is known.
         parquet = pq.ParquetFile(
             handle, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(_COLUMNS)
         )
@@ -208,40 +211,11 @@ def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.Parquet
         if isinstance(error, OSError) and type(error) is not OSError:  # the network's, which may be tried again
             raise
         raise BrokenFile(f"{file} cannot be read as Parquet ({in_one_line(error):.{MAX_WORDS}}). {ANEW}") from error
+    if not (writer := parquet.metadata.created_by).startswith(_WRITER):
+        raise ValueError(f"{file} was not written by dalle_lib.streaming.write_codes, but by {writer!r:.80}.")
     if expected is not None and (found := _format_of(parquet, file)) != expected:
         raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
     return parquet
-
-
-def _group(parquet: pq.ParquetFile, number: int, codes_format: CodesFormat) -> list[dict]:
-    """Return the rows of a row group. Raises ValueError, as soon as that is known, if it exceeds MAX_GROUP_BYTES."""
-    about = parquet.metadata.row_group(number)
-    sizes = [about.column(i).total_uncompressed_size for i in range(about.num_columns)]
-    _require_room(number, max(sum(sizes), about.num_rows * codes_format.grid**2 * _DTYPE.itemsize))
-    rows, size = [], 0
-    names = [name for name, kind in _COLUMNS.items() if _values(parquet.schema_arrow, name) == kind]
-    for batch in parquet.iter_batches(_ROWS_AT_A_TIME, row_groups=[number], columns=names, use_threads=False):
-        for column in batch.columns:
-            lengths = pc.binary_length(column.dictionary).take(column.indices)
-            size += pc.sum(lengths).as_py() or 0
-        _require_room(number, size)
-        columns = [column.dictionary_decode() for column in batch.columns]
-        rows += pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
-    return rows
-
-
-def _require_room(number: int, size: int) -> None:
-    if size > MAX_GROUP_BYTES:
-        raise ValueError(
-            f"expected row groups of at most {MAX_GROUP_BYTES:,} bytes, but number {number} decodes to {size:,}: write "
-            "fewer rows to a group"
-        )
-
-
-def _values(schema: pa.Schema, name: str) -> pa.DataType | None:
-    """Return the type of a column's values; None where there is no such column, or its values are of a fixed size."""
-    kind = schema.field(name).type if name in schema.names else None
-    return kind.value_type if isinstance(kind, pa.DictionaryType) else None
 
 
 def _format_of(parquet: pq.ParquetFile, file: str) -> CodesFormat:

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Int
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from dalle_lib.files import reading
+from dalle_lib.streaming.tokenizer_file import load_tokenizer
 
 PADDING_ID = 1
 """Fills up short captions; it is T5's end of text, as in the published run. Id 0 is kept for "no caption"."""
+
+MAX_LETTERS = 10_000
+"""Letters of a caption that are read, hundreds of times those of a long one."""
 
 
 class CaptionTokenizer:
@@ -22,8 +25,7 @@ class CaptionTokenizer:
         Raises FileNotFoundError if there is none, and BrokenFile if it is something else.
         """
         self.text_length = text_length
-        with reading(file, "a tokenizer"):
-            self._tokenizer = Tokenizer.from_str(Path(file).read_text(encoding="utf-8"))
+        self._file, self._tokenizer = file, load_tokenizer(file)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
@@ -33,14 +35,23 @@ class CaptionTokenizer:
         return self._tokenizer.get_vocab_size()
 
     def __call__(self, captions: list[str]) -> Int[Tensor, "batch text"]:
-        """Return the ids of each caption, int64 on the CPU; `text` is `text_length`."""
+        """Return the ids of each caption, int64 on the CPU; `text` is `text_length`.
+
+        Raises BrokenFile if the tokenizer's file makes none of them.
+        """
+        with reading(self._file, "a tokenizer"):
+            encodings = self._tokenizer.encode_batch(
+                [caption[:MAX_LETTERS] for caption in captions], add_special_tokens=False
+            )
         ids = torch.full((len(captions), self.text_length), PADDING_ID)
-        for row, encoding in zip(ids, self._tokenizer.encode_batch(captions, add_special_tokens=False), strict=True):
+        for row, encoding in zip(ids, encodings, strict=True):
             kept = encoding.ids[: self.text_length]
             row[: len(kept)] = torch.tensor(kept, dtype=torch.long)
         return ids
 
     def read_part(self, caption: str) -> str:
         """Return the beginning of `caption` that its ids stand for: all of it, unless it is cut."""
-        ends = [end for _, end in self._tokenizer.encode(caption, add_special_tokens=False).offsets]
+        with reading(self._file, "a tokenizer"):
+            read = self._tokenizer.encode(caption[:MAX_LETTERS], add_special_tokens=False)
+        ends = [end for _, end in read.offsets]
         return caption if len(ends) <= self.text_length else caption[: ends[self.text_length - 1]]

@@ -5,13 +5,16 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import hivemind
 import torch
 
 from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
+from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
@@ -41,6 +44,8 @@ class Workplace:
 
     model: DALLE
     device: torch.device
+    batches: Iterator[Batch]
+    """What it trains on, of which the first can be read."""
     idle_gpus: list[str]
     """GPUs that work but are not used, because a peer computes on one."""
 
@@ -49,7 +54,7 @@ class Workplace:
         """Return the run's model on this peer's device.
 
         Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
-        the run's card names is not beside it.
+        the run's card names is not beside it, is another, or cannot be trained on.
         """
         found = working_gpus() if settings.device == "auto" else []
         device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
@@ -60,7 +65,10 @@ class Workplace:
             )
         card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
-        return cls(initial_model(card).to(device), device, found[1:])
+        model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed)
+        first = next(batches)
+        check_inputs(card.model, first.text, first.codes)
+        return cls(model.to(device), device, chain([first], batches), found[1:])
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Trainer:
         """
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
-        self.model, self.device = workplace.model, workplace.device
+        self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
         resume(self.folder, self.optimizer)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
@@ -122,7 +130,7 @@ class Trainer:
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
         try:
-            for batch in batches_of(self.card, self.settings.batch_size, self.settings.data_seed):
+            for batch in self.batches:
                 if stop.is_set() or time.monotonic() > deadline or self.epoch >= self.card.optimizer.total_epochs:
                     return
                 started = time.monotonic()

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dalle_lib.files import require_writable
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
-from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own, require_writable
+from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -147,7 +148,7 @@ def require_way_in(
     require_own(Path(folder) / settings.name, card)
     if Peer(Path(folder) / settings.name).is_running:
         return
-    require_writable(Path(folder) / settings.name)
+    require_writable(Path(folder) / settings.name, "--folder")
     if importlib.util.find_spec("hivemind") is None:
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
     addresses = [*card.initial_peers, *settings.initial_peers]

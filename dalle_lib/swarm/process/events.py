@@ -3,12 +3,17 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 EVENTS = "events.jsonl"
 STARTED = "started"
 MAX_TIME = 253402300799.0
 """The last second of the year 9999, since 1970; no clock tells a later one."""
+MAX_BYTES = 2**26
+"""Size of a file of events of which more than its end is read: some 100,000 epochs."""
+MAX_LINE_BYTES = 2**20
+"""Length of a line beyond which it is no event."""
 
 
 class EventLog:
@@ -84,12 +89,17 @@ class EventReader:
         if size < self._bytes:  # another file has taken its place
             self._starts, self._bytes = [[]], 0
         if size > self._bytes:
-            with open(self._path, "rb") as file:
-                file.seek(self._bytes)
-                *lines, _unfinished = file.read().split(b"\n")
-            self._bytes += sum(len(line) + 1 for line in lines)
-            for event in filter(None, map(event_in, lines)):
+            self._bytes = max(self._bytes, size - MAX_BYTES)
+            for event in filter(None, map(event_in, self._new_lines())):
                 if event["event"] == STARTED and self._starts[-1]:
                     self._starts.append([])
                 self._starts[-1].append(event)
         return self._starts
+
+    def _new_lines(self) -> Iterator[bytes]:
+        """Yield the whole lines that have not been read, one of more than MAX_LINE_BYTES in pieces."""
+        with open(self._path, "rb") as file:
+            file.seek(self._bytes)
+            while (line := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(line) == MAX_LINE_BYTES:
+                self._bytes += len(line)
+                yield line

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shlex
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -116,16 +115,6 @@ def own_id(folder: Path) -> str | None:
         return peer_id_of(key_bytes(load_der_private_key(data[begin:], password=None).public_key()))
     except (OSError, ValueError, StopIteration):
         return None
-
-
-def require_writable(folder: Path) -> None:
-    """Raise ValueError if a peer's folder cannot be made or written to, as far as that is known without trying it."""
-    found = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    if not (found.is_dir() and os.access(found, os.W_OK)):
-        raise ValueError(
-            f"this peer cannot keep its progress in {folder}, because {found} is no folder that this program may write "
-            "to. Name another --folder."
-        )
 
 
 def _moving_away(folder: Path) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.files import end_of
 from dalle_lib.one_line import in_one_line, printable_lines
 from dalle_lib.swarm.process.events import EVENTS, read_events
 from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
@@ -99,8 +100,7 @@ class Peer:
     def log_tail(self, lines: int = 20) -> str:
         """Return the last lines of its log, or of its standard output if it has no log, as a terminal shows them."""
         for name in LOG, OUTPUT:
-            file = self.folder / name
-            if file.exists() and (text := file.read_text(encoding="utf-8", errors="replace").strip()):
+            if text := end_of(self.folder / name).strip():
                 return printable_lines("\n".join(text.splitlines()[-lines:]))  # others' words are in it, too
         return "(no log)"
 
@@ -218,7 +218,7 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None, c
     while process.poll() is None and not has_begun():
         time.sleep(0.02)
     if process.poll() not in (None, 0, ALREADY_RUNNING) and not has_begun():
-        said = (folder / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
+        said = end_of(folder / OUTPUT).strip().splitlines() or ["nothing"]
         free_mb = shutil.disk_usage(folder).free / 1e6
         raise CannotJoin(
             f"this peer could not write to {events}, and ended. {free_mb:,.1f} MB are free there; free some, or name "
