@@ -95,6 +95,16 @@ def test_a_caller_has_a_share_and_all_callers_a_limit():
         assert again
 
 
+def test_what_callers_send_counts_by_its_size():
+    callers = Callers(of_all=300, of_one=200)
+    with callers.admitted(ADA, 150) as first, callers.admitted(ADA, 51) as too_much, callers.admitted(ADA, 50) as rest:
+        assert (first, too_much, rest) == (True, False, True)
+        with callers.admitted(BOB, 101) as beyond, callers.admitted(BOB, 100) as bobs:
+            assert (beyond, bobs) == (False, True)
+    with callers.admitted(BOB, 200) as again:
+        assert again
+
+
 @pytest.mark.peers
 def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_forgotten():
     told = {}

@@ -1,6 +1,7 @@
 """The state of another peer is taken over bit for bit, and only if it can be right."""
 
 import asyncio
+import contextlib
 import math
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from state_donor import download_from
 
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
+from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.donors import ExpectedState
 
 TRAVEL = """
@@ -186,6 +188,34 @@ def test_metadata_that_would_end_a_process_are_refused(monkeypatch):
         message = msgpack.packb([msgpack.ExtType(wire.TUPLE, message)])
     told, _ = taken_from(sent(averaging_pb2.DownloadData(metadata=message)), monkeypatch)
     assert "12 containers" in told
+
+
+def test_those_who_ask_and_hang_up_leave_one_copy_of_the_state_behind():
+    made, copied = [], asyncio.Event()
+
+    class Host:
+        async def _get_current_state_from_host_process(self):
+            made.append(1)
+            await copied.wait()
+            return STATE
+
+    class Averager(RunAverager, Host):
+        def __init__(self):
+            self._copying = None
+
+    async def ask() -> object:
+        averager = Averager()
+        for _ in range(20):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(averager._get_current_state_from_host_process(), 0.01)
+        waiting = asyncio.ensure_future(averager._get_current_state_from_host_process())
+        await asyncio.sleep(0)
+        copied.set()
+        assert await waiting is STATE
+        return averager._copying
+
+    assert asyncio.run(ask()) is None, "it holds a copy that nobody gets"
+    assert len(made) == 1
 
 
 @pytest.mark.chaos

@@ -153,3 +153,9 @@ def test_the_end_of_an_epoch_is_when_own_samples_fill_what_others_may_not():
     assert seconds_until(100, 0, 1.0, [(0, 1e12)], 34) == pytest.approx(66.0)
     assert seconds_until(100, 0, 1.0, [(90, 0.0)], 34) == 66.0
     assert seconds_until(100, 60, 1.0, [(50, 0.0)], 100) == 0.0
+
+
+def test_who_has_left_all_others_behind_believes_no_end_of_the_run():
+    believes = part_of_the_run(50)
+    assert believes.believed(60, "me", claims(50, 50, 50), 1.0) == 60
+    assert believes.latest == 60 + SLACK

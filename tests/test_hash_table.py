@@ -199,6 +199,27 @@ def test_a_peer_has_one_place_in_the_hash_table_and_cannot_choose_it():
     assert asyncio.run(place()) == [False, True]
 
 
+def test_answers_name_other_peers_at_their_places_and_no_more_than_there_can_be(monkeypatch):
+    own, *others = (PeerID(bytes.fromhex("1220") + bytes([number]) * 32) for number in range(22))
+    named = {}
+
+    async def answer(_self, _peer, keys):
+        return dict.fromkeys(keys, (None, named))
+
+    async def names(protocol: hash_table.Protocol) -> set[PeerID]:
+        protocol.node_id = hash_table.node_id_of(own)
+        ((_, nearest),) = (await protocol.call_find(others[0], [DHTID(0)])).values()
+        return set(nearest.values())
+
+    monkeypatch.setattr(hash_table.DHTProtocol, "call_find", answer)
+    named = {hash_table.node_id_of(peer): peer for peer in (own, *others[:19])}
+    assert in_protocol({}, names) == set(others[:19]), "who is named its own name cannot store anything"
+    named = {DHTID(7): others[0], hash_table.node_id_of(others[1]): others[1]}
+    assert in_protocol({}, names) == {others[1]}
+    named = {hash_table.node_id_of(peer): peer for peer in others}
+    assert in_protocol({}, names) == set()
+
+
 LIARS = """
 import multiprocessing, os, sys
 multiprocessing.set_start_method("fork", force=True)

@@ -23,6 +23,8 @@ MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 """Streams that are open at once in a process, of all callers and of one. In a round, each peer of a group has one."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
+MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE = 2**26, 2**22
+"""Bytes of the short calls that are answered at once, of all callers and of one. Few have more than a kilobyte."""
 FIRST_S = 10.0
 """Seconds after which a stream is closed whose caller has sent nothing."""
 PREFETCH = 2
@@ -37,15 +39,16 @@ class Callers:
         self._open, self._of_all, self._of_one = Counter(), of_all, of_one
 
     @contextlib.contextmanager
-    def admitted(self, caller: PeerID) -> Iterator[bool]:
-        """Count one more of a caller while this context is open, and return whether that is within the limits."""
-        if is_admitted := self._open[caller] < self._of_one and self._open.total() < self._of_all:
-            self._open[caller] += 1
+    def admitted(self, caller: PeerID, amount: int = 1) -> Iterator[bool]:
+        """Count this much more of a caller while this context is open, and return whether that is within the limits."""
+        is_admitted = self._open[caller] + amount <= self._of_one and self._open.total() + amount <= self._of_all
+        if is_admitted:
+            self._open[caller] += amount
         try:
             yield is_admitted
         finally:
             if is_admitted:
-                self._open[caller] -= 1
+                self._open[caller] -= amount
             if not self._open[caller]:
                 del self._open[caller]
 
@@ -58,6 +61,7 @@ def install() -> None:
 
 _streams = Callers(MAX_STREAMS, MAX_STREAMS_OF_ONE)
 _calls = Callers(float("inf"), MAX_CALLS_OF_ONE)
+_call_bytes = Callers(MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE)
 
 
 async def _add_streams(
@@ -93,8 +97,9 @@ async def _add_streams(
 async def _answer_call(self: ControlClient, call_id: UUID, request: p2pd_pb2.CallUnaryRequest) -> None:
     """Answer a short call as hivemind does, and forget it; one beyond the limits is told so."""
     try:
-        with _calls.admitted(PeerID(request.peer)) as is_admitted:
-            if is_admitted:
+        caller, size = PeerID(request.peer), request.ByteSize()
+        with _calls.admitted(caller) as is_one_more, _call_bytes.admitted(caller, size) as is_small:
+            if is_one_more and is_small:
                 await _stock_call(self, call_id, request)
             else:
                 refusal = p2pd_pb2.CallUnaryResponse(error=b"too many calls at once")

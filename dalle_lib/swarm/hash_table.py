@@ -83,13 +83,17 @@ class Protocol(DHTProtocol):
             await super().update_routing_table(node_id, peer_id, responded)
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]):
-        """Return what a peer knows of some keys, and of those who are nearer, without false places."""
+        """Return what a peer knows of some keys, and of those who are nearer, without false places.
+
+        Nor does it name this peer, which ends hivemind's stores by an AssertionError, or more peers than any would.
+        """
         if (found := await super().call_find(peer, keys)) is None:
             return None
-        return {
-            key: (value, {place: other for place, other in nearest.items() if place == node_id_of(other)})
-            for key, (value, nearest) in found.items()
-        }
+        return {key: (value, self._plausible(nearest)) for key, (value, nearest) in found.items()}
+
+    def _plausible(self, nearest: dict[DHTID, PeerID]) -> dict[DHTID, PeerID]:
+        named = {} if len(nearest) > self.bucket_size else nearest
+        return {place: peer for place, peer in named.items() if place == node_id_of(peer) and place != self.node_id}
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         """Answer what lies under some keys. Raises ValueError if that is more than one answer holds."""

@@ -13,6 +13,7 @@ async generator), `async with` (an async context manager), `classmethod`. A name
 NAMES: dict[str, dict[str, str]] = {
     # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py and local_updates.py.
     "averaging.averager.DecentralizedAverager": {
+        "async def _get_current_state_from_host_process(self)": "RunAverager makes one copy at a time",
         "async def _step(self, *, step, future_for_init)": "RunAverager puts its matchmaking in; KeepsTasks holds it",
         "async def _aggregate_with_group(self, group_info, min_vector_size, **kwargs)": (
             "RunAverager says who may reduce, and returns a Group"

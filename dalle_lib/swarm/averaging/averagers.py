@@ -66,6 +66,7 @@ class RunAverager(KeepsTasks):
         self.trust = trust
         self.complaints = Complaints()
         self._line = Line()
+        self._copying: asyncio.Task | None = None
         self.auditor, self._reachable = Auditor(trust), []
         super().__init__(*args, **kwargs)
 
@@ -215,6 +216,14 @@ class RunAverager(KeepsTasks):
             self._line.leave(newcomer)
             if end is not None:
                 end.cancel()
+
+    async def _get_current_state_from_host_process(self):
+        # hivemind copies the state for each request, also when the caller has hung up meanwhile. Here all who ask
+        # while it is being copied share the copy, which nobody calls off.
+        if self._copying is None:
+            self._copying = asyncio.create_task(super()._get_current_state_from_host_process())
+            self._copying.add_done_callback(lambda _: setattr(self, "_copying", None))
+        return await asyncio.shield(self._copying)
 
     async def rpc_part_sent(
         self, request: averaging_pb2.AveragingData, context: P2PContext

@@ -67,7 +67,7 @@ class EarnedEpochs:
 
     def believed(self, own: int, user: str, claims: Iterable[Claim], now: float) -> int:
         """Return the epoch of the run, at least this peer's own one; `user` is its user."""
-        is_newcomer = self._agreed is None
+        is_newcomer, claims = self._agreed is None, list(claims)
         others = [claim for claim in claims if claim.epoch >= own - 1]
         votes = votes_of([*([] if is_newcomer else [(user, own)]), *((claim.user, claim.epoch) for claim in others)])
         most, half = (
@@ -78,7 +78,7 @@ class EarnedEpochs:
         possible = self._possible(now)
         epoch = max(own, min(most, possible))
         self.ahead = max(epoch, half if half <= possible and not is_newcomer else 0)
-        self.latest = min(self.total_epochs, max(most, self.ahead) + SLACK) if others else self.total_epochs
+        self.latest = min(self.total_epochs, max(most, self.ahead) + SLACK) if claims else self.total_epochs
         return epoch
 
     def _possible(self, now: float) -> int:
