@@ -105,7 +105,7 @@ def require_writable(folder: Path, option: str = "--out") -> None:
     if not (found.is_dir() and os.access(found, os.W_OK)):
         raise ValueError(
             f"expected a folder to write to, but got {folder}, and {found} is no folder that this program may write "
-            f"to: name another {option}."
+            f"to. Name another {option}."
         )
 
 
