@@ -1,7 +1,6 @@
 """What a peer's process promises, tried with real processes; most are bootstrap peers, which start fastest."""
 
 import itertools
-import json
 import os
 import pty
 import secrets
@@ -280,10 +279,9 @@ def test_on_a_terminal_it_needs_no_hub_token_and_leaves_when_told(swarm_folder):
 
 def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     run = mini.save(swarm_folder / "run")
-    (run / mini.data.train / "codes.parquet").write_bytes(b"no captions and codes")
-    card = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(card | {"pins": {}}))
-    peer = join(PeerSettings(run=str(run), host="127.0.0.1"), swarm_folder / "peer")
+    peer = join(PeerSettings(run=str(run), host="127.0.0.1", alone=True), swarm_folder / "peer")
+    peer.wait_for("joined")
+    (run / mini.data.train / "codes.parquet").write_bytes(b"no captions and codes")  # which it reads again and again
     with pytest.raises(PeerFailed, match=r"(?s)^BrokenFile: .*The log of .* ends:.*codes\.py") as failed:
         peer.wait(timeout_s=300)
     assert not isinstance(failed.value, CannotJoin)
