@@ -138,6 +138,11 @@ class OneHotSwarm:
         (self.folder / "ready").write_text(str(len(self.peers)))
         (self.folder / "ready").rename(self.folder / GO)
 
+    def way_in(self) -> dict:
+        """Return what a stranger knows of the run: its card, and the addresses and the id of the first peer."""
+        first = self.peers[0].events("joined")[0]
+        return {"run": str(self.folder / "run"), "initial_peers": first["addresses"], "victim": first["peer_id"]}
+
     def together(self, peers: list[OneHotPeer], after: int) -> list[int]:
         """Return the epochs after `after` in which, as all these peers report, the gradients of all of them counted."""
         if not all(peer.events("joined") for peer in peers):
@@ -193,6 +198,15 @@ def start_script(script: Path, folder: Path) -> subprocess.Popen:
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
+
+
+def start_beside(script: Path, folder: Path, **settings) -> subprocess.Popen:
+    """Start a script beside a run, with these settings in FOLDER/settings.json; its output is read through a pipe."""
+    folder.mkdir(exist_ok=True)
+    (folder / "settings.json").write_text(json.dumps(settings))
+    return subprocess.Popen(
+        [sys.executable, script, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
 
 
 def last_lines(folders: list[Path], names: tuple[str, ...], count: int) -> str:

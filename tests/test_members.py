@@ -1,14 +1,12 @@
 """In a run with members, peers without a valid access token are refused everywhere; false records steer nobody."""
 
 import json
-import os
 import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from one_hot import OneHotSwarm, give_token, one_hot_card
+from one_hot import OneHotSwarm, give_token, one_hot_card, start_beside
 
 from dalle_lib.auth import Authority, Identity
 from dalle_lib.run import RunCard
@@ -31,13 +29,7 @@ def card(mini, authority) -> RunCard:
 
 def start(swarm: OneHotSwarm, folder: Path, **settings) -> subprocess.Popen:
     """Start tests/stranger.py in that folder, by the address of the swarm's first peer."""
-    first = swarm.peers[0].events("joined")[0]
-    folder.mkdir(exist_ok=True)
-    known = {"run": str(swarm.folder / "run"), "initial_peers": first["addresses"], "victim": first["peer_id"]}
-    (folder / "settings.json").write_text(json.dumps(known | settings))
-    return subprocess.Popen(
-        [sys.executable, SCRIPT, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
-    )
+    return start_beside(SCRIPT, folder, **swarm.way_in(), **settings)
 
 
 @pytest.mark.chaos

@@ -1,13 +1,10 @@
 """What one peer makes another one hold of memory and disk is bounded, and a run goes on under it."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from one_hot import OneHotPeer, OneHotSwarm, one_hot_card
+from one_hot import OneHotPeer, OneHotSwarm, one_hot_card, start_beside
 
 pytestmark = [pytest.mark.chaos, pytest.mark.peers]
 
@@ -35,18 +32,7 @@ def test_one_attacker_neither_stops_a_run_nor_fills_a_peer(mini, swarm_folder):
         swarm.go()
         swarm.wait_together(swarm.peers, after=2)
         memory, disk = held(victim), written(victim)
-        folder = swarm_folder / "attacker"
-        folder.mkdir()
-        first = victim.events("joined")[0]
-        known = {"run": str(swarm_folder / "run"), "initial_peers": first["addresses"], "victim": first["peer_id"]}
-        (folder / "settings.json").write_text(json.dumps(known))
-        with subprocess.Popen(
-            [sys.executable, SCRIPT, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as attacker:
+        with start_beside(SCRIPT, swarm_folder / "attacker", **swarm.way_in()) as attacker:
             assert attacker.stdout.readline() == "records 0 stored\n"
             epoch = victim.epoch
             swarm.wait_together(swarm.peers, after=epoch + 1)

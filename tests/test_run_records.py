@@ -1,8 +1,6 @@
 """What the peers of a real run store in its hash table: each key has a rule, and each record is its writer's own."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 from hivemind.dht import DHTID
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.validation import CompositeValidator, DHTRecord
-from one_hot import give_token
+from one_hot import give_token, start_beside
 from test_swarm import short_run, trainer, wait_until
 
 from dalle_lib.auth import Authority, Role
@@ -76,14 +74,7 @@ def test_each_key_of_a_run_has_a_rule_and_each_record_is_its_writers_own(mini, s
     swarm = LocalSwarm.start(card, swarm_folder)
     try:
         folder = swarm_folder / "recorder"
-        (folder / "settings.json").write_text(json.dumps({"run": swarm.run}))
-        with subprocess.Popen(
-            [sys.executable, SCRIPT, folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as recorder:
+        with start_beside(SCRIPT, folder, run=swarm.run) as recorder:
             assert recorder.stdout.readline() == "ready\n"
             ada, _eve = swarm.add(trainer("ada")), swarm.add(trainer("eve", client_mode=True))
             wait_until(lambda: any(event["event"] == "averaged" for event in ada.events()))

@@ -102,8 +102,9 @@ def writer_of(mark: Any) -> str:
             key = None
         ssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         if key is not None and key.public_bytes(*ssh) == found[1]:
-            check_key(key_bytes(key))
-            return peer_id_of(key_bytes(key))
+            public_key = key_bytes(key)
+            check_key(public_key)
+            return peer_id_of(public_key)
     raise ValueError(f"expected the mark of the owner of an RSA key, but got {mark!r:.60}")
 
 
