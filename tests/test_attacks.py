@@ -45,19 +45,16 @@ def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
 
 
 def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **scenario) -> None:
-    """Fail unless the median loss of `RUNS` runs is within the bound; stop once the verdict is certain."""
-    outcomes: list[Outcome] = []
-    harmless = harmful = 0
-    while max(harmless, harmful) <= RUNS // 2:
-        outcomes.append(swarm.run(**scenario))
-        harmless += outcomes[-1].loss <= bound
-        harmful += not outcomes[-1].loss <= bound
+    """Fail unless the loss of a run is within the bound, or, where it is not, those of two more runs are."""
+    outcomes = [swarm.run(**scenario)]
+    if not outcomes[0].loss <= bound:  # NaN too
+        outcomes += [swarm.run(**scenario) for _ in range(RUNS - 1)]
     losses = ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes)
     say(f"{what}: losses {losses} after 30 epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
     assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
     for outcome in outcomes:
         assert statistics.median(outcome.counted) >= swarm.honest, "the honest peers did not average together"
-    assert harmless > harmful
+    assert sum(outcome.loss <= bound for outcome in outcomes) > len(outcomes) / 2
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """Strangers choose how often they are complained of; what reaches a peer's files and terminal stays bounded."""
 
 import multiprocessing
+import time
 
-from dalle_lib.swarm.averaging.complaints import BURST, MAX_TEXT, PER_S, Complaints, Pace
+from dalle_lib.swarm.averaging.complaints import BURST, BURST_OF_ONE, MAX_PEERS, MAX_TEXT, PER_S, Complaints, Pace
 
 
 def test_a_flood_of_complaints_is_counted_and_the_next_one_says_how_many():
@@ -31,3 +32,20 @@ def test_one_process_tells_and_another_one_reads():
     teller.join()
     assert complaints.read() == [("eve", "lies")]
     assert complaints.read() == []
+
+
+def test_one_that_floods_a_peer_with_requests_keeps_nobody_else_from_being_named():
+    complaints = Complaints()
+    for number in range(10 * BURST):
+        complaints.tell("eve", f"refused {number}")
+    complaints.tell("mallory", "lies")
+    time.sleep(0.1)  # the queue's thread hands them over
+    told = complaints.read()
+    assert [peer for peer, _ in told] == ["eve"] * BURST_OF_ONE + ["mallory"]
+
+
+def test_the_paces_of_many_peers_take_bounded_memory():
+    complaints = Complaints()
+    for number in range(2 * MAX_PEERS):
+        complaints.tell(f"eve{number}", "refused")
+    assert len(complaints._paces) == MAX_PEERS

@@ -148,43 +148,6 @@ def test_a_search_that_nobody_ends_ends_by_itself(monkeypatch):
     assert found(GOOD, end=False) == ({"ada": (1, SOON)}, SOON)
 
 
-def asked_by(get_neighbors) -> int:
-    """Return how many peers a search asks that begins with two."""
-    asked = []
-
-    async def ask(peer, queries):
-        asked.append(peer)
-        return get_neighbors(peer, queries)
-
-    async def search():
-        options = {"beam_size": 20, "num_workers": 4, "queries_per_call": 1}
-        await asyncio.wait_for(
-            hash_table.traverse(
-                queries=[DHTID(0)], initial_nodes=[DHTID(2**90), DHTID(2**80)], get_neighbors=ask, **options
-            ),
-            60,
-        )
-
-    asyncio.run(search())
-    return len(asked)
-
-
-def test_ever_nearer_peers_do_not_keep_a_search_from_ending(monkeypatch):
-    def nearer(peer, queries):
-        return dict.fromkeys(queries, (tuple(DHTID(int(peer) - number) for number in (1, 2, 3)), False))
-
-    assert asked_by(nearer) == hash_table.MAX_ASKED
-    monkeypatch.setattr(hash_table, "SEARCH_S", 0.0)
-    assert asked_by(nearer) == 0
-
-
-def test_an_answer_that_breaks_hiveminds_search_counts_as_none():
-    def broken(peer, queries):
-        raise TypeError("what a stranger chose")
-
-    assert asked_by(broken) == 2
-
-
 def test_a_peer_has_one_place_in_the_hash_table_and_cannot_choose_it():
     async def place() -> list[bool]:
         protocol = hash_table.Protocol(_initialized_with_create=True)

@@ -39,7 +39,8 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made = MemberMatchmaking.__new__(MemberMatchmaking)
     made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
-    made.asked, made.sent_away, made.was_accepted_to_group = set(), Counter(), asyncio.Event()
+    made.asked, made.wasted, made.was_accepted_to_group = set(), Counter(), asyncio.Event()
+    made.shut_out, made.silent = {}, Counter()
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -107,8 +108,13 @@ def test_a_group_that_is_passed_on_as_each_has_told_is_taken(monkeypatch):
     assert not follower.told
 
 
-@pytest.mark.parametrize(("is_kept", "is_late", "named"), [(True, True, 1), (True, False, 0), (False, True, 0)])
-def test_a_leader_that_sends_its_group_away_late_again_and_again_is_named(is_kept, is_late, named, monkeypatch):
+SENT_AWAY, REFUSED = "it gathered a group and sent it away late", "it answered late that it leads none"
+
+
+@pytest.mark.parametrize(
+    ("is_kept", "took_s", "why"), [(True, 9, SENT_AWAY), (True, 2.7, None), (False, 2.7, REFUSED), (False, 1, None)]
+)
+def test_a_leader_that_wastes_its_followers_time_again_and_again_is_named(is_kept, took_s, why, monkeypatch):
     follower, leader, now = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), [0.0]
     follower.request_timeout, follower.get_request_expiration_time = 3.0, lambda: now[0] + 10
     monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
@@ -118,14 +124,25 @@ def test_a_leader_that_sends_its_group_away_late_again_and_again_is_named(is_kep
             self.was_accepted_to_group.set()
         await asyncio.sleep(0)
         self.was_accepted_to_group.clear()
-        now[0] += 9 if is_late else 1
+        now[0] += took_s
 
     async def rounds(number: int) -> None:
         for _ in range(number):
             assert await follower._request_join_group(leader) is None
 
     monkeypatch.setattr(Matchmaking, "_request_join_group", sent_away)
-    asyncio.run(rounds(matchmaking.MAX_SENT_AWAY + 3))
-    assert len(follower.told) == named
-    assert all("sent it away late, 3 times in a row" in why for _, why in follower.told)
-    assert now[0] == (9 if is_late else 1) * (matchmaking.MAX_SENT_AWAY + (1 if named else 3)), "it is asked no more"
+    asyncio.run(rounds(matchmaking.MAX_WASTED + 3))
+    assert follower.told == ([] if why is None else [(BOB.peer_id, f"{why}, 3 times in a row")])
+    assert now[0] == pytest.approx(took_s * (matchmaking.MAX_WASTED + (3 if why is None else 1))), "it is asked no more"
+
+
+def test_a_groupmate_that_reduces_nothing_again_and_again_is_named_and_let_into_no_group():
+    peer, bob, eve = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), PeerID.from_base58(EVE.peer_id)
+    for did, did_not in [({bob}, {eve}), ({bob}, {eve}), ({eve}, {bob}), (set(), {eve}), ({bob}, {eve})]:
+        peer.note_reduced(did, did_not)
+    assert not peer.told
+    assert not peer.shut_out
+    peer.note_reduced({bob}, {eve})
+    assert peer.told == [(EVE.peer_id, "it reduced nothing, 3 rounds in a row")]
+    assert "reduced nothing" in asyncio.run(peer.refusal(eve, None))
+    assert peer.shut_out.keys() == peer.avoided.keys() == {eve}

@@ -10,7 +10,8 @@ records are is checked by `records.py`.
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -34,7 +35,7 @@ MAX_FOUND, MAX_FOUND_BYTES = 16, 2**19
 """Keys that one call may ask for, as hivemind's do, and bytes that may lie under them if they are several."""
 MAX_STORED = 300
 """Records that one call may bring: all 256 dictionaries of access tokens, and a few more."""
-_stock_search, _stock_traverse, _stock_keep = node._SearchState, node.traverse_dht, TimedStorage.store
+_stock_search, _stock_keep = node._SearchState, TimedStorage.store
 
 
 def install() -> None:
@@ -79,8 +80,14 @@ class Protocol(DHTProtocol):
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
         """Take note that a peer has called or answered, unless it claims another place than its own."""
-        if node_id is None or node_id == node_id_of(peer_id):
+        if not responded:
             await super().update_routing_table(node_id, peer_id, responded)
+        elif node_id == node_id_of(peer_id):
+            # hivemind also hands on to a peer that it has not met what it stores: anybody could ask for all of it by
+            # a ping under a new id. Here records are renewed by their writers, who find the new peer.
+            longest_silent = self.routing_table.add_or_update_node(node_id, peer_id)
+            if longest_silent is not None:
+                asyncio.create_task(self.call_ping(longest_silent[1]))  # noqa: RUF006  (as hivemind does)
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]):
         """Return what a peer knows of some keys, and of those who are nearer, without false places.
@@ -120,6 +127,10 @@ class Protocol(DHTProtocol):
             records.storing.reset(before)
 
 
+_silent: ContextVar[set[DHTID]] = ContextVar("silent")
+"""Places of the peers that have not answered to the search in progress."""
+
+
 class Node(node.DHTNode):
     """hivemind's node of the hash table, at the place that follows from its peer's id."""
 
@@ -130,6 +141,11 @@ class Node(node.DHTNode):
         """Return a node, which neither keeps nor hands on copies of what it finds: those would be stored by nobody."""
         copies = {"cache_locally": False, "cache_nearest": 0, "cache_on_store": False}
         return await super().create(*args, **options, **copies)
+
+    async def _call_find_with_blacklist(self, peer_id: PeerID, keys: Collection[DHTID]):
+        if not (found := await super()._call_find_with_blacklist(peer_id, keys)):
+            _silent.get(set()).add(node_id_of(peer_id))
+        return found
 
 
 class Search(_stock_search):
@@ -179,22 +195,62 @@ class Search(_stock_search):
             return None
 
 
-async def traverse(queries: Collection[DHTID], *, get_neighbors, **kwargs):
-    """Return what hivemind's traverse_dht does, after at most SEARCH_S and MAX_ASKED peers.
+async def traverse(
+    queries: Collection[DHTID],
+    initial_nodes: Collection[DHTID],
+    beam_size: int,
+    num_workers: int,
+    get_neighbors: Callable,
+    found_callback: Callable | None = None,
+    **_unused,
+) -> tuple[dict[DHTID, list[DHTID]], dict[DHTID, set[DHTID]]]:
+    """Return the nearest peers to each query that have answered, and all that were asked; as hivemind's traverse_dht.
 
-    A peer whose answer is none, whatever it is, counts as one that knows nobody.
+    Each search ends after SEARCH_S or MAX_ASKED peers. hivemind counts whoever is named among the nearest, before that
+    peer has answered: 20 names of nobody end its search. Kademlia (Maymounkov and Mazieres, 2002, section 2.3) takes
+    peers that fail to answer out of consideration, and so does this.
     """
-    asked, ends = 0, time.monotonic() + SEARCH_S
 
-    async def ask(peer: DHTID, wanted: Collection[DHTID]) -> dict[DHTID, tuple[tuple[DHTID, ...], bool]]:
-        nonlocal asked
-        asked += 1
-        if asked > MAX_ASKED or time.monotonic() > ends:
-            return dict.fromkeys(wanted, ((), True))
-        try:
-            return await get_neighbors(peer, wanted)
-        except Exception as error:  # strangers choose what their answer raises
-            logger.debug("an answer to a search is left out: %s: %s", type(error).__name__, error)
-            return dict.fromkeys(wanted, ((), False))
+    async def search(query: DHTID) -> tuple[list[DHTID], set[DHTID]]:
+        found = await _nearest(query, initial_nodes, beam_size, num_workers, get_neighbors)
+        if found_callback is not None:
+            await found_callback(query, *found)
+        return found
 
-    return await _stock_traverse(queries, get_neighbors=ask, **kwargs)
+    found = dict(zip(queries, await asyncio.gather(*map(search, queries)), strict=True))
+    return {query: near for query, (near, _) in found.items()}, {query: asked for query, (_, asked) in found.items()}
+
+
+async def _nearest(
+    query: DHTID, known: Collection[DHTID], count: int, workers: int, get_neighbors: Callable
+) -> tuple[list[DHTID], set[DHTID]]:
+    """Return the `count` nearest peers that answer, nearest first, and all that were asked."""
+    asked, answered, is_over = set(), set(), False
+    named, silent = set(known), set()
+    _silent.set(silent)  # each search runs in a task of its own
+    calls: dict[asyncio.Task, DHTID] = {}
+    ends = time.monotonic() + SEARCH_S
+    try:
+        while not is_over and (left_s := ends - time.monotonic()) > 0:
+            nearest = sorted(named - silent, key=query.xor_distance)[:count]
+            for peer in [peer for peer in nearest if peer not in asked][: workers - len(calls)]:
+                if len(asked) < MAX_ASKED:
+                    asked.add(peer)
+                    calls[asyncio.create_task(get_neighbors(peer, [query]))] = peer
+            if not calls:
+                break
+            done, _ = await asyncio.wait(calls, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                peer = calls.pop(call)
+                if (error := call.exception()) is not None:  # strangers choose what their answer raises
+                    logger.debug("an answer to a search is left out: %s: %s", type(error).__name__, error)
+                    silent.add(peer)
+                    continue
+                others, should_end = call.result().get(query, ((), False))
+                named.update(others)
+                answered.add(peer)
+                is_over |= should_end
+    finally:
+        for call in calls:
+            call.cancel()
+    return sorted(answered - silent, key=query.xor_distance)[:count], asked

@@ -147,6 +147,7 @@ NAMES: dict[str, dict[str, str]] = {
         "reuse_get_requests=True, num_workers=4, chunk_size=16, blacklist_time=5.0, backoff_rate=2.0, "
         "client_mode=False, record_validator=None, authorizer=None, ensure_bootstrap_success=True, "
         "strict=True, **kwargs)": "Node keeps no copies",
+        "async def _call_find_with_blacklist(self, peer_id, keys)": "Node tells a search who has not answered",
     },
     "utils.timed_storage.TimedStorage": {
         "def store(self, key, value, expiration_time)": "hash_table.install puts keep in its place",

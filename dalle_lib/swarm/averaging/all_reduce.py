@@ -140,6 +140,10 @@ class Runner(AllReduceRunner):
         self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust)
         self._weights_heard: list[Tensor] = []
         self._not_understood: set[PeerID] = set()
+        self.reduced: set[PeerID] = set()
+        """Other peers that have given back something of what they were to reduce."""
+        self.failed: set[PeerID] = set()
+        """Other peers that have not given back all of it."""
         self._bytes_answered = 0
 
     @property
@@ -173,7 +177,8 @@ class Runner(AllReduceRunner):
         return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
 
     def _hear(self, reducer: PeerID, packed: bytes) -> None:
-        """Note the weights in a part's average, as its reducer tells them; peers of plain hivemind tell none."""
+        """Note an answer, and the weights in it, as its reducer tells them; peers of plain hivemind tell none."""
+        self.reduced.add(reducer)
         if not packed or reducer in self._not_understood:
             return
         try:
@@ -199,6 +204,8 @@ class Runner(AllReduceRunner):
         except Exception as error:
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
+            else:
+                self.failed.add(peer_id)
             self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
             raise
 

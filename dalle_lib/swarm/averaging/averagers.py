@@ -152,9 +152,12 @@ class RunAverager(KeepsTasks):
         check = self.auditor.begin(runner, self._reachable)
         self._running_groups[group_info.group_id].set_result(runner)
         index = 0
-        async for update in runner:
-            tensors[index].add_(update, alpha=self._averaging_alpha)
-            index += 1
+        try:
+            async for update in runner:
+                tensors[index].add_(update, alpha=self._averaging_alpha)
+                index += 1
+        finally:
+            self._matchmaking.note_reduced(runner.reduced, runner.failed - runner.reduced)
         if check is not None:
             asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 

@@ -16,20 +16,25 @@ logger = logging.getLogger(__name__)
 
 BURST, PER_S = 200, 0.1
 """Complaints that are told at once, and then so many a second; the others are counted."""
+BURST_OF_ONE, PER_S_OF_ONE = 20, 0.01
+"""The same of one peer, so that whoever floods a peer with requests does not keep others from being named."""
+MAX_PEERS = 1000
+"""Peers whose pace is known; whoever was complained of first is forgotten first."""
 MAX_TEXT = 300
 """Letters of a complaint. So at most 3 MB a day reach a peer's files from one teller."""
 
 
 class Pace:
-    """Lets through BURST complaints at once and PER_S a second, and says how many it has held back."""
+    """Lets through `burst` complaints at once and `per_s` a second, and says how many it has held back."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._left, self._then, self._untold = clock, float(BURST), clock(), 0
+    def __init__(self, burst: int = BURST, per_s: float = PER_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self.burst, self.per_s = burst, per_s
+        self._clock, self._left, self._then, self._untold = clock, float(burst), clock(), 0
 
     def paced(self, what: str) -> str | None:
         """Return a complaint in a line of at most about MAX_TEXT letters; None if there have been too many."""
         now = self._clock()
-        self._left, self._then = min(BURST, self._left + PER_S * (now - self._then)), now
+        self._left, self._then = min(self.burst, self._left + self.per_s * (now - self._then)), now
         if self._left < 1:
             self._untold += 1
             return None
@@ -46,10 +51,14 @@ class Complaints:
 
     def __init__(self) -> None:
         self._queue, self._pace = multiprocessing.Queue(BURST), Pace()
+        self._paces: dict[str, Pace] = {}
 
     def tell(self, peer: str, what: str) -> None:
         """Note and log a complaint, if there have not been too many; only log it while nobody reads them."""
-        if (told := self._pace.paced(what)) is not None:
+        if peer not in self._paces and len(self._paces) >= MAX_PEERS:
+            del self._paces[next(iter(self._paces))]
+        of_one = self._paces.setdefault(peer, Pace(BURST_OF_ONE, PER_S_OF_ONE)).paced(what)
+        if of_one is not None and (told := self._pace.paced(of_one)) is not None:
             logger.warning("%s: %s", peer, told)
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait((peer, told))

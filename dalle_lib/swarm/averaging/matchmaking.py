@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
+from collections.abc import Collection
 
 import hivemind
 from google.protobuf.message import DecodeError
@@ -35,8 +36,9 @@ GROUP_KEYS = 16
 AVOID_S = 300.0
 """Seconds in which this peer does not follow a leader that has forged a group, or gathered one and never begun, or
 answered what no peer does."""
-MAX_SENT_AWAY = 2
-"""Times in a row that a leader may gather a group and send it away late: an honest one that follows another may."""
+MAX_WASTED = 2
+"""Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another, or
+refuse a peer late; or that a groupmate may give back nothing of what it was to reduce."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
@@ -101,8 +103,12 @@ class MemberMatchmaking(Matchmaking):
         self.trust, self.is_by_epoch, self.tell = trust, is_by_epoch, tell
         self.avoided: dict[PeerID, float] = {}
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
-        self.sent_away: Counter[PeerID] = Counter()
-        """How often in a row a leader has kept this peer for over half of its time, and then sent it away."""
+        self.shut_out: dict[PeerID, float] = {}
+        """The same of when it lets a peer into its groups again."""
+        self.wasted: Counter[PeerID] = Counter()
+        """How often in a row a leader has kept this peer for over half of its time and brought no group."""
+        self.silent: Counter[PeerID] = Counter()
+        """In how many rounds in a row a groupmate has given back nothing of what it was to reduce."""
         self.asked: set[PeerID] = set()
         """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on."""
         made = self.group_key_manager  # hivemind's
@@ -123,6 +129,8 @@ class MemberMatchmaking(Matchmaking):
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
         """Return why a peer that asks to join may not join, or None if it may."""
+        if time.monotonic() < self.shut_out.get(peer_id, 0.0):
+            return "it has reduced nothing in the last rounds"
         try:
             told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
@@ -151,17 +159,34 @@ class MemberMatchmaking(Matchmaking):
             self._avoid(leader, f"its answer cannot be used: {in_one_line(error)}")
         finally:
             self.asked.remove(leader)
-            was_kept = accepted.done() and get_dht_time() > (asked + due) / 2
+            now, was_accepted = get_dht_time(), accepted.done()
             accepted.cancel()
-            if group is None and get_dht_time() > due + self.request_timeout / 2:
+            if group is None and now > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
+        was_late = now > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
         if group is not None:
-            self.sent_away.pop(leader, None)
-        elif was_kept and time.monotonic() >= self.avoided.get(leader, 0.0):
-            self.sent_away[leader] += 1
-            if (times := self.sent_away[leader]) > MAX_SENT_AWAY:
-                self._avoid(leader, f"it gathered a group and sent it away late, {times} times in a row")
+            self.wasted.pop(leader, None)
+        elif was_late and time.monotonic() >= self.avoided.get(leader, 0.0):
+            self.wasted[leader] += 1
+            if (times := self.wasted[leader]) > MAX_WASTED:
+                did = "gathered a group and sent it away late" if was_accepted else "answered late that it leads none"
+                self._avoid(leader, f"it {did}, {times} times in a row")
         return group
+
+    def note_reduced(self, did: Collection[PeerID], did_not: Collection[PeerID]) -> None:
+        """Take note of which peers have reduced in a round, and which have given back nothing of their parts.
+
+        Who gave back nothing several times in a row is named, and let into no group for some time: each round would
+        wait for it until its time is up.
+        """
+        for peer in did:
+            self.silent.pop(peer, None)
+        for peer in did_not:
+            self.silent[peer] += 1
+            if (times := self.silent[peer]) > MAX_WASTED:
+                self.silent.pop(peer)
+                self.shut_out = self._still(self.shut_out) | {peer: time.monotonic() + AVOID_S}
+                self._avoid(peer, f"it reduced nothing, {times} rounds in a row")
 
     async def follower_assemble_group(self, leader: PeerID, msg: averaging_pb2.MessageFromLeader) -> GroupInfo:
         """Return the group that a leader has assembled.
@@ -213,9 +238,13 @@ class MemberMatchmaking(Matchmaking):
         return read(self.step_control.data_for_gather, self.peer_id, self._prefix)
 
     def _avoid(self, leader: PeerID, why: str) -> None:
-        self.avoided = {peer: until for peer, until in self.avoided.items() if until > time.monotonic()}
-        self.avoided[leader] = time.monotonic() + AVOID_S
+        self.avoided = self._still(self.avoided) | {leader: time.monotonic() + AVOID_S}
+        self.wasted.pop(leader, None)
         self.tell(leader, why)
+
+    @staticmethod
+    def _still(until: dict[PeerID, float]) -> dict[PeerID, float]:
+        return {peer: end for peer, end in until.items() if end > time.monotonic()}
 
     def _too_many(self, peers: list[str]) -> str | None:
         """Return what is wrong if one user has too many of these peers, or None."""
