@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
 import hivemind
 import torch
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
@@ -52,6 +53,7 @@ DEFAULTS = {
     "dies_after": None,  # epoch after which it is killed
     "lies": False,  # whether it lies as `lie` says
     "sends_away": False,  # whether it leads a group for gradients wherever it can, and sends it away at the end
+    "reduces_nothing": False,  # whether it takes the others' gradients and never gives an average back
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -135,6 +137,14 @@ class FaultyAverager(RunGradientAverager):
         if self.settings["dies_in"] in {read(gathered, peer, self.prefix).epoch for gathered, peer in told}:
             asyncio.create_task(self._die_in(group_info.group_id))  # noqa: RUF006  (it ends with its process)
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
+
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        if self.settings["reduces_nothing"]:
+            await asyncio.sleep(600)
+        async for message in super().rpc_aggregate_part(stream, context):
+            yield message
 
     async def _die_in(self, round_id: bytes) -> None:
         """Kill this peer and all that it has started, once it has sent so many parts to each reducer."""

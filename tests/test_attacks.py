@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from attack_swarm import AttackSwarm, Outcome
+from attack_swarm import AttackSwarm
 from attacks import A_LITTLE, LEADER, REDUCER
 
 from dalle_lib.aggregation import FAR, RULES, capped, without_far

@@ -1,6 +1,7 @@
 """One member of three ends no epoch and no run by what it claims or does, and has no more of the parameters than due.
 
-Real peers: two honest ones, and one that is not (`lie` and `sends_away` in tests/one_hot_peer.py).
+Real peers: two honest ones, and one or two that are not (`lie`, `sends_away` and `reduces_nothing` in
+tests/one_hot_peer.py).
 """
 
 import json
@@ -78,13 +79,22 @@ def test_a_liar_of_three_ends_nothing_and_rules_nothing(card, authority, swarm_f
 
 
 @pytest.mark.chaos
-def test_a_leader_that_sends_its_group_away_again_and_again_is_left_and_named(mini, swarm_folder):
-    with OneHotSwarm(one_hot_card(mini, state_every=1000, matchmaking_s=4.0), swarm_folder) as swarm:
-        honest, leader = [swarm.add(), swarm.add()], swarm.add(sends_away=True)
+def test_who_wastes_the_others_rounds_again_and_again_is_left_and_named(mini, swarm_folder):
+    with OneHotSwarm(one_hot_card(mini, state_every=1000, matchmaking_s=4.0, timeout_s=6.0), swarm_folder) as swarm:
+        honest = [swarm.add(), swarm.add()]
+        wasteful = [
+            (swarm.add(sends_away=True), "it gathered a group and sent it away late"),
+            (swarm.add(reduces_nothing=True), "it reduced nothing"),
+        ]
         swarm.go()
-        told = "it gathered a group and sent it away late"
-        swarm.wait(lambda: any(told in event["problem"] for peer in honest for event in peer.events("problem")))
+
+        def named(what: str) -> list[str]:
+            problems = [event for peer in honest for event in peer.events("problem")]
+            return [event["peer"] for event in problems if what in event["problem"]]
+
+        for _, what in wasteful:
+            swarm.wait(lambda what=what: named(what))
         for _ in range(3):
             swarm.wait_together(honest, after=max(peer.epoch for peer in honest))
-        problems = [event for peer in honest for event in peer.events("problem")]
-        assert {event["peer"] for event in problems if told in event["problem"]} == {leader.peer_id}, swarm.told()
+        for peer, what in wasteful:
+            assert set(named(what)) == {peer.peer_id}, swarm.told()
