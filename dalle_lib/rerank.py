@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, UInt8
@@ -12,6 +13,9 @@ from torch.nn import functional as F
 from dalle_lib.files import reading
 from dalle_lib.hub_http import why_silent
 from dalle_lib.one_line import in_one_line
+
+if TYPE_CHECKING:
+    from transformers import CLIPConfig
 
 OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """OpenAI's ViT-B/32, as transformers has it on the Hub."""
@@ -42,13 +46,14 @@ class CLIPRanker:
         Raises BrokenFile if the folder holds none, and OSError if the Hub gives none.
         """
         if Path(source).is_dir():
-            with reading(source, "a CLIP, which chooses among pictures"):
+            with reading(source, "a CLIP, which chooses among pictures"), _without_words_of_loading():
                 self._load(source, None)
         else:
             try:
                 if source == OPENAI_CLIP:
                     revision = revision or OPENAI_CLIP_COMMIT
-                self._load(source, revision)
+                with _without_words_of_loading():
+                    self._load(source, revision)
             except OSError as error:
                 raise OSError(
                     f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
@@ -68,8 +73,15 @@ class CLIPRanker:
         sizes = [*dict(self.processor.size or {}).values(), *dict(self.processor.crop_size or {}).values()]
         if not all(isinstance(size, int) and 0 < size <= MAX_SIDE for size in (side, *filter(None, sizes))):
             raise ValueError(f"expected sizes of at most {MAX_SIDE} pixels, but got {side!r:.20} and {sizes!r:.60}")
-        with _without_bar_of_loading():
-            self.model = CLIPModel.from_pretrained(source, dtype=torch.float32, revision=revision)
+        if Path(source).is_dir():
+            _require_weights_for(config, Path(source))
+        self.model, found = CLIPModel.from_pretrained(
+            source, dtype=torch.float32, revision=revision, output_loading_info=True
+        )
+        if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+            raise ValueError(
+                f"expected all weights of its config.json, but it lacks {len(lacking):,}, such as {lacking[0]}"
+            )
         # Unless it is told not to, transformers asks on the terminal whether it may run code that lies beside a CLIP.
         self.tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
 
@@ -138,19 +150,35 @@ def _require_hub(source: str, revision: str | None) -> None:
         raise ConnectionError(f"The Hub cannot be asked: {why}.")
 
 
+def _require_weights_for(config: "CLIPConfig", folder: Path) -> None:
+    """Raise ValueError if a config.json describes more weights than the files beside it can hold, at a byte each."""
+    described, text = 0, config.text_config
+    for part, rows in (text, text.vocab_size + text.max_position_embeddings), (config.vision_config, 0):
+        width, inner, layers = part.hidden_size, part.intermediate_size, part.num_hidden_layers
+        if min(width, inner, layers, rows, config.projection_dim) < 0:
+            raise ValueError("its config.json describes fewer than no weights")
+        described += width * (layers * (4 * width + 2 * inner) + config.projection_dim + rows)
+    held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if described > held:
+        raise ValueError(f"its config.json describes {described:,.0f} weights, more than {held:,} bytes of files hold")
+
+
 @contextmanager
-def _without_bar_of_loading() -> Iterator[None]:
-    """Hide transformers' progress bar of loading weights, which takes no time; downloads keep theirs."""
+def _without_words_of_loading() -> Iterator[None]:
+    """Hide what transformers says while it loads: names from the files, and a bar; that of downloads stays."""
     from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging
 
     was_shown, downloads_were_shown = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    loudness = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()  # the Hub's too
     if downloads_were_shown:
         enable_progress_bars()
     try:
         yield
     finally:
+        logging.set_verbosity(loudness)
         if was_shown:
             logging.enable_progress_bar()
 

@@ -5,7 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dalle_lib.streaming.pages import decoded_bytes
-from dalle_lib.streaming.row_groups import read_group
+from dalle_lib.streaming.row_groups import RowGroups
+
+KINDS = {"caption": pa.string(), "codes": pa.binary()}
 
 
 def many_rows_of_nothing(file):
@@ -53,7 +55,7 @@ def test_what_pages_claim_is_known_before_any_is_decoded(write, told, tmp_path, 
     assert file.stat().st_size < 30_000
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("memory was taken"))
     with open(file, "rb") as handle, pytest.raises(ValueError, match=told):
-        read_group(handle, pq.ParquetFile(handle), 0, {"caption": pa.string(), "codes": pa.binary()})
+        RowGroups(handle, KINDS).read(0)
 
 
 HEADERS = [
@@ -62,6 +64,8 @@ HEADERS = [
     (b"\x15\x00\x05\x02\x00\x00", "holds a field twice"),
     (b"\x1c\x1c\x1c\x1c" + bytes(4), "too many structures"),
     (b"\x1d\x00", "a field of kind 13"),
+    (b"\x15\x00\x05\x84\x80\x08\x02\x00", "one that cannot be"),
+    (b"\x19\xf5\xff\xff\x03", "a list longer than its bytes"),
     (b"\x15\x00\x00", "a number in field 2 of a page's header, but got None"),
     (b"\x15\x00\x15\x01\x00", "field 2 .* got -1"),
     (b"\x15\x02\x15\x00\x00", "expected pages of plain values"),

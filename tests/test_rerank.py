@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import CLIPModel
 
 from dalle_lib.files import BrokenFile
@@ -16,7 +18,7 @@ from dalle_lib.vqgan import load_vqgan
 
 CAPTIONS = ["penguin", "green frog on a pink background", "pizza"]
 
-TOKENIZER = "tokenizer_config.json"
+TOKENIZER, WEIGHTS = "tokenizer_config.json", "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +107,33 @@ def test_a_clip_that_looks_at_huge_pictures_is_refused_before_it_is_loaded(card,
     monkeypatch.setattr(CLIPModel, "from_pretrained", lambda *_, **__: pytest.fail("it was loaded"))
     with pytest.raises(BrokenFile, match=r"cannot be read as a CLIP.*expected sizes of at most 1024 pixels, .*12000"):
         CLIPRanker(clip)
+
+
+def copied_clip(card, folder, weights=lambda weights: weights, **changed) -> Path:
+    """Return a copy of the embedded CLIP, with changed weights and lines of its config.json."""
+    clip = folder / "clip"
+    shutil.copytree(card.data_source(card.clip), clip)
+    (clip / "config.json").write_text(json.dumps(json.loads((clip / "config.json").read_text()) | changed))
+    save_file(weights(load_file(clip / WEIGHTS)), clip / WEIGHTS, {"format": "pt"})
+    return clip
+
+
+@pytest.mark.parametrize("layers", [10**7, -1])
+def test_a_clip_whose_config_describes_more_than_its_files_hold_is_refused_before_it_is_made(card, layers, tmp_path):
+    part = json.loads((Path(card.data_source(card.clip)) / "config.json").read_text())["text_config"]
+    clip = copied_clip(card, tmp_path, text_config={**part, "num_hidden_layers": layers})
+    with pytest.raises(BrokenFile, match=r"clip cannot be read as a CLIP.*describes [\w ,]+ weights"):
+        CLIPRanker(clip)
+
+
+def test_a_clip_that_lacks_weights_chooses_by_chance_and_is_refused(card, tmp_path):
+    clip = copied_clip(card, tmp_path, lambda weights: {name: weights[name] for name in sorted(weights)[5:]})
+    with pytest.raises(BrokenFile, match="it lacks 5, such as "):
+        CLIPRanker(clip)
+
+
+def test_names_in_the_files_of_a_clip_reach_no_terminal(card, tmp_path, capfd):
+    name = "\x1b]0;owned\x07red"
+    clip = copied_clip(card, tmp_path, lambda weights: weights | {name: torch.zeros(1)}, model_type=name)
+    CLIPRanker(clip)
+    assert capfd.readouterr() == ("", "")

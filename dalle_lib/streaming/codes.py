@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading, replace_file
 from dalle_lib.one_line import in_one_line
-from dalle_lib.streaming.row_groups import read_group
+from dalle_lib.streaming.row_groups import RowGroups
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ _DTYPE = np.dtype("<u2")
 _COLUMNS = {"caption": pa.string(), "codes": pa.binary()}
 _WRITER = "parquet-cpp"
 """What Arrow's writer of Parquet is called. Arrow reads the columns of old versions of others past their ends."""
+MAX_CODES = 2**27
+"""Codes that `read_codes` returns at most, at 8 bytes each: those of 131,072 of the paper's pictures."""
 _ATTEMPTS = 8
 """How often the network may fail in one place before the stream does."""
 
@@ -87,15 +89,19 @@ def _require_fit(number: int, codes: np.ndarray, codes_format: CodesFormat) -> N
 def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
     """Return all rows of a local file in their order, without those that are not what its metadata promises.
 
-    Raises BrokenFile if the file is no Parquet or a row group exceeds MAX_GROUP_BYTES, and ValueError if it does not
-    say what its codes mean, or says something else than `expected`.
+    Raises BrokenFile if the file is no Parquet, holds more than MAX_CODES, or a row group exceeds MAX_GROUP_BYTES, and
+    ValueError if it does not say what its codes mean, or says something else than `expected`.
     """
     with open(file, "rb") as handle:
-        parquet = _open(handle, str(file), expected)
-        codes_format = _format_of(parquet, str(file))
+        groups = _open(handle, str(file), expected)
+        codes_format, rows = _format_of(groups, str(file)), []
         with reading(file, "captions and codes"):
-            groups = [read_group(handle, parquet, number, _COLUMNS) for number in range(parquet.num_row_groups)]
-    return [row for row in (_parse(raw, codes_format) for group in groups for raw in group) if row is not None]
+            for number in range(len(groups)):
+                parsed = (_parse(raw, codes_format) for raw in groups.read(number))
+                rows += [row for row in parsed if row is not None]
+                if (size := len(rows) * codes_format.grid**2) > MAX_CODES:
+                    raise ValueError(f"expected at most {MAX_CODES:,} codes to read at once, but got {size:,}")
+    return rows
 
 
 class CodeStream:
@@ -135,10 +141,10 @@ class CodeStream:
 
     def _rows_of(self, file: str, order: random.Random) -> Iterator[CodeRow]:
         with _retry(lambda: self._open_file(file), file) as handle:
-            parquet = _retry(lambda: _open(handle, file, self.expected), file)
-            codes_format = _format_of(parquet, file)
-            for group in order.sample(range(parquet.num_row_groups), parquet.num_row_groups):
-                rows = self._read_group(handle, parquet, group, file)
+            groups = _retry(lambda: _open(handle, file, self.expected), file)
+            codes_format = _format_of(groups, file)
+            for number in order.sample(range(len(groups)), len(groups)):
+                rows = self._read_group(groups, number, file)
                 for raw in order.sample(rows, len(rows)):
                     row = _parse(raw, codes_format)
                     if row is None:
@@ -146,11 +152,11 @@ class CodeStream:
                     else:
                         yield row
 
-    def _read_group(self, handle: IOBase, parquet: pq.ParquetFile, group: int, file: str) -> list[dict]:
+    def _read_group(self, groups: RowGroups, number: int, file: str) -> list[dict]:
         try:
-            return _retry(lambda: read_group(handle, parquet, group, _COLUMNS), file)
+            return _retry(lambda: groups.read(number), file)
         except (OSError, ValueError, pa.ArrowException) as error:
-            logger.warning("skipped row group %d of %s: %s", group, file, in_one_line(error))
+            logger.warning("skipped row group %d of %s: %s", number, file, in_one_line(error))
             self.bad_groups += 1
             return []
 
@@ -201,35 +207,31 @@ def stream_codes(
 
 
 # Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
-def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> pq.ParquetFile:
+def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> RowGroups:
     try:
-        # In dictionaries, equal values are held once, however many rows have them, until their size is known.
-        parquet = pq.ParquetFile(
-            handle, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(_COLUMNS)
-        )
-    except (pa.ArrowException, OSError) as error:
+        groups = RowGroups(handle, _COLUMNS)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         if isinstance(error, OSError) and type(error) is not OSError:  # the network's, which may be tried again
             raise
         raise BrokenFile(f"{file} cannot be read as Parquet ({in_one_line(error):.{MAX_WORDS}}). {ANEW}") from error
-    if not (writer := parquet.metadata.created_by).startswith(_WRITER):
-        raise ValueError(f"{file} was not written by dalle_lib.streaming.write_codes, but by {writer!r:.80}.")
-    if expected is not None and (found := _format_of(parquet, file)) != expected:
+    if not groups.writer.startswith(_WRITER):
+        raise ValueError(f"{file} was not written by dalle_lib.streaming.write_codes, but by {groups.writer!r:.80}.")
+    if expected is not None and (found := _format_of(groups, file)) != expected:
         raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
-    return parquet
+    return groups
 
 
-def _format_of(parquet: pq.ParquetFile, file: str) -> CodesFormat:
-    metadata = parquet.schema_arrow.metadata or {}
-    if _METADATA_KEY not in metadata:
+def _format_of(groups: RowGroups, file: str) -> CodesFormat:
+    if _METADATA_KEY not in groups.about:
         raise ValueError(f"{file} does not say what its codes mean: write it with dalle_lib.streaming.write_codes.")
     with reading(file, "codes, because what it says of them cannot be"):
-        match json.loads(metadata[_METADATA_KEY]):
+        match json.loads(groups.about[_METADATA_KEY]):
             case {"grid": int(grid), "codebook_size": int(size), "vqgan_sha256": str(digest), **more} if (
                 0 < grid <= 2**16 and size > 0 and len(digest) == 64 and not more
             ):
                 return CodesFormat(grid=grid, codebook_size=size, vqgan_sha256=digest)
         raise ValueError(
-            f"expected a grid, a codebook_size and a vqgan_sha256, but got {metadata[_METADATA_KEY]!r:.100}"
+            f"expected a grid, a codebook_size and a vqgan_sha256, but got {groups.about[_METADATA_KEY]!r:.100}"
         )
 
 

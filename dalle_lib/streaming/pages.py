@@ -4,6 +4,8 @@ Arrow takes the memory that a page's header claims, whatever the file's metadata
 kilobytes led to gigabytes.
 """
 
+from dalle_lib.streaming.thrift import Thrift
+
 _TYPE, _DECODED, _COMPRESSED = 1, 2, 3
 """Fields of a page's header, by their numbers in Parquet's definition (apache/parquet-format, parquet.thrift)."""
 _ABOUT = {0: 5, 2: 7, 3: 8}
@@ -21,7 +23,7 @@ def decoded_bytes(column: bytes) -> int:
 
     Raises ValueError if a page's header cannot be read, or is none that `write_codes` writes.
     """
-    pages, total = _Thrift(column), 0
+    pages, total = Thrift(column, deepest=2), 0
     while pages.place < len(pages.data):
         header = pages.struct()
         kind = _number(header, _TYPE)
@@ -40,56 +42,3 @@ def _number(fields: dict, number: int) -> int:
     if type(value) is not int or not 0 <= value < 2**31:
         raise ValueError(f"expected a number in field {number} of a page's header, but got {value!r:.40}")
     return value
-
-
-class _Thrift:
-    """Reads Thrift's compact protocol: as much of it as headers of pages need, and nothing twice.
-
-    Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
-
-    def take(self, count: int) -> bytes:
-        """Return the next `count` bytes. Raises ValueError if there are fewer."""
-        if self.place + count > len(self.data):
-            raise ValueError("a page of a column is cut off")
-        self.place += count
-        return self.data[self.place - count : self.place]
-
-    def struct(self, depth: int = 0) -> dict[int, object]:
-        """Return the fields of a structure by their numbers: whole numbers, structures, and None for any other."""
-        found, number = {}, 0
-        while kind := (head := self.take(1)[0]) & 15:
-            number = number + (head >> 4) if head >> 4 else self._signed()
-            if number in found or depth > 2:
-                raise ValueError("a page's header holds a field twice, or too many structures")
-            found[number] = self._value(kind, depth)
-        return found
-
-    def _value(self, kind: int, depth: int) -> object:
-        match kind:
-            case 1 | 2:  # true and false, which are told by the kind
-                return None
-            case 5 | 6:
-                return self._signed()
-            case 8:
-                self.take(self._unsigned())
-                return None
-            case 12:
-                return self.struct(depth + 1)
-        raise ValueError(f"a page's header holds a field of kind {kind}, which no such header has")
-
-    def _unsigned(self) -> int:
-        value = 0
-        for shift in range(0, 64, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a page's header holds a number of more than 64 bits")
-
-    def _signed(self) -> int:
-        value = self._unsigned()
-        return value >> 1 ^ -(value & 1)

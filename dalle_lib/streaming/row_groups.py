@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dalle_lib.streaming.footer import Column, read_footer
 from dalle_lib.streaming.pages import decoded_bytes
 
 MAX_GROUP_BYTES = 2**27
@@ -17,36 +18,46 @@ ROW_BYTES = 500
 _ROWS_AT_A_TIME = 1000
 
 
-def read_group(handle: IOBase, parquet: pq.ParquetFile, number: int, kinds: Mapping[str, pa.DataType]) -> list[dict]:
-    """Return the rows of a row group, of which only those columns are read that are of the right kind, text or bytes.
+class RowGroups:
+    """The row groups of a file of Parquet, of whose columns only those of `kinds` are read, which are text or bytes."""
 
-    `parquet` must have been opened on the file `handle` with these columns as dictionaries. Raises ValueError, as soon
-    as that is known, if the group exceeds MAX_GROUP_BYTES.
-    """
-    about = parquet.metadata.row_group(number)
-    columns = [about.column(place) for place in range(about.num_columns)]
-    columns = [column for column in columns if column.path_in_schema.split(".")[0] in kinds]
-    _require_room(number, about.num_rows * ROW_BYTES)
-    _require_room(number, sum(max(c.total_compressed_size, c.total_uncompressed_size) for c in columns))
-    _require_room(number, sum(decoded_bytes(_column(handle, column)) for column in columns))
-    rows, size = [], 0
-    names = [name for name, kind in kinds.items() if _values(parquet.schema_arrow, name) == kind]
-    for batch in parquet.iter_batches(_ROWS_AT_A_TIME, row_groups=[number], columns=names, use_threads=False):
-        size += len(batch) * ROW_BYTES
-        for column in batch.columns:
-            lengths = pc.binary_length(column.dictionary).take(column.indices)
-            size += pc.sum(lengths).as_py() or 0
-        _require_room(number, size)
-        columns = [column.dictionary_decode() for column in batch.columns]
-        rows += pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
-    return rows
+    def __init__(self, handle: IOBase, kinds: Mapping[str, pa.DataType]) -> None:
+        """Read what the file says of itself. Raises ValueError, or Arrow's errors, if it is no Parquet."""
+        self._handle, self._kinds = handle, kinds
+        metadata, self.groups = read_footer(handle)
+        # In dictionaries, equal values are held once, however many rows have them, until their size is known.
+        self._parquet = pq.ParquetFile(
+            handle, metadata=metadata, pre_buffer=False, page_checksum_verification=True, read_dictionary=list(kinds)
+        )
+        self.writer: str = metadata.created_by
+        self.about: dict[bytes, bytes] = self._parquet.schema_arrow.metadata or {}
+        """What its writer says of the whole file."""
 
+    def __len__(self) -> int:
+        return len(self.groups)
 
-def _column(handle: IOBase, column: pq.ColumnChunkMetaData) -> bytes:
-    """Return the bytes of a column that Arrow will read."""
-    start, first = column.data_page_offset, column.dictionary_page_offset or 0
-    handle.seek(first if 0 < first < start else start)
-    return handle.read(column.total_compressed_size)
+    def read(self, number: int) -> list[dict]:
+        """Return the rows of a row group. Raises ValueError, as soon as it is known, if it exceeds MAX_GROUP_BYTES."""
+        group = self.groups[number]
+        columns = [column for column in group.columns if column.name in self._kinds]
+        _require_room(number, group.rows * ROW_BYTES)
+        _require_room(number, sum(max(column.compressed, column.decoded) for column in columns))
+        _require_room(number, sum(decoded_bytes(self._bytes_of(column)) for column in columns))
+        rows, size = [], 0
+        names = [name for name, kind in self._kinds.items() if _values(self._parquet.schema_arrow, name) == kind]
+        for batch in self._parquet.iter_batches(_ROWS_AT_A_TIME, row_groups=[number], columns=names, use_threads=False):
+            size += len(batch) * ROW_BYTES
+            for column in batch.columns:
+                lengths = pc.binary_length(column.dictionary).take(column.indices)
+                size += pc.sum(lengths).as_py() or 0
+            _require_room(number, size)
+            decoded = [column.dictionary_decode() for column in batch.columns]
+            rows += pa.RecordBatch.from_arrays(decoded, batch.schema.names).to_pylist()
+        return rows
+
+    def _bytes_of(self, column: Column) -> bytes:
+        self._handle.seek(column.start)
+        return self._handle.read(column.compressed)
 
 
 def _require_room(number: int, size: int) -> None:
