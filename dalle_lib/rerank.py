@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from dalle_lib.files import reading
 from dalle_lib.hub_http import why_silent
 from dalle_lib.one_line import in_one_line
+from dalle_lib.streaming.tokenizer_file import bounded
 
 if TYPE_CHECKING:
     from transformers import CLIPConfig
@@ -82,6 +83,8 @@ class CLIPRanker:
             raise ValueError(
                 f"expected all weights of its config.json, but it lacks {len(lacking):,}, such as {lacking[0]}"
             )
+        if (words := Path(source) / "tokenizer.json").exists():
+            bounded(words)
         # Unless it is told not to, transformers asks on the terminal whether it may run code that lies beside a CLIP.
         self.tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
 

@@ -71,8 +71,17 @@ TOKENIZERS = [
         {"normalizer": {"precompiled_charsmap": "AAAAAGFh" + "YWFh" * 99}},
         "caption at most 200 times longer, but got 299",
     ),
+    ({"pre_tokenizer": [{"type": "ByteLevel"}] * 8}, r"caption at most 200 times longer, but got \d+"),
+    ({"added_tokens": [{"content": "a" * 10**6}]}, "added tokens of at most 1,000,000 letters after all steps"),
+    (
+        {"normalizer": replace({"String": "a"}, "b" * 100), "added_tokens": [{"content": "a" * 10_000}]},
+        "added tokens of at most 1,000,000 letters after all steps",
+    ),
+    ({"model": {"type": "Unigram", "vocab": [["a" * 1001, 0.0]]}}, "at most 1,000 letters, but one has 1,001"),
+    ({"model": {"type": "BPE", "vocab": {"a" * 1001: 0}}}, "at most 1,000 letters, but one has 1,001"),
+    ({"model": {"type": "WordPiece", "max_input_chars_per_word": 10**9}}, "expected words of at most 200 letters"),
+    ({"model": {"type": "WordPiece", "continuing_subword_prefix": "a" * 11}}, "and prefixes of 10"),
     ({"pre_tokenizer": [{"type": "Metaspace"}] * 11}, "at most 10 steps before the vocabulary, but got 12"),
-    ({"added_tokens": [{}] * 10_001}, "at most 10,000 added tokens"),
     ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}}, "index out of bounds"),
     ({"normalizer": replace({"Regex": "(a+)+$"}, "b")}, "retry-limit-in-match over"),
 ]

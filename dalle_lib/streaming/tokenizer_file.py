@@ -16,9 +16,16 @@ from dalle_lib.files import reading, small_text
 MAX_STEPS = 10
 """Steps before the vocabulary, with their parts; GPT-4's and T5's tokenizers have 4 and 5."""
 MAX_GROWTH = 200
-"""How many times longer these may make a caption by what they put in; T5's makes a sign 33 bytes."""
-MAX_ADDED = 10_000
-"""Texts beside the vocabulary that stand for a text token each; T5's has 103."""
+"""How many times longer these may make a caption; T5's makes a sign 33 bytes."""
+MAX_ADDED_LETTERS = 10**6
+"""Letters of the texts beside the vocabulary that stand for a text token each, after all steps; T5's have 44,000."""
+MAX_ENTRY = 1000
+"""Letters of an entry of the vocabulary: by one of 200,000, `tokenizers` ends the process."""
+MAX_WORD, MAX_PREFIX = 200, 10
+"""Letters of a word that a vocabulary of word pieces takes apart, in a time that grows with their square, and of what
+stands before a piece: BERT's have 100, and 2 ("##")."""
+_GROWTH = {"ByteLevel": 2, "Lowercase": 2, "NFC": 3, "NFD": 4, "BertNormalizer": 12, "NFKC": 18, "NFKD": 18}
+"""How many times as long steps make a text that put nothing in, by their type; of Unicode's forms, as UAX #15 says."""
 _PUT_IN = ("content", "prepend", "replacement")
 _CHARSMAP = "precompiled_charsmap"
 
@@ -29,6 +36,15 @@ def load_tokenizer(file: str | Path) -> Tokenizer:
     Raises FileNotFoundError if there is none, and BrokenFile if it is something else, or could take any memory.
     """
     with reading(file, "a tokenizer"):
+        return Tokenizer.from_str(json.dumps(bounded(file) | {"post_processor": None, "decoder": None}))
+
+
+def bounded(file: str | Path) -> dict:
+    """Return what a tokenizer's file says, which `tokenizers` reads in bounded time and memory.
+
+    Raises BrokenFile if it does not, and FileNotFoundError if there is none.
+    """
+    with reading(file, "a tokenizer"):
         told = json.loads(small_text(Path(file)))
         if not isinstance(told, dict):
             raise ValueError("expected a JSON object")
@@ -37,9 +53,17 @@ def load_tokenizer(file: str | Path) -> Tokenizer:
             raise ValueError(f"expected at most {MAX_STEPS} steps before the vocabulary, but got {len(steps)}")
         if (growth := prod(map(_growth, steps))) > MAX_GROWTH:
             raise ValueError(f"expected steps that make a caption at most {MAX_GROWTH} times longer, but got {growth}")
-        if len(told.get("added_tokens") or ()) > MAX_ADDED:
-            raise ValueError(f"expected at most {MAX_ADDED:,} added tokens")
-        return Tokenizer.from_str(json.dumps(told | {"post_processor": None, "decoder": None}))
+        added = sum(1 + len(str(token.get("content"))) for token in told.get("added_tokens") or ())
+        if added * growth > MAX_ADDED_LETTERS:
+            raise ValueError(f"expected added tokens of at most {MAX_ADDED_LETTERS:,} letters after all steps")
+        model = told.get("model")
+        if (longest := max(map(len, _texts(model)), default=0)) > MAX_ENTRY:
+            raise ValueError(f"expected entries of at most {MAX_ENTRY:,} letters, but one has {longest:,}")
+        if isinstance(model, dict):
+            word, prefix = model.get("max_input_chars_per_word", 0), model.get("continuing_subword_prefix")
+            if not isinstance(word, int) or word > MAX_WORD or len(str(prefix or "")) > MAX_PREFIX:
+                raise ValueError(f"expected words of at most {MAX_WORD} letters, and prefixes of {MAX_PREFIX}")
+        return told
 
 
 def _parts(told: object) -> Iterator[dict]:
@@ -54,11 +78,24 @@ def _parts(told: object) -> Iterator[dict]:
                 left.extend(found)
 
 
+def _texts(told: object) -> Iterator[str]:
+    """Yield all texts in a piece of JSON, names among them."""
+    left = [told]
+    while left:
+        match left.pop():
+            case str(found):
+                yield found
+            case dict(found):
+                left += [*found, *found.values()]
+            case list(found):
+                left += found
+
+
 def _growth(step: dict) -> int:
-    """Return how many times longer a step makes a text at most by what it puts in."""
+    """Return how many times longer a step makes a text at most."""
     put_in = [len(str(step.get(name, ""))) for name in _PUT_IN]
     if _CHARSMAP in step:
         data = base64.b64decode(step[_CHARSMAP] or "")
         replacements = data[4 + int.from_bytes(data[:4], "little") :]
         put_in.append(max(map(len, replacements.split(b"\0"))))
-    return max(1, *put_in)
+    return max(1, _GROWTH.get(str(step.get("type")), 1), *put_in)
