@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,15 +83,6 @@ def require_file(file: Path) -> None:
     """Raise ValueError for a folder, and for a pipe, on which a reader would wait for ever."""
     if file.exists() and not file.is_file():
         raise ValueError("expected a file, but it is a folder or a pipe")
-
-
-def require_uncompressed(archive: Path | str) -> None:
-    """Raise ValueError if a zip archive, as torch writes checkpoints, unpacks to more bytes than it has itself."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as parts:
-            unpacked = sum(part.file_size for part in parts.infolist())
-        if unpacked > (size := os.path.getsize(archive)):
-            raise ValueError(f"it has {size:,} bytes, and unpacks to {unpacked:,}")
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:

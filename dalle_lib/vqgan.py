@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dalle_lib.checkpoint import Kind, configured, load_tensors, read_header, require_fit, require_stored, save_tensors
-from dalle_lib.files import ANEW, BrokenFile, reading, require_uncompressed, sha256_of
+from dalle_lib.files import ANEW, BrokenFile, reading, sha256_of
 from dalle_lib.one_line import in_one_line
+from dalle_lib.torch_zip import require_plain
 
 _CONFIG = "vqgan"
 """Key of the configuration in a file's metadata."""
@@ -227,7 +228,7 @@ def convert_vqgan(checkpoint: str | Path, out: str | Path, sha256: str | None = 
     if sha256 is not None and digest != sha256:
         raise ValueError(f"{checkpoint} is not the expected file: expected SHA-256 {sha256}, found {digest}.")
     with reading(checkpoint, "a checkpoint of torch"):
-        require_uncompressed(checkpoint)
+        require_plain(checkpoint)
         try:
             contents = torch.load(checkpoint, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
@@ -290,11 +291,6 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 class _TensorPickle:
-    """The part of the `pickle` module that `torch.load` uses."""
+    """The part of the `pickle` module that `torch.load` uses for a zip archive."""
 
     Unpickler = _TensorUnpickler
-
-    @staticmethod
-    def load(file, **settings):
-        """Refuse a file that is no zip archive: torch.load would compare sources in it with ours, and write files."""
-        raise ValueError("expected one that torch 1.6 or later wrote with torch.save")

@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 
 from dalle_lib.checkpoint import load_tensors, require_stored
-from dalle_lib.files import reading, require_uncompressed
+from dalle_lib.files import reading
 from dalle_lib.hub_http import httpx
 from dalle_lib.inference.fetching import Download, fetch, hub_file, is_remote, local_file, size_of
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.reference import PREFIX
 from dalle_lib.rerank import OPENAI_CLIP
 from dalle_lib.streaming import CaptionTokenizer
+from dalle_lib.torch_zip import require_plain
 from dalle_lib.vqgan import VQGAN, convert_vqgan, load_vqgan
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def load_published(file: str | Path, config: ModelConfig) -> DALLE:
         tensors = load_tensors(file)[0]
     else:
         with reading(file, "a checkpoint of torch"):
-            require_uncompressed(file)
+            require_plain(file)
             tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict):
             tensors = tensors.get("state_dict", tensors)
