@@ -79,6 +79,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
         _not_understood=set(),
+        reduced=set(),
     )
     for reducer, packed in (
         (stock, b""),

@@ -37,11 +37,22 @@ def test_one_process_tells_and_another_one_reads():
 def test_one_that_floods_a_peer_with_requests_keeps_nobody_else_from_being_named():
     complaints = Complaints()
     for number in range(10 * BURST):
-        complaints.tell("eve", f"refused {number}")
-    complaints.tell("mallory", "lies")
+        complaints.tell("eve", f"refused {number}", is_request=True)
+    complaints.tell("bob", "refused", is_request=True)
+    complaints.tell("eve", "lies")
     time.sleep(0.1)  # the queue's thread hands them over
     told = complaints.read()
-    assert [peer for peer, _ in told] == ["eve"] * BURST_OF_ONE + ["mallory"]
+    assert [peer for peer, _ in told] == ["eve"] * BURST_OF_ONE + ["bob", "eve"]
+    assert told[-1] == ("eve", "lies")
+
+
+def test_requests_of_any_number_of_peers_hide_no_deed():
+    complaints = Complaints()
+    for number in range(2 * BURST):
+        complaints.tell(f"eve{number}", "refused", is_request=True)
+    complaints.tell("eve0", "lies")
+    time.sleep(0.1)
+    assert complaints.read()[-1] == ("eve0", "lies")
 
 
 def test_the_paces_of_many_peers_take_bounded_memory():

@@ -39,7 +39,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made = MemberMatchmaking.__new__(MemberMatchmaking)
     made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
-    made.asked, made.wasted, made.was_accepted_to_group = set(), Counter(), asyncio.Event()
+    made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.silent = {}, Counter()
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
@@ -134,6 +134,27 @@ def test_a_leader_that_wastes_its_followers_time_again_and_again_is_named(is_kep
     asyncio.run(rounds(matchmaking.MAX_WASTED + 3))
     assert follower.told == ([] if why is None else [(BOB.peer_id, f"{why}, 3 times in a row")])
     assert now[0] == pytest.approx(took_s * (matchmaking.MAX_WASTED + (3 if why is None else 1))), "it is asked no more"
+
+
+@pytest.mark.parametrize(("sent_on_at", "to_blame"), [(11.8, [BOB]), (1.0, [EVE])], ids=["too late", "in time"])
+def test_who_is_sent_on_too_late_blames_the_leader_that_did_it_and_nobody_else(sent_on_at, to_blame, monkeypatch):
+    """Blamed once, a peer is not followed for minutes: one leader could make all others avoid each other."""
+    follower, bob, eve = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (BOB, EVE))
+    now, due = [0.0], 10.0
+    follower.request_timeout, follower.get_request_expiration_time = 3.0, lambda: due
+    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
+
+    async def asked(self, leader):
+        self.was_accepted_to_group.set()
+        await asyncio.sleep(0)
+        now[0] = sent_on_at if leader == bob else now[0] + 15.0
+        return await self._request_join_group(eve) if leader == bob else None
+
+    monkeypatch.setattr(Matchmaking, "_request_join_group", asked)
+    assert asyncio.run(follower._request_join_group(bob)) is None
+    assert [peer for peer, _ in follower.told] == [each.peer_id for each in to_blame]
+    assert not follower.asked
+    assert eve not in follower.wasted
 
 
 def test_a_groupmate_that_reduces_nothing_again_and_again_is_named_and_let_into_no_group():

@@ -169,7 +169,7 @@ class RunAverager(KeepsTasks):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.NOT_LOOKING_FOR_GROUP)
             return
         if (problem := await self._matchmaking.refusal(context.remote_id, request)) is not None:
-            self.tell(context.remote_id, f"was not let into a group: {problem}")
+            self.tell(context.remote_id, f"was not let into a group: {problem}", is_request=True)
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
         async for message in until_hung_up(super().rpc_join_group(request, context)):
@@ -184,7 +184,7 @@ class RunAverager(KeepsTasks):
         each of the two then averages without the other, after a time-out that delays the next round as well.
         """
         if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
-            self.tell(context.remote_id, f"may not send tensors: {problem}")
+            self.tell(context.remote_id, f"may not send tensors: {problem}", is_request=True)
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
         if (request := await anext(stream, None)) is None:
@@ -200,7 +200,7 @@ class RunAverager(KeepsTasks):
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
         """Answer with this peer's state, for peers that may have it, few at a time; hivemind gives it to anybody."""
         if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
-            self.tell(context.remote_id, f"was refused our state: {problem}")
+            self.tell(context.remote_id, f"was refused our state: {problem}", is_request=True)
             return
         newcomer = context.remote_id
         if not self._line.join(newcomer):
@@ -238,9 +238,9 @@ class RunAverager(KeepsTasks):
         name = self._get_handle_name(self.prefix, "rpc_part_sent")
         await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
 
-    def tell(self, peer: PeerID, what: str) -> None:
-        """Note what went wrong with a peer, in `complaints` and in the log."""
-        self.complaints.tell(str(peer), what)
+    def tell(self, peer: PeerID, what: str, is_request: bool = False) -> None:
+        """Note what went wrong with a peer, or with its request alone, in `complaints` and in the log."""
+        self.complaints.tell(str(peer), what, is_request)
 
     @classmethod
     def _get_handle_name(cls, namespace, method_name):

@@ -50,15 +50,18 @@ class Complaints:
     """A queue for pairs of a peer's id and what went wrong with that peer: one process tells, another one reads."""
 
     def __init__(self) -> None:
-        self._queue, self._pace = multiprocessing.Queue(BURST), Pace()
-        self._paces: dict[str, Pace] = {}
+        self._queue, self._pace = multiprocessing.Queue(2 * BURST), {False: Pace(), True: Pace()}
+        self._paces: dict[tuple[str, bool], Pace] = {}
 
-    def tell(self, peer: str, what: str) -> None:
-        """Note and log a complaint, if there have not been too many; only log it while nobody reads them."""
-        if peer not in self._paces and len(self._paces) >= MAX_PEERS:
+    def tell(self, peer: str, what: str, is_request: bool = False) -> None:
+        """Note and log a complaint, if there have not been too many; only log it while nobody reads them.
+
+        What comes of a peer's requests alone, which it can send as often as it likes, hides nothing else.
+        """
+        if (of := (peer, is_request)) not in self._paces and len(self._paces) >= MAX_PEERS:
             del self._paces[next(iter(self._paces))]
-        of_one = self._paces.setdefault(peer, Pace(BURST_OF_ONE, PER_S_OF_ONE)).paced(what)
-        if of_one is not None and (told := self._pace.paced(of_one)) is not None:
+        of_one = self._paces.setdefault(of, Pace(BURST_OF_ONE, PER_S_OF_ONE)).paced(what)
+        if of_one is not None and (told := self._pace[is_request].paced(of_one)) is not None:
             logger.warning("%s: %s", peer, told)
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait((peer, told))

@@ -109,8 +109,9 @@ class MemberMatchmaking(Matchmaking):
         """How often in a row a leader has kept this peer for over half of its time and brought no group."""
         self.silent: Counter[PeerID] = Counter()
         """In how many rounds in a row a groupmate has given back nothing of what it was to reduce."""
-        self.asked: set[PeerID] = set()
-        """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on."""
+        self.asked: dict[PeerID, float] = {}
+        """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on; each
+        with the time at which it did, infinity until then."""
         made = self.group_key_manager  # hivemind's
         self.group_key_manager = SignedKeyManager(
             made.dht, made.prefix, made.group_bits, made.target_group_size, identity=trust.identity
@@ -151,22 +152,26 @@ class MemberMatchmaking(Matchmaking):
             logger.warning("not following %s: %s", leader, problem)
             return None
         group, asked, due = None, get_dht_time(), self.get_request_expiration_time()
+        if self.asked:  # by a leader that sends this peer on, and whose part that was
+            self.asked[next(reversed(self.asked))] = asked
+            self.was_accepted_to_group.clear()
         accepted = asyncio.ensure_future(self.was_accepted_to_group.wait())
-        self.asked.add(leader)
+        self.asked[leader] = math.inf
         try:
             group = await super()._request_join_group(leader)
         except UNUSABLE as error:  # hivemind would give up the round
             self._avoid(leader, f"its answer cannot be used: {in_one_line(error)}")
         finally:
-            self.asked.remove(leader)
-            now, was_accepted = get_dht_time(), accepted.done()
+            let_go, was_accepted = min(self.asked.pop(leader), get_dht_time()), accepted.done()
             accepted.cancel()
-            if group is None and now > due + self.request_timeout / 2:
+            # Whoever was named too late, by a leader that sends its followers on, could do nothing in time.
+            had_time = asked < due
+            if group is None and had_time and let_go > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
-        was_late = now > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
+        was_late = let_go > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
         if group is not None:
             self.wasted.pop(leader, None)
-        elif was_late and time.monotonic() >= self.avoided.get(leader, 0.0):
+        elif was_late and had_time and time.monotonic() >= self.avoided.get(leader, 0.0):
             self.wasted[leader] += 1
             if (times := self.wasted[leader]) > MAX_WASTED:
                 did = "gathered a group and sent it away late" if was_accepted else "answered late that it leads none"
