@@ -34,6 +34,8 @@ _ADDS_MANY = {"APPENDS", "SETITEMS", "ADDITEMS"}
 
 def require_plain(file: Path | str) -> None:
     """Raise ValueError if a file is no zip archive as torch has written since 1.6, is packed, or has no bound."""
+    if not os.path.getsize(file):
+        raise ValueError("it is empty")
     if not zipfile.is_zipfile(file):
         raise ValueError(
             "expected one that torch 1.6 or later wrote. If you trust it, write it anew with torch.save(torch.load(it))"

@@ -35,6 +35,8 @@ _RANGES = {
 }
 """Least and greatest sizes of a VQ-GAN; codes are stored in 16 bits."""
 _MAX_LEVELS = 8
+_MAX_VALUES = 2**27
+"""Values of one picture in a layer at full resolution: half a gigabyte, 16 times those of the published VQ-GAN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,16 @@ class VQGANConfig:
                     f"VQGANConfig.{name} must hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}, but is "
                     f"{sizes!r:.60}."
                 )
+        if self.resolution % self.factor:
+            raise ValueError(
+                f"VQGANConfig.resolution must be a multiple of {self.factor}, the pixels of a code, but is "
+                f"{self.resolution}."
+            )
+        if self.channels * self.resolution**2 > _MAX_VALUES:
+            raise ValueError(
+                f"VQGANConfig.channels must be at most {_MAX_VALUES // self.resolution**2} at a resolution of "
+                f"{self.resolution}, but is {self.channels}."
+            )
         if self.local_encoder and self.latent_dim != 3 * self.factor**2:
             raise ValueError(
                 f"VQGANConfig.latent_dim must be {3 * self.factor**2}, the pixels of a patch, when the encoder is "
@@ -159,16 +171,20 @@ class VQGAN(nn.Module):
         return codes
 
     @torch.no_grad()
-    def decode(self, codes: Int[Tensor, "batch codes"], chunk: int = 16) -> UInt8[Tensor, "batch height width 3"]:
+    def decode(
+        self, codes: Int[Tensor, "batch codes"], chunk: int | None = None
+    ) -> UInt8[Tensor, "batch height width 3"]:
         """Return the picture of each row of codes, on the CPU; `chunk` pictures are in the networks at a time.
 
-        Raises ValueError if a picture has another number of codes than the configuration's, or a code is out of range.
+        By default these are 16, or fewer where pictures are larger than the published VQ-GAN's. Raises ValueError if a
+        picture has another number of codes than the configuration's, or a code is out of range.
         """
         side, size = self.config.resolution, self.config.codebook_size
         if codes.shape[1] != self.config.grid**2:
             raise ValueError(f"expected {self.config.grid**2} codes for each picture, but got {codes.shape[1]}.")
         if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < size):
             raise ValueError(f"codes must be from 0 to {size - 1}, but are {int(codes.min())} to {int(codes.max())}.")
+        chunk = chunk or max(1, min(16, _MAX_VALUES // (self.config.channels * side**2)))
         pictures = torch.empty(len(codes), side, side, 3, dtype=torch.uint8)
         for start in range(0, len(codes), chunk):
             decoded = self.to_pixels(codes[start : start + chunk].to(self.device))

@@ -97,7 +97,15 @@ def test_a_tokenizer_that_could_take_any_memory_or_panics_is_refused(mini, chang
 
 
 @pytest.mark.parametrize(
-    "words", [[1], {"things": 1}, {"things": [1]}, {"own_colours": []}, {"own_colours": {"a": "b"}}]
+    "words",
+    [
+        [1],
+        {"things": 1},
+        {"things": [1]},
+        {"own_colours": []},
+        {"own_colours": {"a": "b"}},
+        {"things": ["a"] * 1001, "colours": ["b"] * 1000},
+    ],
 )
 def test_lists_of_words_that_are_none_are_refused(mini, words, tmp_path):
     card = RunCard.load(mini.with_changes(pins={}).save(tmp_path)).with_changes(pins={})
@@ -109,8 +117,8 @@ def test_lists_of_words_that_are_none_are_refused(mini, words, tmp_path):
 def test_a_vqgan_of_other_codes_than_the_models_is_refused():
     with pytest.raises(ValueError, match=r"run draws grids of .* but its VQ-GAN shows grids of 32 among 8192: get"):
         require_same_codes("run", SMALL, VQGANConfig())
-    with pytest.raises(ValueError, match="shows grids of 512 among"):
-        require_same_codes("run", ModelConfig.emoji(), dataclasses.replace(VQGANConfig.emoji(), resolution=4096))
+    with pytest.raises(ValueError, match="shows grids of 64 among"):
+        require_same_codes("run", ModelConfig.emoji(), dataclasses.replace(VQGANConfig.emoji(), resolution=512))
 
 
 def make_pipe(file: Path) -> None:
@@ -188,6 +196,8 @@ CALLS = {
     "a peer's seed": (lambda: PeerSettings(run="r", seed=-1), r"seed must be a whole number .* but is -1"),
     "a VQ-GAN's sizes": (lambda: VQGANConfig(latent_dim=-1), "latent_dim must be a whole number from 1"),
     "its levels": (lambda: VQGANConfig(channel_mult=()), r"channel_mult must hold 1 to 8 .* but is \(\)"),
+    "its resolution": (lambda: VQGANConfig(resolution=60), "resolution must be a multiple of 8, .* but is 60"),
+    "its pictures": (lambda: VQGANConfig(resolution=4096), "channels must be at most 8 at .* of 4096, but is 128"),
 }
 
 

@@ -76,7 +76,7 @@ TYPED = [
         "convert-vqgan . out",
         ". cannot be read as a checkpoint of torch (expected a file, but it is a folder or a pipe)",
     ),
-    ("convert-vqgan empty out", "empty cannot be read as a checkpoint of torch (EOFError)"),
+    ("convert-vqgan empty out", "empty cannot be read as a checkpoint of torch (it is empty)"),
     ("convert-vqgan text out", "text cannot be read as a checkpoint of torch (expected one that torch 1.6"),
     ("convert-vqgan five.ckpt out", "five.ckpt is not a VQ-GAN of "),
     ("convert-vqgan five.ckpt five.ckpt", "expected another file to write than five.ckpt, which is read"),

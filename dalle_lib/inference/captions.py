@@ -18,6 +18,8 @@ WORDS = "words.json"
 """File beside the training data that says which things, colours and backgrounds its captions name, if it has one."""
 OWN_COLOURS = "own_colours"
 """Its entry with a list for each of some things; all others are lists."""
+MAX_COMBINATIONS = 10**6
+"""Colours times things; those of `emoji` make 3,000."""
 ARTICLES = frozenset({"a", "an", "the"})
 SAME_COLOURS = {"gray": "grey", "violet": "purple"}
 """Other words for colours, which are read as those that the captions use."""
@@ -240,7 +242,7 @@ class TrainingCaptions:
         """
         subjects = {re.sub(r" on an? [\w-]+ background$", "", caption) for caption in self.captions}
         written = {" ".join(word for word in each.split() if word not in ARTICLES): each for each in subjects}
-        coloured = [(colour, thing) for colour in reversed(self.colours) for thing in self.things - subjects]
+        coloured = ((colour, thing) for colour in reversed(self.colours) for thing in self.things - subjects)
         return {thing: f"{c} {thing}" for c, thing in coloured if f"{c} {thing}" in self.things} | written
 
     @cached_property
@@ -257,6 +259,9 @@ def _lists_of_words(told: dict) -> dict:
     lists = [words for kind, words in told.items() if kind != OWN_COLOURS] + [*told.get(OWN_COLOURS, {}).values()]
     if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in lists):
         raise ValueError("expected lists of words")
+    colours, things = (len(told.get(kind, ())) for kind in ("colours", "things"))
+    if colours * things > MAX_COMBINATIONS:
+        raise ValueError(f"expected at most {MAX_COMBINATIONS:,} things in a colour, but got {colours:,} x {things:,}")
     return told
 
 
