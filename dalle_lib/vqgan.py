@@ -73,31 +73,23 @@ class VQGANConfig:
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
-            if type(size := getattr(self, name)) is not int or not least <= size <= most:
-                raise ValueError(f"VQGANConfig.{name} must be a whole number from {least} to {most}, but is {size!r}.")
+            is_size = type(size := getattr(self, name)) is int and least <= size <= most
+            self._require(name, is_size, f"be a whole number from {least} to {most}")
         for name, least, most in ("channel_mult", 1, 64), ("attention_at", 0, 4096):
             sizes = getattr(self, name)
             are_sizes = isinstance(sizes, tuple) and all(type(size) is int and 1 <= size <= most for size in sizes)
-            if not are_sizes or not least <= len(sizes) <= _MAX_LEVELS:
-                raise ValueError(
-                    f"VQGANConfig.{name} must hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}, but is "
-                    f"{sizes!r:.60}."
-                )
-        if self.resolution % self.factor:
-            raise ValueError(
-                f"VQGANConfig.resolution must be a multiple of {self.factor}, the pixels of a code, but is "
-                f"{self.resolution}."
-            )
-        if self.channels * self.resolution**2 > _MAX_VALUES:
-            raise ValueError(
-                f"VQGANConfig.channels must be at most {_MAX_VALUES // self.resolution**2} at a resolution of "
-                f"{self.resolution}, but is {self.channels}."
-            )
-        if self.local_encoder and self.latent_dim != 3 * self.factor**2:
-            raise ValueError(
-                f"VQGANConfig.latent_dim must be {3 * self.factor**2}, the pixels of a patch, when the encoder is "
-                f"local, but is {self.latent_dim}."
-            )
+            expected = f"hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}"
+            self._require(name, are_sizes and least <= len(sizes) <= _MAX_LEVELS, expected)
+        side, patch = self.resolution, 3 * self.factor**2
+        self._require("resolution", side % self.factor == 0, f"be a multiple of {self.factor}, the pixels of a code")
+        most = _MAX_VALUES // side**2
+        self._require("channels", self.channels <= most, f"be at most {most} at a resolution of {side}")
+        expected = f"be {patch}, the pixels of a patch, when the encoder is local"
+        self._require("latent_dim", not self.local_encoder or self.latent_dim == patch, expected)
+
+    def _require(self, name: str, is_right: bool, what: str) -> None:
+        if not is_right:
+            raise ValueError(f"VQGANConfig.{name} must {what}, but is {getattr(self, name)!r:.60}.")
 
     @property
     def factor(self) -> int:
