@@ -77,12 +77,11 @@ class VQGANConfig:
             self._require(name, is_size, f"be a whole number from {least} to {most}")
         for name, least, most in ("channel_mult", 1, 64), ("attention_at", 0, 4096):
             sizes = getattr(self, name)
-            are_sizes = isinstance(sizes, tuple) and all(type(size) is int and 1 <= size <= most for size in sizes)
-            expected = f"hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}"
-            self._require(name, are_sizes and least <= len(sizes) <= _MAX_LEVELS, expected)
-        side, patch = self.resolution, 3 * self.factor**2
+            is_list = isinstance(sizes, tuple) and least <= len(sizes) <= _MAX_LEVELS
+            are_sizes = is_list and all(type(size) is int and 1 <= size <= most for size in sizes)
+            self._require(name, are_sizes, f"hold {least} to {_MAX_LEVELS} whole numbers from 1 to {most}")
+        side, patch, most = self.resolution, 3 * self.factor**2, _MAX_VALUES // self.resolution**2
         self._require("resolution", side % self.factor == 0, f"be a multiple of {self.factor}, the pixels of a code")
-        most = _MAX_VALUES // side**2
         self._require("channels", self.channels <= most, f"be at most {most} at a resolution of {side}")
         expected = f"be {patch}, the pixels of a patch, when the encoder is local"
         self._require("latent_dim", not self.local_encoder or self.latent_dim == patch, expected)
@@ -163,20 +162,17 @@ class VQGAN(nn.Module):
         return codes
 
     @torch.no_grad()
-    def decode(
-        self, codes: Int[Tensor, "batch codes"], chunk: int | None = None
-    ) -> UInt8[Tensor, "batch height width 3"]:
-        """Return the picture of each row of codes, on the CPU; `chunk` pictures are in the networks at a time.
+    def decode(self, codes: Int[Tensor, "batch codes"], chunk: int = 16) -> UInt8[Tensor, "batch height width 3"]:
+        """Return the picture of each row of codes, on the CPU; at most `chunk` are in the networks at a time.
 
-        By default these are 16, or fewer where pictures are larger than the published VQ-GAN's. Raises ValueError if a
-        picture has another number of codes than the configuration's, or a code is out of range.
+        Raises ValueError if a picture has another number of codes than the configuration's, or a code is out of range.
         """
         side, size = self.config.resolution, self.config.codebook_size
         if codes.shape[1] != self.config.grid**2:
             raise ValueError(f"expected {self.config.grid**2} codes for each picture, but got {codes.shape[1]}.")
         if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < size):
             raise ValueError(f"codes must be from 0 to {size - 1}, but are {int(codes.min())} to {int(codes.max())}.")
-        chunk = chunk or max(1, min(16, _MAX_VALUES // (self.config.channels * side**2)))
+        chunk = max(1, min(chunk, _MAX_VALUES // (self.config.channels * side**2)))
         pictures = torch.empty(len(codes), side, side, 3, dtype=torch.uint8)
         for start in range(0, len(codes), chunk):
             decoded = self.to_pixels(codes[start : start + chunk].to(self.device))
