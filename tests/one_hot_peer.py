@@ -27,6 +27,7 @@ from hivemind.utils import get_dht_time
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.introductions import read
@@ -54,6 +55,8 @@ DEFAULTS = {
     "lies": False,  # whether it lies as `lie` says
     "sends_away": False,  # whether it leads a group for gradients wherever it can, and sends it away at the end
     "reduces_nothing": False,  # whether it takes the others' gradients and never gives an average back
+    "drips": False,  # whether it sends each part just before its time is up
+    "splits": False,  # whether it leads wherever it can, and gives each follower another name of the group
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -97,20 +100,42 @@ def lie(folder: Path) -> None:
     hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_ = store_lies, average_lies
 
 
+def drip() -> None:
+    """Make this peer send each part to reducers just before its time is up."""
+    send = Runner._generate_input_for_peer
+
+    async def send_late(self, peer_index):
+        async for part in send(self, peer_index):
+            await asyncio.sleep(0.8 * self.sender_timeout)
+            yield part
+
+    Runner._generate_input_for_peer = send_late
+
+
 class FailingMatchmaking(MemberMatchmaking):
     """Finds no group in the epochs whose rounds are to fail, or leads groups that come to nothing."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        declare = self.group_key_manager.declare_averager
-        if FaultyAverager.settings["sends_away"]:  # who ends its search first, leads
-            self.group_key_manager.declare_averager = lambda *names, expiration_time, **options: declare(
-                *names, expiration_time=expiration_time - 1, **options
-            )
+        self.leads = FaultyAverager.settings["sends_away"] or FaultyAverager.settings["splits"]
+        self.declare = self.group_key_manager.declare_averager
+        if self.leads:
+            self.group_key_manager.declare_averager = self.declare_early
+
+    def declare_early(self, key, peer, expiration_time, **options):
+        """Say that this peer's search ends before the others'; who ends first, leads."""
+        return self.declare(key, peer, expiration_time - 1, **options)
+
+    def note_round(self, group, failed) -> None:
+        """Blame others, unless this peer is to blame itself."""
+        if not any(FaultyAverager.settings[kind] for kind in ("reduces_nothing", "drips", "splits")):
+            super().note_round(group, failed)
 
     async def rpc_join_group(self, request, context):
         if not FaultyAverager.settings["sends_away"]:
             async for message in super().rpc_join_group(request, context):
+                if FaultyAverager.settings["splits"] and message.code == averaging_pb2.BEGIN_ALLREDUCE:
+                    message.group_id = os.urandom(len(message.group_id))
                 yield message
             return
         yield averaging_pb2.MessageFromLeader(code=averaging_pb2.ACCEPTED)
@@ -118,7 +143,7 @@ class FailingMatchmaking(MemberMatchmaking):
         yield averaging_pb2.MessageFromLeader(code=averaging_pb2.GROUP_DISBANDED)
 
     async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
-        return None if FaultyAverager.settings["sends_away"] else await super()._request_join_group(leader)
+        return None if self.leads else await super()._request_join_group(leader)
 
     async def look_for_group(self, step: StepControl) -> GroupInfo | None:
         if read(step.data_for_gather, self.peer_id, self._prefix).epoch in FaultyAverager.settings["fails_in"]:
@@ -177,9 +202,14 @@ def main(folder: Path) -> None:
     membership.publish(dht)
     if settings["lies"]:
         lie(folder)
+    if settings["drips"]:
+        drip()
     if settings["spoils"] is not None:
         give, spoil = RunStateAverager.get_current_state, SPOILT[settings["spoils"]]
         RunStateAverager.get_current_state = lambda averager: spoil(*give(averager))
+        offered = RunStateAverager.state_sharing_priority
+        later = property(offered.fget, lambda averager, epoch: offered.fset(averager, epoch + SLACK // 2))
+        RunStateAverager.state_sharing_priority = later
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht))
     optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
@@ -213,8 +243,6 @@ def train(
             parameter.grad = torch.zeros_like(parameter)
             parameter.grad[settings["index"]] = 1.0
         samples += settings["batch_size"]
-        if settings["spoils"] is not None:
-            optimizer.state_averager.state_sharing_priority = optimizer.local_epoch + SLACK // 2
         optimizer.step(batch_size=settings["batch_size"])
         while not optimizer.rounds.empty():
             done = optimizer.rounds.get()

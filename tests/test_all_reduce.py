@@ -9,7 +9,7 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.p2p import PeerID
 
-from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
+from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights, within
 
 
 @pytest.fixture
@@ -79,7 +79,6 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
         _not_understood=set(),
-        reduced=set(),
     )
     for reducer, packed in (
         (stock, b""),
@@ -91,3 +90,25 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
     assert [peer for peer, _ in told] == [eve]
     assert "in 8 bytes, but got 3" in told[0][1]
     assert Runner.counted(runner) == {str(ada): 2.0, str(eve): 2.0}
+
+
+def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():
+    async def received(pauses_s: list[float], limit_s: float) -> tuple[list[int], str]:
+        async def parts():
+            for number, pause_s in enumerate(pauses_s):
+                await asyncio.sleep(pause_s)
+                yield number
+
+        came = []
+        try:
+            async for part in within(parts(), limit_s):
+                came.append(part)
+                await asyncio.sleep(0.2)  # this peer's own time, and the others', is not the sender's
+        except TimeoutError as error:
+            return came, str(error)
+        return came, ""
+
+    assert asyncio.run(received([0.0] * 5, 0.5)) == ([0, 1, 2, 3, 4], "")
+    came, why = asyncio.run(received([0.2] * 5, 0.5))
+    assert came == [0, 1]
+    assert why == "it kept the others waiting for 0.5 s"

@@ -5,6 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.key_manager import GroupKeyManager, is_valid_group
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
 from hivemind.p2p import PeerID
@@ -40,7 +41,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
-    made.shut_out, made.silent = {}, Counter()
+    made.shut_out, made.failures, made.followed = {}, {}, (b"", None)
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -157,13 +158,34 @@ def test_who_is_sent_on_too_late_blames_the_leader_that_did_it_and_nobody_else(s
     assert eve not in follower.wasted
 
 
-def test_a_groupmate_that_reduces_nothing_again_and_again_is_named_and_let_into_no_group():
-    peer, bob, eve = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), PeerID.from_base58(EVE.peer_id)
-    for did, did_not in [({bob}, {eve}), ({bob}, {eve}), ({eve}, {bob}), (set(), {eve}), ({bob}, {eve})]:
-        peer.note_reduced(did, did_not)
+def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: Identity | None) -> None:
+    """Have a peer take note of rounds of Ada, Bob and Eve with this leader; in each of them one failed, or nobody."""
+    ids = [PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE)]
+    if leader is not ADA:
+        peer.followed = b"followed", PeerID.from_base58(leader.peer_id)
+    group = GroupInfo(b"led" if leader is ADA else b"followed", tuple(ids), (b"", b"", b""))
+    for who in failed:
+        peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set())
+
+
+def test_who_fails_more_rounds_than_not_is_named_and_let_into_no_group():
+    peer, eve = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
+    rounds_of(peer, ADA, EVE, EVE, None, EVE, BOB, EVE)
     assert not peer.told
     assert not peer.shut_out
-    peer.note_reduced({bob}, {eve})
-    assert peer.told == [(EVE.peer_id, "it reduced nothing, 3 rounds in a row")]
-    assert "reduced nothing" in asyncio.run(peer.refusal(eve, None))
+    rounds_of(peer, ADA, EVE)
+    assert peer.told == [(EVE.peer_id, "it did not do its part in 3 rounds")]
+    assert "not done its part" in asyncio.run(peer.refusal(eve, None))
     assert peer.shut_out.keys() == peer.avoided.keys() == {eve}
+    assert not peer.failures
+
+
+def test_a_leader_cannot_have_its_followers_blame_each_other():
+    """It tells each of them another group, in which the others then do not do their part."""
+    peer = matchmaking_of(ADA)
+    rounds_of(peer, EVE, BOB, BOB, BOB, BOB)
+    assert not peer.told
+    rounds_of(peer, BOB, None)  # whoever leads whole rounds is not blamed for those of others
+    rounds_of(peer, EVE, BOB)
+    assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
+    assert peer.shut_out.keys() == {PeerID.from_base58(EVE.peer_id)}

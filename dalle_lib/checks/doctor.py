@@ -180,12 +180,12 @@ def _why(problem: str | None) -> str | None:
 
 
 def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Check:
-    """Return whether a peer can send its share of a round before the run gives the round up."""
+    """Return whether a peer can send its share of a round before the others leave it out."""
     if not found.first_peers:
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({_why(found.upload)})", True)
-    limit = card.averaging.timeout_s
+    limit = card.averaging.timeout_s / 2
     model = estimate({"model_type": "dalle", **asdict(card.model)})
     both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
     as_client = both_ways / 2  # a client sends gradients, but no averages
@@ -195,5 +195,5 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
     if as_client <= limit < seconds:
         return Check("upload", needed, here, True, "join with --client-mode, which sends half as much")
     return require(
-        "upload", needed, here, seconds <= limit, "use a faster connection: this run gives up rounds that take longer"
+        "upload", needed, here, seconds <= limit, "use a faster connection: this run leaves out peers that take longer"
     )

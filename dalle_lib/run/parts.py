@@ -94,8 +94,8 @@ class AveragingCard(Part):
     matchmaking_s: float = Field(gt=0, le=3600)
     """Seconds in which peers find each other before a round. Raise it if rounds often lack peers."""
     timeout_s: float = Field(gt=0, le=86_400)
-    """Seconds after which a round that hangs is given up; a peer that is silent for half of them is left out. Raise it
-    if slow links make rounds fail."""
+    """Seconds after which a round that hangs is given up; who lets the others wait for half of them is left out. Raise
+    it if slow links make rounds fail."""
     state_every: Positive = 5
     """Epochs between averages of the parameters themselves. Lower it if peers often miss rounds and drift apart."""
     delayed: Literal[False, "step", "averaging"] = "step"

@@ -64,6 +64,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
         "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
         "async def _communicate_with_peer(self, peer_id)": "Runner tells which reducer failed",
+        "async def _ban_sender(self, peer_id)": "Runner tells which sender failed",
     },
     "averaging.partition.TensorPartContainer": {
         "async for iterate_input_parts_for(self, peer_index)": "Parts keeps what is sent, for those who check it",

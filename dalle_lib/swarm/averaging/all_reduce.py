@@ -6,7 +6,8 @@ hivemind 1.1.12 believes any answer of a reducer, and does not say who failed, o
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from functools import partial
 
 import numpy as np
@@ -26,6 +27,8 @@ from dalle_lib.swarm.averaging.trust import Trust
 
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
+REDUCER_PATIENCE = 1.5
+"""How long a reducer is waited for, in multiples of how long it waits for senders: three quarters of a round's time."""
 RESULT_BOUND = 3.0
 """The largest norm of an average that is believed, in multiples of the norm of this peer's own part."""
 
@@ -140,11 +143,9 @@ class Runner(AllReduceRunner):
         self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust)
         self._weights_heard: list[Tensor] = []
         self._not_understood: set[PeerID] = set()
-        self.reduced: set[PeerID] = set()
-        """Other peers that have given back something of what they were to reduce."""
         self.failed: set[PeerID] = set()
-        """Other peers that have not given back all of it."""
-        self._bytes_answered = 0
+        """Other peers that have not sent all of their parts, or not given back all that they were to reduce."""
+        self._bytes_answered, self._began = 0, time.monotonic()
 
     @property
     def bytes_sent(self) -> int:
@@ -177,8 +178,7 @@ class Runner(AllReduceRunner):
         return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
 
     def _hear(self, reducer: PeerID, packed: bytes) -> None:
-        """Note an answer, and the weights in it, as its reducer tells them; peers of plain hivemind tell none."""
-        self.reduced.add(reducer)
+        """Note the weights in an answer, as its reducer tells them; peers of plain hivemind tell none."""
         if not packed or reducer in self._not_understood:
             return
         try:
@@ -188,6 +188,9 @@ class Runner(AllReduceRunner):
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
+        # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
+        if self.sender_timeout is not None:
+            stream = within(stream, self.sender_timeout - (time.monotonic() - self._began))
         try:
             rows = iter(self.tensor_part_reducer.weights)
             async for message in super()._accumulate_parts_streaming(stream, sender_index):
@@ -198,9 +201,19 @@ class Runner(AllReduceRunner):
             self.tell(self.sender_peer_ids[sender_index], f"its tensors were refused: {in_one_line(error)}")
             raise
 
+    async def _ban_sender(self, peer_id: PeerID) -> None:
+        # hivemind calls this for each sender that has not sent all, also after the round.
+        if peer_id not in self.banned_senders and not self.tensor_part_reducer.finished.is_set():
+            self.failed.add(peer_id)
+            if peer_id not in self.active_senders:
+                self.tell(peer_id, f"it sent none of its tensors in {self.sender_timeout:g} s")
+        await super()._ban_sender(peer_id)
+
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        limit_s = None if self.sender_timeout is None else REDUCER_PATIENCE * self.sender_timeout
         try:
-            await super()._communicate_with_peer(peer_id)
+            async with asyncio.timeout(limit_s):
+                await super()._communicate_with_peer(peer_id)
         except Exception as error:
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
@@ -208,6 +221,22 @@ class Runner(AllReduceRunner):
                 self.failed.add(peer_id)
             self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
             raise
+
+
+async def within(parts: AsyncGenerator, limit_s: float) -> AsyncIterator:
+    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all."""
+    left_s = limit_s
+    async with contextlib.aclosing(parts):
+        while True:
+            began = time.monotonic()
+            try:
+                part = await asyncio.wait_for(anext(parts, None), left_s)
+            except TimeoutError as error:
+                raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s") from error
+            if part is None:
+                return
+            left_s -= time.monotonic() - began
+            yield part
 
 
 class _Listening:

@@ -38,7 +38,9 @@ AVOID_S = 300.0
 answered what no peer does."""
 MAX_WASTED = 2
 """Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another, or
-refuse a peer late; or that a groupmate may give back nothing of what it was to reduce."""
+refuse a peer late; and failed rounds, beyond whole ones, that a peer's own groups forgive each other peer."""
+MAX_LED = 4
+"""The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
@@ -107,8 +109,10 @@ class MemberMatchmaking(Matchmaking):
         """The same of when it lets a peer into its groups again."""
         self.wasted: Counter[PeerID] = Counter()
         """How often in a row a leader has kept this peer for over half of its time and brought no group."""
-        self.silent: Counter[PeerID] = Counter()
-        """In how many rounds in a row a groupmate has given back nothing of what it was to reduce."""
+        self.failures: dict[PeerID, int] = {}
+        """In how many rounds more than not a peer has failed, as `note_round` judges it."""
+        self.followed: tuple[bytes, PeerID | None] = b"", None
+        """The last group of another leader, and that leader."""
         self.asked: dict[PeerID, float] = {}
         """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on; each
         with the time at which it did, infinity until then."""
@@ -131,7 +135,7 @@ class MemberMatchmaking(Matchmaking):
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
         """Return why a peer that asks to join may not join, or None if it may."""
         if time.monotonic() < self.shut_out.get(peer_id, 0.0):
-            return "it has reduced nothing in the last rounds"
+            return "it has not done its part in the last rounds"
         try:
             told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
@@ -178,20 +182,26 @@ class MemberMatchmaking(Matchmaking):
                 self._avoid(leader, f"it {did}, {times} times in a row")
         return group
 
-    def note_reduced(self, did: Collection[PeerID], did_not: Collection[PeerID]) -> None:
-        """Take note of which peers have reduced in a round, and which have given back nothing of their parts.
+    def note_round(self, group: GroupInfo, failed: Collection[PeerID]) -> None:
+        """Take note of who has not done its part in a round: not sent, or not given back, all that it was to.
 
-        Who gave back nothing several times in a row is named, and let into no group for some time: each round would
-        wait for it until its time is up.
+        A leader that tells each follower of another group makes them fail for each other. So this peer judges others
+        one by one only where it leads; elsewhere it judges the leader, by whether all did their part. Who fails again
+        and again is named, and neither followed nor let into a group for some time.
         """
-        for peer in did:
-            self.silent.pop(peer, None)
-        for peer in did_not:
-            self.silent[peer] += 1
-            if (times := self.silent[peer]) > MAX_WASTED:
-                self.silent.pop(peer)
+        group_id, leader = self.followed
+        if group_id != group.group_id:  # this peer leads
+            judged = {peer: peer in failed for peer in group.peer_ids if peer != self.peer_id}
+            most, what = MAX_WASTED, "it did not do its part in {} rounds"
+        else:
+            judged, most, what = {leader: bool(failed)}, MAX_LED, "{} rounds that it led failed"
+        for peer, has_failed in judged.items():
+            times = max(0, self.failures.pop(peer, 0) + (1 if has_failed else -1))
+            if has_failed and times > most:
                 self.shut_out = self._still(self.shut_out) | {peer: time.monotonic() + AVOID_S}
-                self._avoid(peer, f"it reduced nothing, {times} rounds in a row")
+                self._avoid(peer, what.format(times))
+            elif times:
+                self.failures[peer] = times
 
     async def follower_assemble_group(self, leader: PeerID, msg: averaging_pb2.MessageFromLeader) -> GroupInfo:
         """Return the group that a leader has assembled.
@@ -207,6 +217,7 @@ class MemberMatchmaking(Matchmaking):
         for peer, introduction in told.items():
             if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
                 raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
+        self.followed = msg.group_id, leader
         return await super().follower_assemble_group(leader, msg)
 
     def _told_in(self, msg: averaging_pb2.MessageFromLeader) -> dict[PeerID, Introduction]:
