@@ -48,7 +48,8 @@ def bounded(file: str | Path) -> dict:
         told = json.loads(small_text(Path(file)))
         if not isinstance(told, dict):
             raise ValueError("expected a JSON object")
-        steps = list(_parts([told.get("normalizer"), told.get("pre_tokenizer")]))
+        before = _within([told.get("normalizer"), told.get("pre_tokenizer")])
+        steps = [found for found in before if isinstance(found, dict)]
         if len(steps) > MAX_STEPS:
             raise ValueError(f"expected at most {MAX_STEPS} steps before the vocabulary, but got {len(steps)}")
         if (growth := prod(map(_growth, steps))) > MAX_GROWTH:
@@ -57,7 +58,8 @@ def bounded(file: str | Path) -> dict:
         if added * growth > MAX_ADDED_LETTERS:
             raise ValueError(f"expected added tokens of at most {MAX_ADDED_LETTERS:,} letters after all steps")
         model = told.get("model")
-        if (longest := max(map(len, _texts(model)), default=0)) > MAX_ENTRY:
+        texts = (found for found in _within(model) if isinstance(found, str))
+        if (longest := max(map(len, texts), default=0)) > MAX_ENTRY:
             raise ValueError(f"expected entries of at most {MAX_ENTRY:,} letters, but one has {longest:,}")
         if isinstance(model, dict):
             word, prefix = model.get("max_input_chars_per_word", 0), model.get("continuing_subword_prefix")
@@ -66,29 +68,15 @@ def bounded(file: str | Path) -> dict:
         return told
 
 
-def _parts(told: object) -> Iterator[dict]:
-    """Yield all objects in a piece of JSON."""
+def _within(told: object) -> Iterator[object]:
+    """Yield a piece of JSON and all that it holds, names among them."""
     left = [told]
     while left:
-        match left.pop():
-            case dict(found):
-                yield found
-                left.extend(found.values())
-            case list(found):
-                left.extend(found)
-
-
-def _texts(told: object) -> Iterator[str]:
-    """Yield all texts in a piece of JSON, names among them."""
-    left = [told]
-    while left:
-        match left.pop():
-            case str(found):
-                yield found
-            case dict(found):
-                left += [*found, *found.values()]
-            case list(found):
-                left += found
+        yield (found := left.pop())
+        if isinstance(found, dict):
+            left += [*found, *found.values()]
+        elif isinstance(found, list):
+            left += found
 
 
 def _growth(step: dict) -> int:
