@@ -202,7 +202,14 @@ class LyingRunner(Runner):
     reducer_type = LyingReducer
 
 
-class MakesClients(MemberMatchmaking):
+class BlamesNobody(MemberMatchmaking):
+    """Matchmaking of a liar, which would go on to take part with those who refuse its lies."""
+
+    def note_round(self, *_args) -> None:
+        """Keep no account of who fails."""
+
+
+class MakesClients(BlamesNobody):
     """Matchmaking of a leader that tells each follower that no other reduces, so that it is the only reducer."""
 
     async def leader_assemble_group(self) -> GroupInfo:
@@ -225,7 +232,7 @@ def averager_type(scenario: Scenario, task: Digits, is_honest: bool) -> type[Gra
     if attack == LEADER:
         return type(name, (base,), {"matchmaking_type": MakesClients})
     if attack in LIARS:
-        base = type(name, (LIARS[attack], base), {})
+        base = type(name, (LIARS[attack], base), {} if scenario.is_stock else {"matchmaking_type": BlamesNobody})
     if attack == A_LITTLE:
         return type(name, (SendsOther, base), {"replace": ALittle(task, scenario)})
     return type(name, (SendsOther, base), {"replace": Momentum()}) if scenario.worker_momentum else base

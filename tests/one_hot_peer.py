@@ -126,10 +126,10 @@ class FailingMatchmaking(MemberMatchmaking):
         """Say that this peer's search ends before the others'; who ends first, leads."""
         return self.declare(key, peer, expiration_time - 1, **options)
 
-    def note_round(self, group, failed) -> None:
+    def note_round(self, *args) -> None:
         """Blame others, unless this peer is to blame itself."""
         if not any(FaultyAverager.settings[kind] for kind in ("reduces_nothing", "drips", "splits")):
-            super().note_round(group, failed)
+            super().note_round(*args)
 
     async def rpc_join_group(self, request, context):
         if not FaultyAverager.settings["sends_away"]:

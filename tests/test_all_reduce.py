@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hivemind.averaging.allreduce import AllreduceException
 from hivemind.p2p import PeerID
 
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights, within
@@ -26,7 +25,7 @@ def parts():
 
 @pytest.mark.parametrize("delta", [torch.full((8,), float("inf")), torch.ones(1), torch.full((8,), RESULT_BOUND)])
 def test_a_result_that_cannot_be_right_is_refused(parts, delta):
-    with pytest.raises(AllreduceException):
+    with pytest.raises(ValueError, match=r"expected|believed|infinity"):
         parts.register_processed_part(1, 0, delta)
 
 

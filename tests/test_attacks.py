@@ -16,10 +16,10 @@ from dalle_lib.auth import Role
 from dalle_lib.swarm.averaging.reducing import MAX_WEIGHT, combine
 from dalle_lib.swarm.averaging.trust import Trust
 
-RUNS = 3
 TOLERANCE = 1.05
 """An attack does no harm up to this multiple of the loss of the worst run without attackers."""
-GROSS = ("sign flip", "noise", "NaN", "weight")
+GROSS = ("noise", "NaN", "weight")
+"""Lies of two; "weight" reverses gradients, too."""
 MISMATCH = "is not what"
 MEMBER, VOUCHED = Role.MEMBER, Role.VOUCHED
 
@@ -48,7 +48,7 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
     """Fail unless the loss of a run is within the bound, or, where it is not, those of two more runs are."""
     outcomes = [swarm.run(**scenario)]
     if not outcomes[0].loss <= bound:  # NaN too
-        outcomes += [swarm.run(**scenario) for _ in range(RUNS - 1)]
+        outcomes += [swarm.run(**scenario) for _ in range(2)]
     losses = ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes)
     say(f"{what}: losses {losses} after 30 epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
     assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
@@ -60,7 +60,7 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
 @pytest.fixture(scope="module")
 def bound(swarm, say) -> float:
     """Loss up to which an attack has done no harm."""
-    losses = [swarm.run().loss for _ in range(RUNS)]
+    losses = [swarm.run().loss for _ in range(2)]
     say(f"no attack: losses from {min(losses):.4f} to {max(losses):.4f}")
     assert max(losses) < 0.2 * torch.tensor(10.0).log()  # the logarithm is the loss of a model that has learnt nothing
     return TOLERANCE * max(losses)
@@ -87,7 +87,7 @@ def test_lies_within_the_spread_of_honest_peers_are_outvoted_where_peers_send_mo
 
 @pytest.mark.chaos
 def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say):
-    outcome = swarm.run(attack=REDUCER)
+    outcome = swarm.run(epochs=20, attack=REDUCER)
     found = outcome.told(MISMATCH)
     say(f"lying reducers, all reduce: loss {outcome.loss:.4g}, found {len(found)} times")
     honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]

@@ -151,9 +151,12 @@ def test_a_checkpoint_without_end_is_not_converted(make, tmp_path):
         convert_vqgan(tmp_path / "x.ckpt", tmp_path / "out")
 
 
-WEIGHTS, STATISTICS = [torch.ones(3)], {"state": {0: {"first": torch.ones(3)}}, "param_groups": []}
+GROUP = {"lr": 0.1, "betas": (0.9, 0.95), "params": [0]}
+WEIGHTS, STATISTICS = [torch.ones(3)], {"state": {0: {"first": torch.ones(3)}}, "param_groups": [GROUP]}
 OWN = Snapshot(0, WEIGHTS, STATISTICS)
-ABOUT = {"epoch": 5, "param_groups": []}
+ABOUT = {"epoch": 5, "param_groups": [GROUP]}
+GOOD = {"parameter.0": torch.zeros(3), "first.0": torch.ones(3)}
+GROUPS = [[], {}, None, [{}], 10**9, [GROUP, GROUP], [GROUP | {"params": [1]}], [GROUP | {"lr": math.nan}]]
 STATES = [
     ({"parameter.0": torch.ones(3), "first.0": torch.ones(3)}, {}, r"its metadata lack epoch, param_groups"),
     ({"parameter.0": torch.ones(3)}, ABOUT, r"it lacks first\.0"),
@@ -161,6 +164,8 @@ STATES = [
     ({"parameter.0": torch.full((3,), math.nan), "first.0": torch.ones(3)}, ABOUT, r"it holds NaN or infinity"),
     ({"parameter.0": torch.ones(3), "first.0": torch.full((3,), math.inf)}, ABOUT, r"it holds NaN or infinity"),
     ({"what": torch.ones(3), "parameter.0": torch.ones(3), "first.0": torch.ones(3)}, ABOUT, r"not enough values"),
+    *((GOOD, ABOUT | {"param_groups": groups}, r"expected param_groups such as .*0\.95") for groups in GROUPS),
+    *((GOOD, ABOUT | {"epoch": epoch}, r"expected an epoch in its metadata") for epoch in (10**12, -1, "x")),
 ]
 
 
@@ -169,8 +174,7 @@ def test_a_peers_broken_state_is_told_with_what_to_do(tensors, metadata, told, t
     file = safetensors(tmp_path / "state", metadata, **tensors)
     with pytest.raises(BrokenFile, match=rf"state cannot be read as .*{told}.*\. Remove it: `dalle-lib join`"):
         read_state(file, OWN)
-    good = {"parameter.0": torch.zeros(3), "first.0": torch.ones(3)}
-    back = read_state(safetensors(file, ABOUT, **good), OWN)
+    back = read_state(safetensors(file, ABOUT, **GOOD), OWN)
     assert (back.epoch, back.parameters[0].tolist()) == (5, [0, 0, 0])
     for broken in b"", b"garbage " * 20, file.read_bytes()[:-1]:
         file.write_bytes(broken)

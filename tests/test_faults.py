@@ -56,7 +56,7 @@ def assert_shares_are_weights(peers: list[OneHotPeer], peer: OneHotPeer, epoch: 
 
 @pytest.mark.chaos
 def test_each_gradient_counts_by_its_samples(mini, swarm_folder):
-    epochs = 20
+    epochs = 12
     with OneHotSwarm(one_hot_card(mini, state_every=5), swarm_folder) as swarm:
         peers = [swarm.add(), swarm.add(), swarm.add(step_s=0.4)]
         swarm.go()

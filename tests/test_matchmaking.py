@@ -165,7 +165,7 @@ def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: Identity | Non
         peer.followed = b"followed", PeerID.from_base58(leader.peer_id)
     group = GroupInfo(b"led" if leader is ADA else b"followed", tuple(ids), (b"", b"", b""))
     for who in failed:
-        peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set())
+        peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set(), set())
 
 
 def test_who_fails_more_rounds_than_not_is_named_and_let_into_no_group():
@@ -189,3 +189,15 @@ def test_a_leader_cannot_have_its_followers_blame_each_other():
     rounds_of(peer, EVE, BOB)
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
     assert peer.shut_out.keys() == {PeerID.from_base58(EVE.peer_id)}
+
+
+def test_whose_tensors_are_refused_costs_no_time_but_leads_no_more():
+    peer, eve = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
+    group = GroupInfo(b"led", (peer.peer_id, eve), (b"", b""))
+    for _ in range(matchmaking.MAX_LED + 1):
+        peer.note_round(group, set(), {eve})
+    assert not peer.told
+    peer.followed = group.group_id, eve
+    for _ in range(matchmaking.MAX_LED + 1):
+        peer.note_round(group, set(), {eve})
+    assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]

@@ -91,7 +91,7 @@ WASTES = {
 
 @pytest.mark.chaos
 def test_who_wastes_the_others_rounds_again_and_again_is_left_and_named(mini, swarm_folder):
-    card = one_hot_card(mini, state_every=1000, matchmaking_s=3.0, timeout_s=6.0, part_bytes=2**9)
+    card = one_hot_card(mini, state_every=1000, matchmaking_s=2.0, timeout_s=4.0, part_bytes=2**9)
     with OneHotSwarm(card, swarm_folder) as swarm:
         honest = [swarm.add(), swarm.add()]
         swarm.go()
@@ -110,3 +110,4 @@ def test_who_wastes_the_others_rounds_again_and_again_is_left_and_named(mini, sw
             for _ in range(3):
                 swarm.wait_together(honest, after=max(peer.epoch for peer in honest))
             assert named("rounds") | named("sent it away late") == left, swarm.told()
+            wasteful.kill()

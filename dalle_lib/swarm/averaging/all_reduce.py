@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
+from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.partition import TensorPartContainer
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import PeerID, StubBase
@@ -102,15 +102,15 @@ class Parts(TensorPartContainer):
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
         """Take over a result, which is the average minus this peer's own part.
 
-        Raises AllreduceException for one of another shape, one that is not finite, or one too long to be an average.
+        Raises ValueError for one of another shape, one that is not finite, or one too long to be an average.
         """
         own = self._input_parts_by_peer[peer_index][part_index][0]
         if (problem := part_problem(part, own.shape)) is not None:
-            raise AllreduceException(problem)
+            raise ValueError(problem)
         longest = RESULT_BOUND * max(float(own.norm()), self.typical * math.sqrt(own.numel()))
         average = own + part
         if (length := float(average.norm())) > longest > 0:
-            raise AllreduceException(f"its average has norm {length:.3g}, and at most {longest:.3g} is believed")
+            raise ValueError(f"its average has norm {length:.3g}, and at most {longest:.3g} is believed")
         watched = self._watched.get((peer_index, part_index))
         if watched is not None and not watched.done():
             watched.set_result(average)
@@ -144,7 +144,9 @@ class Runner(AllReduceRunner):
         self._weights_heard: list[Tensor] = []
         self._not_understood: set[PeerID] = set()
         self.failed: set[PeerID] = set()
-        """Other peers that have not sent all of their parts, or not given back all that they were to reduce."""
+        """Other peers that were waited for in vain, as senders or reducers."""
+        self.refused: set[PeerID] = set()
+        """Other peers whose tensors were refused when they came, which cost no time."""
         self._bytes_answered, self._began = 0, time.monotonic()
 
     @property
@@ -198,7 +200,11 @@ class Runner(AllReduceRunner):
                 message.peer_id = pack_weights(next(rows))
                 yield message
         except Exception as error:
-            self.tell(self.sender_peer_ids[sender_index], f"its tensors were refused: {in_one_line(error)}")
+            sender = self.sender_peer_ids[sender_index]
+            if not isinstance(error, TimeoutError):
+                self.refused.add(sender)
+                self.failed.discard(sender)  # hivemind has banned it first
+            self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
 
     async def _ban_sender(self, peer_id: PeerID) -> None:
@@ -217,6 +223,8 @@ class Runner(AllReduceRunner):
         except Exception as error:
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
+            elif isinstance(error, ValueError):
+                self.refused.add(peer_id)
             else:
                 self.failed.add(peer_id)
             self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")

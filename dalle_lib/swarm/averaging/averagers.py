@@ -157,7 +157,7 @@ class RunAverager(KeepsTasks):
                 tensors[index].add_(update, alpha=self._averaging_alpha)
                 index += 1
         finally:
-            self._matchmaking.note_round(group_info, runner.failed)
+            self._matchmaking.note_round(group_info, runner.failed, runner.refused)
         if check is not None:
             asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 

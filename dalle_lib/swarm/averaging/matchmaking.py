@@ -182,19 +182,20 @@ class MemberMatchmaking(Matchmaking):
                 self._avoid(leader, f"it {did}, {times} times in a row")
         return group
 
-    def note_round(self, group: GroupInfo, failed: Collection[PeerID]) -> None:
-        """Take note of who has not done its part in a round: not sent, or not given back, all that it was to.
+    def note_round(self, group: GroupInfo, failed: Collection[PeerID], refused: Collection[PeerID]) -> None:
+        """Take note of who has not done its part in a round, as `Runner` has them.
 
         A leader that tells each follower of another group makes them fail for each other. So this peer judges others
-        one by one only where it leads; elsewhere it judges the leader, by whether all did their part. Who fails again
-        and again is named, and neither followed nor let into a group for some time.
+        one by one only where it leads; elsewhere it judges the leader, by whether all did their part. Whose tensors
+        were refused has cost no time, and is judged by that only as the leader of a group that would be better without
+        it. Who fails again and again is named, and neither followed nor let into a group for some time.
         """
         group_id, leader = self.followed
         if group_id != group.group_id:  # this peer leads
             judged = {peer: peer in failed for peer in group.peer_ids if peer != self.peer_id}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"
         else:
-            judged, most, what = {leader: bool(failed)}, MAX_LED, "{} rounds that it led failed"
+            judged, most, what = {leader: bool(failed) or leader in refused}, MAX_LED, "{} rounds that it led failed"
         for peer, has_failed in judged.items():
             times = max(0, self.failures.pop(peer, 0) + (1 if has_failed else -1))
             if has_failed and times > most:

@@ -1,6 +1,7 @@
 """A peer's progress on disk. A peer that starts again in the same folder goes on from there."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -11,15 +12,15 @@ from dalle_lib.model import DALLE
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, START_ANEW
+from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, START_ANEW, epoch_in
 
 
 def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
     """Write the model, and in a second file what the optimizer needs to go on with it."""
     snapshot = take_snapshot(optimizer)
     save_model(folder / MODEL, model, snapshot.epoch)
-    groups = json.dumps(snapshot.statistics["param_groups"])
-    metadata = {"fingerprint": card.fingerprint, "epoch": str(snapshot.epoch), "param_groups": groups}
+    about = {"epoch": str(snapshot.epoch), "param_groups": _groups_of(snapshot)}
+    metadata = {"fingerprint": card.fingerprint, **about}
     save_tensors(folder / OPTIMIZER, _named(snapshot), metadata)
 
 
@@ -44,7 +45,10 @@ def read_state(file: Path, own: Snapshot) -> Snapshot:
             expected, came = ((each.dtype, tuple(each.shape)) for each in (tensor, tensors[name]))
             if expected != came:
                 raise ValueError(f"expected {name} to be {expected}, but got {came}")
-        saved = _snapshot(tensors, int(metadata["epoch"]), json.loads(metadata["param_groups"]))
+        groups, own_groups = (json.loads(text) for text in (metadata["param_groups"], _groups_of(own)))
+        if _outline(groups) != _outline(own_groups):
+            raise ValueError(f"expected param_groups such as {own_groups!r:.200}, but got {groups!r:.200}")
+        saved = _snapshot(tensors, epoch_in(metadata), groups)
         if not saved.is_finite:
             raise ValueError("expected finite numbers, but it holds NaN or infinity")
     return saved
@@ -56,6 +60,20 @@ def _named(snapshot: Snapshot) -> dict[str, torch.Tensor]:
     for i, statistics in snapshot.statistics["state"].items():
         tensors.update({f"{name}.{i}": value for name, value in statistics.items()})
     return tensors
+
+
+def _groups_of(snapshot: Snapshot) -> str:
+    return json.dumps(snapshot.statistics["param_groups"])
+
+
+def _outline(groups: object) -> object:
+    """Return what saved groups of parameters have in common with an optimizer's own: all but finite numbers."""
+    if isinstance(groups, dict):
+        return {name: groups[name] if name == "params" else _outline(groups[name]) for name in groups}
+    if isinstance(groups, list):
+        return [_outline(group) for group in groups]
+    is_number = isinstance(groups, int | float) and not isinstance(groups, bool) and math.isfinite(groups)
+    return "a number" if is_number else groups
 
 
 def _snapshot(tensors: dict[str, torch.Tensor], epoch: int, groups: list) -> Snapshot:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -69,7 +71,14 @@ def saved_epoch(folder: Path) -> int | None:
     Raises BrokenFile if the progress cannot be read.
     """
     saved = _saved(folder)
-    return int(saved["epoch"]) if saved else None
+    return epoch_in(saved) if saved else None
+
+
+def epoch_in(metadata: Mapping[str, str]) -> int:
+    """Return the epoch in the metadata of saved progress. Raises ValueError if there is none."""
+    if not re.fullmatch("[0-9]{1,9}", epoch := metadata.get("epoch", "")):
+        raise ValueError(f"expected an epoch in its metadata, but got {epoch!r:.80}")
+    return int(epoch)
 
 
 def bind(folder: Path, card: "RunCard") -> None:
@@ -155,6 +164,5 @@ def _saved(folder: Path) -> dict[str, str]:
         require_file(file)
         with safe_open(file, "numpy") as handle:
             saved = handle.metadata() or {}
-        if not saved.get("epoch", "").isdecimal():
-            raise ValueError(f"expected an epoch in its metadata, but got {saved.get('epoch')!r}")
+        epoch_in(saved)
     return saved
