@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, read_codes, stream_codes, write_codes
 from dalle_lib.streaming.batches import training_batches
@@ -120,6 +121,15 @@ def test_a_small_file_that_decodes_to_hundreds_of_megabytes_is_not_read(tmp_path
     stream = stream_codes(str(tmp_path), seed=0)
     assert {row.caption for row in islice(stream, 6)} == {f"caption {i}" for i in range(3)}
     assert stream.bad_groups >= 1
+
+
+def test_many_row_groups_that_are_small_enough_are_not_read_beyond_the_memory_of_all(tmp_path, monkeypatch):
+    file = tmp_path / "codes.parquet"
+    write_codes(file, [CodeRow("a" * 10_000, np.zeros(9, int))] * 20, FORMAT, rows_per_group=2)
+    assert len(read_codes(file)) == 20
+    monkeypatch.setattr("dalle_lib.streaming.codes.MAX_BYTES", 100_000)
+    with pytest.raises(BrokenFile, match=r"rows of at most 100,000 bytes in all, but the first 10 take 10"):
+        read_codes(file)
 
 
 def test_codes_that_another_program_wrote_are_refused(source):

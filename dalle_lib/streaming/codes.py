@@ -7,6 +7,7 @@ one picture, row by row). Its metadata says what the codes mean, so a run can re
 import json
 import logging
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading, replace_file
 from dalle_lib.one_line import in_one_line
-from dalle_lib.streaming.row_groups import RowGroups
+from dalle_lib.streaming.row_groups import ROW_BYTES, RowGroups
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +29,8 @@ _DTYPE = np.dtype("<u2")
 _COLUMNS = {"caption": pa.string(), "codes": pa.binary()}
 _WRITER = "parquet-cpp"
 """What Arrow's writer of Parquet is called. Arrow reads the columns of old versions of others past their ends."""
-MAX_CODES = 2**27
-"""Codes that `read_codes` returns at most, at 8 bytes each: those of 131,072 of the paper's pictures."""
+MAX_BYTES = 2**30
+"""Memory of the rows that `read_codes` returns at most: that of 120,000 of the paper's pictures."""
 _ATTEMPTS = 8
 """How often the network may fail in one place before the stream does."""
 
@@ -89,18 +90,22 @@ def _require_fit(number: int, codes: np.ndarray, codes_format: CodesFormat) -> N
 def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
     """Return all rows of a local file in their order, without those that are not what its metadata promises.
 
-    Raises BrokenFile if the file is no Parquet, holds more than MAX_CODES, or a row group exceeds MAX_GROUP_BYTES, and
-    ValueError if it does not say what its codes mean, or says something else than `expected`.
+    Raises BrokenFile if the file is no Parquet, has rows of more than MAX_BYTES, or a row group of more than
+    MAX_GROUP_BYTES, and ValueError if it does not say what its codes mean, or says something else than `expected`.
     """
     with open(file, "rb") as handle:
         groups = _open(handle, str(file), expected)
-        codes_format, rows = _format_of(groups, str(file)), []
+        codes_format, rows, size = _format_of(groups, str(file)), [], 0
         with reading(file, "captions and codes"):
             for number in range(len(groups)):
                 parsed = (_parse(raw, codes_format) for raw in groups.read(number))
-                rows += [row for row in parsed if row is not None]
-                if (size := len(rows) * codes_format.grid**2) > MAX_CODES:
-                    raise ValueError(f"expected at most {MAX_CODES:,} codes to read at once, but got {size:,}")
+                for row in parsed:
+                    if row is not None:
+                        rows.append(row)
+                        size += ROW_BYTES + row.codes.nbytes + sys.getsizeof(row.caption)
+                if size > MAX_BYTES:
+                    told = f"expected rows of at most {MAX_BYTES:,} bytes in all"
+                    raise ValueError(f"{told}, but the first {len(rows):,} take {size:,}: write fewer to a file")
     return rows
 
 
