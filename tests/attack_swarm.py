@@ -122,7 +122,7 @@ class AttackSwarm:
 
     def run(
         self,
-        epochs: int = 30,
+        epochs: int,
         until_broken: bool = False,
         rule: str = "centered_clip",
         reducers: str = "all",
@@ -215,6 +215,7 @@ class Figures:
         ):
             for attack, rule, _ in itertools.product(self.attacks, self.rules, range(self.runs)):
                 outcome = swarm.run(
+                    epochs=30,
                     until_broken=True,
                     attack=None if attack == "none" else attack,
                     worker_momentum=self.worker_momentum,
