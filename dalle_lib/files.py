@@ -17,6 +17,8 @@ MAX_END_BYTES = 2**16
 """Size of the end of a log that is shown."""
 MAX_WORDS = 300
 """Letters of a library's message that are repeated."""
+MAX_REASON = 1000
+"""Letters of a refusal that say why: an error may repeat all of a record."""
 ANEW = "Get it anew from where it came."
 """What to do with a broken file of somebody else."""
 
@@ -38,7 +40,7 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)}). {remedy}") from error
+        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)[:MAX_REASON]}). {remedy}") from error
 
 
 def small_text(file: Path) -> str:

@@ -52,12 +52,11 @@ def mutated(*real: bytes) -> st.SearchStrategy[bytes]:
 @st.composite
 def protobuf(draw: st.DrawFn, *real: Message) -> Message:
     """Draw a message of hivemind's: what can be parsed of a real one whose bytes were changed, or the real one."""
-    message = type(real[0])()
+    wholes = [each.SerializeToString() for each in real]
     try:
-        message.ParseFromString(draw(mutated(*(each.SerializeToString() for each in real))))
+        return type(real[0]).FromString(draw(mutated(*wholes)))
     except DecodeError:  # hivemind's reading ends here
-        return real[0]
-    return message
+        return type(real[0]).FromString(wholes[0])  # a copy, as who reads a message may change it
 
 
 def _change(message: bytearray, rng: Random, other: bytes) -> None:

@@ -1,3 +1,4 @@
+import json
 import os
 import resource
 import subprocess
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dalle_lib.files import replace_file, sha256_of
+from dalle_lib.files import MAX_REASON, BrokenFile, read_record, replace_file, sha256_of
 
 KILLED = """
 import os, signal, sys
@@ -91,3 +92,14 @@ def test_weights_that_do_not_fit_leave_the_old_file_alone_in_its_folder(file):
 
 def test_a_hash_is_that_of_the_bytes(file):
     assert sha256_of(file) == "cba06b5736faf67e54b07b561eae94395e774c517a7d910a54369e1263ccfbd4"
+
+
+def test_a_refusal_that_repeats_a_record_is_cut(file):
+    file.write_text(json.dumps({"name": [["x" * 50]] * 500}))
+
+    def make(record: dict) -> None:
+        raise TypeError(f"expected a name, got {record}")
+
+    with pytest.raises(BrokenFile, match="expected a name, got .*get another") as refused:
+        read_record(file, make, "get another")
+    assert len(str(refused.value)) < MAX_REASON + 200
