@@ -100,6 +100,6 @@ def test_a_refusal_that_repeats_a_record_is_cut(file):
     def make(record: dict) -> None:
         raise TypeError(f"expected a name, got {record}")
 
-    with pytest.raises(BrokenFile, match="expected a name, got .*get another") as refused:
+    with pytest.raises(BrokenFile, match=r"expected a name, got .*get another") as refused:
         read_record(file, make, "get another")
     assert len(str(refused.value)) < MAX_REASON + 200
