@@ -45,9 +45,9 @@ test: setup ## run the tests and every notebook, the longest shortened
 
 # Seven peers at a time attack and defend themselves; the other swarms are small and mostly wait: two at a time fit.
 chaos: setup ## kill, freeze and attack peers of real swarms, and send them more changed messages
-	$(BIN)/python -m pytest -m chaos tests/test_attacks.py $(PYTEST)
-	$(BIN)/python -m pytest -m chaos -n 2 --ignore tests/test_attacks.py $(PYTEST)
-	$(BIN)/python -m pytest -m "not chaos" --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST)
+	$(BIN)/python -m pytest -m chaos tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m chaos -n 2 --ignore tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m "not chaos" --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
 
 # The packages that Colab has installed, as far as the kit and its notebooks touch them.
 .venv-colab/complete: .venv/complete tests/data/images/colab-2026-08-19.txt scripts/try_image.py

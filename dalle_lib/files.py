@@ -40,7 +40,7 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise BrokenFile(f"{file} cannot be read ({in_one_line(error)[:MAX_REASON]}). {remedy}") from error
+        raise BrokenFile(f"{file} cannot be read ({in_one_line(error):.{MAX_REASON}}). {remedy}") from error
 
 
 def small_text(file: Path) -> str:

@@ -122,7 +122,7 @@ class AttackSwarm:
 
     def run(
         self,
-        epochs: int,
+        epochs: int = 24,
         until_broken: bool = False,
         rule: str = "centered_clip",
         reducers: str = "all",

@@ -106,8 +106,6 @@ class OneHotSwarm:
     peers: list[OneHotPeer] = field(default_factory=list)
     authority: Authority | None = None
     """Issues an access token to every peer, in a run with members."""
-    group: int | None = None
-    """Number of peers that begin a round at once; fewer, or all if it is None, wait for others as long as they may."""
 
     def __enter__(self) -> "OneHotSwarm":
         self.card.save(self.folder / "run")
@@ -128,8 +126,7 @@ class OneHotSwarm:
         if self.authority is not None:
             give_token(self.authority, self.card, folder, f"user{index}")
         places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
-        same = {"index": index, "group": self.group, **places}
-        (folder / "settings.json").write_text(json.dumps({**same, **settings}))
+        (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
         self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder)))
         if index == 0:
             self.wait(lambda: self.peers[0].events("joined"))

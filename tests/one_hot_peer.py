@@ -185,14 +185,6 @@ class FaultyOptimizer(CollaborativeOptimizer):
 
     averager_type = FaultyAverager
 
-    def _make_gradient_averager(self, factory, **kwargs):
-        return super()._make_gradient_averager(
-            factory, **kwargs, target_group_size=self.averager_type.settings["group"]
-        )
-
-    def _make_state_averager(self, **kwargs):
-        return super()._make_state_averager(**kwargs, target_group_size=self.averager_type.settings["group"])
-
 
 def main(folder: Path) -> None:
     """Take part until standard input ends or the run is complete, and write every update as an event."""

@@ -16,8 +16,6 @@ from dalle_lib.auth import Role
 from dalle_lib.swarm.averaging.reducing import MAX_WEIGHT, combine
 from dalle_lib.swarm.averaging.trust import Trust
 
-EPOCHS = 20
-"""Length of a run."""
 TOLERANCE = 1.05
 """An attack does no harm up to this multiple of the loss of the worst run without attackers."""
 GROSS = ("noise", "NaN", "weight")
@@ -48,11 +46,11 @@ def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
 
 def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **scenario) -> None:
     """Fail unless the loss of a run is within the bound, or, where it is not, those of two more runs are."""
-    outcomes = [swarm.run(EPOCHS, **scenario)]
+    outcomes = [swarm.run(**scenario)]
     if not outcomes[0].loss <= bound:  # NaN too
-        outcomes += [swarm.run(EPOCHS, **scenario) for _ in range(2)]
+        outcomes += [swarm.run(**scenario) for _ in range(2)]
     losses = ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes)
-    say(f"{what}: losses {losses} after {EPOCHS} epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
+    say(f"{what}: losses {losses} after 24 epochs, {sum(outcome.seconds for outcome in outcomes):.0f} s")
     assert not any(outcome.told(MISMATCH) for outcome in outcomes), "an honest reducer was called a liar"
     for outcome in outcomes:
         assert statistics.median(outcome.counted) >= swarm.honest, "the honest peers did not average together"
@@ -62,9 +60,9 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
 @pytest.fixture(scope="module")
 def bound(swarm, say) -> float:
     """Loss up to which an attack has done no harm."""
-    losses = [swarm.run(EPOCHS).loss for _ in range(2)]
+    losses = [swarm.run().loss for _ in range(2)]
     say(f"no attack: losses from {min(losses):.4f} to {max(losses):.4f}")
-    assert max(losses) < 0.25 * torch.tensor(10.0).log()  # the logarithm is the loss of a model that has learnt nothing
+    assert max(losses) < 0.2 * torch.tensor(10.0).log()  # the logarithm is the loss of a model that has learnt nothing
     return TOLERANCE * max(losses)
 
 
@@ -77,7 +75,7 @@ def test_gross_lies_change_nothing(swarm, bound, say, attack):
 @pytest.mark.chaos
 @pytest.mark.parametrize("attack", GROSS)
 def test_gross_lies_break_hivemind(swarm, say, attack):
-    outcome = swarm.run(EPOCHS, attack=attack, is_stock=True, until_broken=True)
+    outcome = swarm.run(attack=attack, is_stock=True, until_broken=True)
     say(f"{attack}, hivemind itself: loss {outcome.loss:.4g} after {len(outcome.losses[0]) - 1} epochs")
     assert outcome.is_broken
 
@@ -89,7 +87,7 @@ def test_lies_within_the_spread_of_honest_peers_are_outvoted_where_peers_send_mo
 
 @pytest.mark.chaos
 def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say):
-    outcome = swarm.run(EPOCHS, attack=REDUCER)
+    outcome = swarm.run(epochs=20, attack=REDUCER)
     found = outcome.told(MISMATCH)
     say(f"lying reducers, all reduce: loss {outcome.loss:.4g}, found {len(found)} times")
     honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]
@@ -102,7 +100,7 @@ def test_a_reducer_that_lies_is_reported_with_the_peer_that_found_out(swarm, say
 
 @pytest.mark.chaos
 def test_a_leader_that_makes_itself_the_only_reducer_is_left_and_named(swarm, bound, say):
-    outcome = swarm.run(EPOCHS, attack=LEADER)
+    outcome = swarm.run(attack=LEADER)
     found = outcome.told("the group that it leads is refused")
     say(f"lying leaders: loss {outcome.loss:.4g}, named {len(found)} times")
     honest, liars = swarm.peer_ids[: swarm.honest], swarm.peer_ids[swarm.honest :]
@@ -128,8 +126,8 @@ def test_members_cannot_reduce_where_vouched_peers_do(swarm, bound, say):
 @pytest.mark.chaos
 def test_a_liar_among_four_peers_changes_nothing(mini, tmp_path):
     with AttackSwarm(mini, tmp_path, honest=3, attackers=1) as swarm:
-        honest, attacked = (swarm.run(10, attack=attack) for attack in (None, "sign flip"))
-        stock = swarm.run(10, attack="sign flip", is_stock=True, until_broken=True)
+        honest, attacked = (swarm.run(epochs=10, attack=attack) for attack in (None, "sign flip"))
+        stock = swarm.run(epochs=10, attack="sign flip", is_stock=True, until_broken=True)
     assert attacked.loss <= TOLERANCE * honest.loss
     liar = swarm.peer_ids[-1]
     assert {accused for _, accused in attacked.told("did not count")} == {liar}
