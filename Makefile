@@ -37,13 +37,13 @@ lint: setup ## check style, and that layers import downwards only
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-# Tests with real peers come last, one at a time: on a busy machine peers miss each other. pytest ends with 5 where the
-# options leave it no test.
+# Tests with real peers come last, and two at a time: peers mostly wait, but on a busy machine they miss each other.
+# pytest ends with 5 where the options leave it no test.
 test: setup ## run the tests and every notebook, the longest shortened
 	$(BIN)/python -m pytest -m "not chaos and not images and not peers" -n auto --maxprocesses 4 --dist loadfile $(PYTEST) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -m "peers and not chaos and not images" $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m "peers and not chaos and not images" -n 2 $(PYTEST) || [ $$? = 5 ]
 
-# Seven peers at a time attack and defend themselves; the other swarms are small and mostly wait: two at a time fit.
+# Seven peers at a time attack and defend themselves; the other swarms are small, and two at a time fit.
 chaos: setup ## kill, freeze and attack peers of real swarms, and send them more changed messages
 	$(BIN)/python -m pytest -m chaos tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m chaos -n 2 --ignore tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]

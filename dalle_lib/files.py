@@ -13,6 +13,8 @@ from dalle_lib.one_line import in_one_line
 
 MAX_RECORD_BYTES = 2**24
 """Size of a file beyond which it is no record."""
+MAX_SECRET_BYTES = 2**16
+"""Size of a file beyond which it is no key, identity or access token."""
 MAX_END_BYTES = 2**16
 """Size of the end of a log that is shown."""
 MAX_WORDS = 300
@@ -48,10 +50,20 @@ def small_text(file: Path) -> str:
 
     Raises FileNotFoundError if nothing is there, and ValueError if that is no file, is larger, or no text in UTF-8.
     """
+    return small_bytes(file, MAX_RECORD_BYTES).decode()
+
+
+def small_bytes(file: Path, max_bytes: int = MAX_SECRET_BYTES) -> bytes:
+    """Return what a file of at most `max_bytes` holds.
+
+    Raises FileNotFoundError if nothing is there, and ValueError if that is no file or is larger.
+    """
     require_file(file)
-    if file.stat().st_size > MAX_RECORD_BYTES:
-        raise ValueError(f"it has more than {MAX_RECORD_BYTES:,} bytes")
-    return file.read_text(encoding="utf-8")
+    with open(file, "rb") as handle:
+        data = handle.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"it has more than {max_bytes:,} bytes")
+    return data
 
 
 def end_of(file: Path) -> str:

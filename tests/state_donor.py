@@ -36,6 +36,7 @@ def download_from(
         get_stub=lambda *_, **__: SimpleNamespace(rpc_download_state=rpc_download_state),
         prefix="run_state_averager",
         peer_id=None,
+        gave_no_state={},
         _p2p=None,
     )
     return asyncio.run(donors.download(averager, expected, timeout_s)), told

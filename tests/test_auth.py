@@ -268,8 +268,9 @@ def test_an_identity_is_made_once_and_for_its_owner_alone(tmp_path, caplog):
 
 
 def test_a_file_that_holds_no_identity_is_left_alone(tmp_path):
-    weak = as_identity(rsa.generate_private_key(65537, 1024))
-    for data in b"", b"nonsense", b"\x08\0\x12\3abc", b"\x08\0\x12\0", weak:
+    weak, good = (as_identity(rsa.generate_private_key(65537, bits)) for bits in (1024, 2048))
+    padded = good + b"\x1a\x80\x80\x04" + bytes(2**16)  # a field that nobody reads
+    for data in b"", b"nonsense", b"\x08\0\x12\3abc", b"\x08\0\x12\0", weak, padded:
         (tmp_path / "identity").write_bytes(data)
         with pytest.raises(ValueError, match=r"[Mm]ove .* away"):
             Identity.load_or_create(tmp_path / "identity")

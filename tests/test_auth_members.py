@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
+import os
 import re
 import time
 from datetime import timedelta
 
 import pytest
-from auth_peers import RUN, identity, issued, members
+from auth_peers import AUTHORITY, RUN, identity, issued, members
 from hivemind.proto import auth_pb2, dht_pb2
 
 from dalle_lib.auth import AccessToken, Members, Refused
 from dalle_lib.auth.clocks import ClockWatch
+from dalle_lib.swarm.peer.membership import TOKEN, access_token
 
 
 def test_a_peer_carries_no_access_token_of_another():
@@ -225,3 +227,18 @@ def test_clocks_heard_long_ago_are_forgotten():
         watch.hear(peer.to_bytes(2), "ada", float(peer))
     assert watch.offset_s == -(936 + 999) / 2
     assert len(watch._told) <= 65
+
+
+def test_an_access_token_that_is_none_is_refused_by_its_file(mini, tmp_path):
+    card = mini.with_changes(members={"authority": AUTHORITY.public_key})
+    file, ada = tmp_path / TOKEN, identity("ada")
+    file.write_bytes(issued(ada, run=card.name).to_bytes())
+    assert access_token(card, tmp_path, ada) == issued(ada, run=card.name)
+    for data, why in (bytes(2**16 + 1), "it has more than 65,536 bytes"), (b"hello", "expected an access token"):
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{TOKEN} holds no access token \({why}.*names peer {ada.peer_id}"):
+            access_token(card, tmp_path, ada)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(ValueError, match=rf"{TOKEN} holds no access token \(expected a file"):
+        access_token(card, tmp_path, ada)

@@ -85,6 +85,59 @@ asyncio.run(main())
 """
 
 
+FLOOD = """
+import asyncio, math, os
+from hivemind.p2p import P2P
+from hivemind.proto import averaging_pb2
+from dalle_lib.swarm import calls
+
+calls.install()
+calls.MAX_SILENT, calls._strangers = 8, calls.Callers(4, math.inf)
+message = averaging_pb2.DownloadRequest()
+
+async def hold(requests, context):
+    yield averaging_pb2.DownloadData()
+    await asyncio.sleep(600)
+
+async def main():
+    peer = await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    addresses = await peer.get_visible_maddrs()
+    member, newcomer, *strangers = [await P2P.create(initial_peers=addresses) for _ in range(4)]
+    await peer.add_protobuf_handler("hold", hold, type(message), stream_input=True, stream_output=True)
+    calls.members_first(lambda caller: caller == member.peer_id)
+    kept = []
+
+    async def is_answered(caller):
+        async def one():
+            yield message
+        stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
+        kept.append(stream)
+        return await anext(stream, None) is not None
+
+    async def open_silent(caller):
+        _, reader, writer = await caller.call_binary_stream_handler(peer.peer_id, "hold")
+        writer.write(b"\\0")  # the beginning of a message
+        kept.append(writer)
+        return asyncio.ensure_future(reader.read())
+
+    async def closed_of(streams):
+        await asyncio.wait(streams, timeout=2)
+        return sum(stream.done() for stream in streams)
+
+    members = await open_silent(member)
+    await asyncio.sleep(0.5)
+    silent = [await open_silent(strangers[number % 2]) for number in range(8)]
+    print("silent", await closed_of(silent))
+    print("newcomer", await is_answered(newcomer), "member", await is_answered(member))
+    print("closed", await closed_of(silent), await closed_of([members]))
+    print("strangers", sum([await is_answered(stranger) for stranger in strangers for _ in range(3)]))
+    print("newcomer", await is_answered(newcomer), "member", await is_answered(member))
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
 def test_a_caller_has_a_share_and_all_callers_a_limit():
     callers = Callers(of_all=3, of_one=2)
     with callers.admitted(ADA) as first, callers.admitted(ADA) as second, callers.admitted(ADA) as third:
@@ -116,3 +169,16 @@ def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_f
     assert told["stock"] == ["ada 12 bob True", "again True", "silent open", "kept 30", "refused 0"], (
         "calls.py has become superfluous"
     )
+
+
+@pytest.mark.peers
+def test_strangers_that_open_all_the_streams_they_can_keep_no_member_out():
+    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "silent 0",
+        "newcomer True member True",  # whoever sends at once takes the place of the one silent for longest
+        "closed 1 0",
+        "strangers 3",  # of the 4 that all unknown callers share, the newcomer has one
+        "newcomer False member True",
+    ]

@@ -5,13 +5,16 @@ import contextlib
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgpack
 import pytest
 import torch
+from auth_peers import identity
 from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
+from hivemind.utils import ValueWithExpiration
 from hivemind.utils.streaming import split_for_streaming
 from one_hot import OneHotSwarm, one_hot_card
 from state_donor import download_from
@@ -20,6 +23,7 @@ from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.donors import ExpectedState
+from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
 TRAVEL = """
 import hivemind, torch
@@ -148,6 +152,41 @@ def test_who_waits_for_too_long_asks_another(monkeypatch):
     monkeypatch.setattr(donors, "MAX_WAIT_S", 0.05)
     told, _ = taken_from(sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01), monkeypatch)
     assert "it let this peer wait" in told
+
+
+def test_who_gave_no_state_is_asked_last_and_one_donor_of_each_user():
+    """Eve's peers offer the latest epoch again and again, and keep this peer waiting for their state."""
+    users = {"eve 1": "eve", "eve 2": "eve", "ada": "ada", "bob": "bob"}
+    names, asked = {identity(name).peer_id: name for name in users}, []
+    offers = {owner_key(identity(name).public_key): 9 - rank for rank, name in enumerate(users)}
+
+    async def get(*_, **__):
+        return ValueWithExpiration({mark: ValueWithExpiration(epoch, 0.0) for mark, epoch in offers.items()}, 0.0)
+
+    def stub(_p2p, peer, **_):
+        asked.append(names[str(peer)])
+        waits = sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01)
+        messages = sent(*WHOLE) if names[str(peer)] == "bob" else waits
+        return SimpleNamespace(rpc_download_state=lambda _request: asyncio.sleep(0, messages))
+
+    class Users(Trust):
+        def user_of(self, peer_id):
+            return users[names[peer_id]]
+
+    averager = SimpleNamespace(
+        trust=Users(), tell=lambda *_: None, dht=SimpleNamespace(get=get), get_stub=stub, prefix="run", peer_id=None,
+        gave_no_state={}, _p2p=None,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(donors, "MAX_WAIT_S", 0.05)
+        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
+        assert asked == ["eve 1", "ada", "bob"], "those that look newest are asked first"
+        asked.clear()
+        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
+        assert asked == ["eve 2", "bob"]
+        asked.clear()
+        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
+        assert asked == ["bob"]
 
 
 def test_newcomers_get_the_state_in_the_order_in_which_they_came():

@@ -13,8 +13,8 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import TimedStorage, ValueWithExpiration, get_dht_time, timed_storage
 
-from dalle_lib.swarm import hash_table
-from dalle_lib.swarm.hash_table import Search
+from dalle_lib.swarm import hash_table, searches
+from dalle_lib.swarm.searches import Search
 
 
 def answer(*entries: tuple[str, bytes, float], expires: float = float("inf")) -> ValueWithExpiration:
@@ -144,7 +144,7 @@ def test_what_cannot_be_read_is_left_out():
 
 
 def test_a_search_that_nobody_ends_ends_by_itself(monkeypatch):
-    monkeypatch.setattr(hash_table, "SEARCH_S", 0.1)
+    monkeypatch.setattr(searches, "SEARCH_S", 0.1)
     assert found(GOOD, end=False) == ({"ada": (1, SOON)}, SOON)
 
 

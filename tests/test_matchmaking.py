@@ -1,6 +1,8 @@
 """Which peers meet, and which groups they take: those whose leader passes on what each has told."""
 
 import asyncio
+import itertools
+import random
 from collections import Counter
 from types import SimpleNamespace
 
@@ -41,7 +43,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.is_by_epoch, made.step_control, made._prefix = is_by_epoch, None, ROUNDS
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
-    made.shut_out, made.failures, made.followed = {}, {}, (b"", None)
+    made.shut_out, made.failures, made.leader_of = {}, {}, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -161,10 +163,9 @@ def test_who_is_sent_on_too_late_blames_the_leader_that_did_it_and_nobody_else(s
 def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: Identity | None) -> None:
     """Have a peer take note of rounds of Ada, Bob and Eve with this leader; in each of them one failed, or nobody."""
     ids = [PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE)]
-    if leader is not ADA:
-        peer.followed = b"followed", PeerID.from_base58(leader.peer_id)
-    group = GroupInfo(b"led" if leader is ADA else b"followed", tuple(ids), (b"", b"", b""))
     for who in failed:
+        group = GroupInfo(random.randbytes(20), tuple(ids), (b"", b"", b""))
+        peer._note_leader(group.group_id, PeerID.from_base58(leader.peer_id))
         peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set(), set())
 
 
@@ -193,11 +194,25 @@ def test_a_leader_cannot_have_its_followers_blame_each_other():
 
 def test_whose_tensors_are_refused_costs_no_time_but_leads_no_more():
     peer, eve = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
-    group = GroupInfo(b"led", (peer.peer_id, eve), (b"", b""))
-    for _ in range(matchmaking.MAX_LED + 1):
-        peer.note_round(group, set(), {eve})
-    assert not peer.told
-    peer.followed = group.group_id, eve
-    for _ in range(matchmaking.MAX_LED + 1):
-        peer.note_round(group, set(), {eve})
+    group = GroupInfo(b"group", (peer.peer_id, eve), (b"", b""))
+    for leader in peer.peer_id, eve:
+        assert not peer.told
+        for _ in range(matchmaking.MAX_LED + 1):
+            peer._note_leader(group.group_id, leader)
+            peer.note_round(group, set(), {eve})
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
+
+
+def test_a_leader_is_judged_by_its_round_also_while_the_next_groups_are_found():
+    """Who is taken for the leader of another's group judges its followers, and shuts out whoever was kept from it."""
+    peer, eve, bob = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (EVE, BOB))
+    groups = [GroupInfo(bytes([number]) * 20, (peer.peer_id, eve, bob), (b"", b"", b"")) for number in range(6)]
+    peer._note_leader(groups[0].group_id, eve)
+    for group, next_group in itertools.pairwise(groups):
+        peer._note_leader(next_group.group_id, eve)
+        peer._note_leader(next_group.group_id, peer.peer_id)  # whose it is, is known: no other can take it over
+        peer.note_round(group, {bob}, set())
+    assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
+    for number in range(100):
+        peer._note_leader(str(number).encode(), eve)
+    assert len(peer.leader_of) <= matchmaking.MAX_GROUPS

@@ -177,6 +177,20 @@ def test_a_pin_holds_for_exactly_the_files_that_are_read_and_copied(mini, tmp_pa
         card.data_source(card.data.train)
 
 
+@pytest.mark.parametrize("link", ["data", "data/train"])
+def test_a_folder_that_is_a_link_is_read_and_never_copied(mini, tmp_path, link):
+    folder, elsewhere = mini.save(tmp_path / "run"), tmp_path / "elsewhere"
+    (folder / "data").mkdir()
+    shutil.move(folder / mini.data.train, folder / "data" / "train")
+    shutil.move(folder / link, elsewhere)
+    (folder / link).symlink_to(elsewhere)
+    card = mini.in_folder(folder).with_changes(data=mini.data.model_copy(update={"train": "data/train"}), pins={})
+    assert code_files(Path(card.data_source("data/train")))
+    with pytest.raises(ValueError, match=r"data/train leads elsewhere by a link: copy there what"):
+        card.save(tmp_path / "copy")
+    assert not (tmp_path / "copy" / "data").exists()
+
+
 def test_a_run_is_not_saved_among_other_files(mini, tmp_path):
     folder = mini.save(tmp_path / "run")
     (folder / mini.data.train / "more.parquet").touch()

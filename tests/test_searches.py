@@ -2,12 +2,16 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 from hivemind.dht import DHTID
+from hivemind.dht.node import Blacklist
 from hivemind.dht.traverse import traverse_dht
+from hivemind.p2p import PeerID
+from hivemind.utils import TimedStorage
 
-from dalle_lib.swarm import hash_table
+from dalle_lib.swarm import hash_table, searches
 
 
 def asked_by(get_neighbors) -> int:
@@ -21,7 +25,7 @@ def asked_by(get_neighbors) -> int:
     async def search():
         options = {"beam_size": 20, "num_workers": 4, "queries_per_call": 1}
         await asyncio.wait_for(
-            hash_table.traverse(
+            searches.traverse(
                 queries=[DHTID(0)], initial_nodes=[DHTID(2**90), DHTID(2**80)], get_neighbors=ask, **options
             ),
             60,
@@ -35,8 +39,8 @@ def test_ever_nearer_peers_do_not_keep_a_search_from_ending(monkeypatch):
     def nearer(peer, queries):
         return dict.fromkeys(queries, (tuple(DHTID(int(peer) - number) for number in (1, 2, 3)), False))
 
-    assert asked_by(nearer) == hash_table.MAX_ASKED
-    monkeypatch.setattr(hash_table, "SEARCH_S", 0.0)
+    assert asked_by(nearer) == searches.MAX_ASKED
+    monkeypatch.setattr(searches, "SEARCH_S", 0.0)
     assert asked_by(nearer) == 0
 
 
@@ -57,14 +61,70 @@ def test_names_of_nobody_near_to_a_key_hide_no_peer(is_stock):
 
     async def ask(peer, queries):
         if peer not in peers:
-            hash_table._silent.get(set()).add(peer)
+            searches.unanswered.get(set()).add(peer)
         near = sorted(knows.get(peer, ()), key=key.xor_distance)[:20]
         return dict.fromkeys(queries, (tuple(nobody if peer == liar else near), False))
 
     async def search():
         options = {"beam_size": 20, "num_workers": 4, "queries_per_call": 1, "visited_nodes": {key: set()}}
-        found = (traverse_dht if is_stock else hash_table.traverse)([key], [liar, *known], get_neighbors=ask, **options)
+        found = (traverse_dht if is_stock else searches.traverse)([key], [liar, *known], get_neighbors=ask, **options)
         return (await asyncio.wait_for(found, 60))[0][key]
 
     nearest = sorted(peers, key=key.xor_distance)[:20]
     assert asyncio.run(search()) == (nobody if is_stock else nearest)
+
+
+PEERS = [PeerID(bytes([number]) * 34) for number in range(100)]
+EVE, ADA, *OTHERS = PEERS
+
+
+def named(*peers: PeerID) -> dict[DHTID, PeerID]:
+    return {hash_table.node_id_of(peer): peer for peer in peers}
+
+
+def test_names_of_peers_that_do_not_answer_are_followed_no_more_for_a_while():
+    now = [0.0]
+    namers, known = searches.Namers(lambda: now[0]), {ADA}
+    silent = OTHERS[: searches.MAX_SILENT]
+    assert namers.followed(EVE, named(ADA, *silent), known) == named(ADA, *silent)
+    for peer in silent:
+        assert namers.followed(EVE, named(OTHERS[-1]), known), "few may have left a moment ago"
+        namers.note(peer, has_answered=False)
+    assert namers.followed(EVE, named(ADA, OTHERS[-1]), known) == named(ADA), "whom this peer knows, it asks anyway"
+    assert namers.followed(ADA, named(OTHERS[-2]), known) == named(OTHERS[-2])
+    now[0] = searches.NOT_FOLLOWED_S
+    assert namers.followed(EVE, named(OTHERS[-1]), known)
+
+
+def test_who_names_more_peers_that_answer_than_silent_ones_is_followed():
+    namers = searches.Namers()
+    for alive, silent in zip(OTHERS[::2], OTHERS[1::2], strict=True):
+        assert len(namers.followed(ADA, named(alive, silent), ())) == 2
+        namers.note(silent, has_answered=False)
+        namers.note(alive, has_answered=True)
+
+
+def test_names_without_end_take_no_memory():
+    namers, rng = searches.Namers(), random.Random(0)
+    for _ in range(200):
+        eve, *nobody = (PeerID(rng.randbytes(34)) for _ in range(21))
+        namers.followed(eve, named(*nobody), ())
+        for peer in nobody[:2]:
+            namers.note(peer, has_answered=False)
+    assert max(len(namers._namer), len(namers._silent), len(namers._ignored)) <= searches.MAX_NAMES
+
+
+def test_who_has_not_answered_is_not_asked_again_at_once(monkeypatch):
+    """What `keep` replaces also holds hivemind's list of silent peers."""
+    monkeypatch.setattr(TimedStorage, "store", hash_table.keep)
+    asked = []
+
+    async def call_find(peer, keys):
+        asked.append(peer)
+
+    node = hash_table.Node(_initialized_with_create=True)
+    node.blacklist = Blacklist(hash_table.SILENT_S, 1.0)
+    node.protocol = SimpleNamespace(call_find=call_find)
+    for peer in EVE, EVE, ADA:
+        assert asyncio.run(node._call_find_with_blacklist(peer, [])) is None
+    assert asked == [EVE, ADA]

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dalle_lib.auth.tokens import AccessToken, Role, check_key
-from dalle_lib.files import replace_file
+from dalle_lib.files import replace_file, small_bytes
 
 _KEY_BYTES = 32
 
@@ -40,7 +40,7 @@ class Authority:
                 f"chmod 600 {file} (on a disk that keeps permissions), or make a new key if others had access."
             )
         try:
-            key = serialization.load_pem_private_key(file.read_bytes(), password=None)
+            key = serialization.load_pem_private_key(small_bytes(file), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ValueError(f"expected {file} to hold the key of an authority, in PEM: {error}") from error
         if not isinstance(key, Ed25519PrivateKey):

@@ -12,6 +12,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth.authority import others_can_read, write_private
 from dalle_lib.auth.tokens import Refused, check_key, key_bytes, peer_id_of
+from dalle_lib.files import small_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Identity:
                 "other users of this computer can read %s, and could pretend to be this peer: run chmod 600 on it", file
             )
         try:
-            identity = cls(_LoadedKey(crypto_pb2.PrivateKey.FromString(file.read_bytes()).data))
+            identity = cls(_LoadedKey(crypto_pb2.PrivateKey.FromString(small_bytes(file)).data))
             check_key(identity.public_key)
         except Refused as error:
             raise ValueError(f"{file}: {error}") from error

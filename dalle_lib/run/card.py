@@ -158,8 +158,8 @@ class RunCard(Part):
     def save(self, folder: str | Path, name: str = CARD) -> Path:
         """Write the card and the files and folders beside it to `folder`, a run of its own from then on, and return it.
 
-        Files of a card on the Hub are downloaded for that. Raises ValueError if a file is not there, or is another, or
-        if a folder there already holds other files.
+        Files of a card on the Hub are downloaded for that. Raises ValueError if a file is not there, or is another, if
+        a folder beside the card leads elsewhere by a link, or if one in `folder` already holds other files.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ class RunCard(Part):
             for file in self._files():
                 shutil.copyfile(self.path(file), folder / file.name)
             for source in self._folders():
-                copy_folder(Path(self.data_source(source)), folder / source)
+                copy_folder(self._home.without_link(source, self.data_source(source)), folder / source)
         there = [source for source in self._folders() if (folder / source).exists()]
         pinned = self.with_changes(pins=self.pins | {source: sha256_of_folder(folder / source) for source in there})
         with replace_file(folder / name) as unfinished:

@@ -82,6 +82,12 @@ class Home:
                 f"the Hub does not give {name} of {self.repository!r}: {in_one_line(error)}"
             ) from error
 
+    def without_link(self, name: str, place: str) -> Path:
+        """Return the place of a folder beside the card. Raises ValueError if it leads elsewhere by a link."""
+        if self.repository is None and Path(place).resolve() != self.folder.resolve() / name:
+            raise ValueError(f"{place} leads elsewhere by a link: copy there what is to be in the run's copy.")
+        return Path(place)
+
     def hub_files(self) -> dict[str, "HubFile"]:
         """Return the files beside a card that is on the Hub, by name; none for a card from this machine.
 

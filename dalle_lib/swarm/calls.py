@@ -7,6 +7,7 @@ kilobyte for ever of each call that its caller calls off. `install` replaces thi
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import UUID
@@ -21,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 """Streams that are open at once in a process, of all callers and of one. In a round, each peer of a group has one."""
+MAX_STREAMS_OF_STRANGERS = 64
+"""The same of all callers together that are not known as members, in a run that has members."""
+MAX_SILENT = 128
+"""Streams in which nothing has come yet, beside those. One more closes the one that has been silent for longest, but
+none of a member: ids cost nothing, and whoever opens streams to send something does so at once."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
 MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE = 2**26, 2**22
@@ -35,7 +41,7 @@ _stock_streams, _stock_call = P2P._add_protobuf_stream_handler, ControlClient._h
 class Callers:
     """Counts what each caller has open."""
 
-    def __init__(self, of_all: float, of_one: int) -> None:
+    def __init__(self, of_all: float, of_one: float) -> None:
         self._open, self._of_all, self._of_one = Counter(), of_all, of_one
 
     @contextlib.contextmanager
@@ -59,8 +65,20 @@ def install() -> None:
     ControlClient._handle_persistent_request = _answer_call
 
 
-_streams = Callers(MAX_STREAMS, MAX_STREAMS_OF_ONE)
-_calls = Callers(float("inf"), MAX_CALLS_OF_ONE)
+def members_first(is_member: Callable[[PeerID], bool]) -> None:
+    """Leave most streams of this process and its forks to callers for which `is_member` holds."""
+    global _is_member
+    _is_member = is_member
+
+
+_is_member: Callable[[PeerID], bool] | None = None
+"""Says whether a caller is known as a member; None in a run without members."""
+_streams = Callers(MAX_STREAMS, math.inf)
+_strangers = Callers(MAX_STREAMS_OF_STRANGERS, math.inf)
+_streams_of_one = Callers(math.inf, MAX_STREAMS_OF_ONE)
+_silent: dict[object, asyncio.Timeout] = {}
+"""What ends each stream in which nothing has come yet, in the order of their opening; of no member's stream."""
+_calls = Callers(math.inf, MAX_CALLS_OF_ONE)
 _call_bytes = Callers(MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE)
 
 
@@ -75,23 +93,39 @@ async def _add_streams(
     """Answer streams as hivemind does; one beyond the limits is closed at once, and one that is silent soon."""
 
     async def answer(requests: AsyncIterator[Message], context: P2PContext) -> AsyncIterator[Message]:
-        with _streams.admitted(context.remote_id) as is_admitted:
-            if not is_admitted:
-                logger.info("a stream of %s is closed: too many are open", context.remote_id)
+        caller = context.remote_id
+        with _streams_of_one.admitted(caller) as is_one_more:
+            if not is_one_more or (first := await _first_of(requests, caller)) is None:
+                logger.info("a stream of %s is closed: too many are open, or nothing came", caller)
                 return
-            try:
-                async with asyncio.timeout(FIRST_S):
-                    first = await anext(requests, None)
-            except TimeoutError:
-                logger.info("a stream of %s is closed: nothing came", context.remote_id)
-                return
-            if first is None:
-                return
-            async with contextlib.aclosing(handler(achain(as_aiter(first), requests), context)) as responses:
-                async for response in responses:
-                    yield response
+            is_stranger = _is_member is not None and not _is_member(caller)
+            with _streams.admitted(caller) as has_room, _strangers.admitted(caller, int(is_stranger)) as is_admitted:
+                if not (has_room and is_admitted):
+                    logger.info("a stream of %s is closed: too many are open", caller)
+                    return
+                async with contextlib.aclosing(handler(achain(as_aiter(first), requests), context)) as responses:
+                    async for response in responses:
+                        yield response
 
     await _stock_streams(self, name, answer, input_protobuf_type, max_prefetch=max_prefetch, balanced=balanced)
+
+
+async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message | None:
+    """Return the first message of a stream, or None if none comes in time, or before too many others are opened."""
+    if _is_member is not None and _is_member(caller):
+        silent = {}
+    else:
+        silent = _silent
+        if len(silent) >= MAX_SILENT:
+            silent.pop(next(iter(silent))).reschedule(0.0)
+    this = object()
+    try:
+        async with asyncio.timeout(FIRST_S) as silent[this]:
+            return await anext(requests, None)
+    except TimeoutError:
+        return None
+    finally:
+        silent.pop(this, None)
 
 
 async def _answer_call(self: ControlClient, call_id: UUID, request: p2pd_pb2.CallUnaryRequest) -> None:

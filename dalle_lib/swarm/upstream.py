@@ -47,6 +47,7 @@ NAMES: dict[str, dict[str, str]] = {
         "async with looking_for_group(self, step_control)": "MemberMatchmaking looks under the key of its epoch",
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
+        "async def leader_assemble_group(self)": "MemberMatchmaking notes that this peer leads the group",
     },
     "averaging.key_manager.GroupKeyManager": {
         "def __init__(self, dht, prefix, initial_group_bits, target_group_size)": "MemberMatchmaking makes its own",
@@ -147,7 +148,7 @@ NAMES: dict[str, dict[str, str]] = {
         "cache_locally=True, cache_nearest=1, cache_size=None, cache_refresh_before_expiry=5, cache_on_store=True, "
         "reuse_get_requests=True, num_workers=4, chunk_size=16, blacklist_time=5.0, backoff_rate=2.0, "
         "client_mode=False, record_validator=None, authorizer=None, ensure_bootstrap_success=True, "
-        "strict=True, **kwargs)": "Node keeps no copies",
+        "strict=True, **kwargs)": "Node keeps no copies, and asks a silent peer again soon",
         "async def _call_find_with_blacklist(self, peer_id, keys)": "Node tells a search who has not answered",
     },
     "utils.timed_storage.TimedStorage": {
@@ -155,7 +156,7 @@ NAMES: dict[str, dict[str, str]] = {
         "expiration_heap": "keep leaves out the notes of what is gone",
         "key_to_heap": "the same",
     },
-    # Searches of the hash table: overridden and replaced by hash_table.py.
+    # Searches of the hash table: overridden by searches.py, replaced by hash_table.py.
     "dht.node._SearchState": {
         "def add_candidate(self, candidate, source_node_id)": "Search takes in only what has a time",
         "def finish_search(self)": "Search leaves out what cannot be read",

@@ -192,7 +192,7 @@ class Runner(AllReduceRunner):
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
         if self.sender_timeout is not None:
-            stream = within(stream, self.sender_timeout - (time.monotonic() - self._began))
+            stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))
         try:
             rows = iter(self.tensor_part_reducer.weights)
             async for message in super()._accumulate_parts_streaming(stream, sender_index):

@@ -23,6 +23,7 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, as_aiter
 
+from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
@@ -68,6 +69,8 @@ class RunAverager(KeepsTasks):
         self._line = Line()
         self._copying: asyncio.Task | None = None
         self.auditor, self._reachable = Auditor(trust), []
+        if (roster := trust.roster) is not None:
+            calls.members_first(lambda caller: roster.known(str(caller)) is not None)
         super().__init__(*args, **kwargs)
 
     def schedule_step(self, scheduled_time=None, **kwargs):

@@ -37,7 +37,9 @@ MAX_DOWNLOADS, MAX_WAITING = 4, 8
 TELL_PLACE_S = 1.0
 """Seconds between two messages to a newcomer that waits."""
 MAX_WAIT_S = 300.0
-"""A donor that lets this peer wait for longer is given up."""
+"""Seconds that this peer waits in the lines of all donors together, each time that it needs a state."""
+ASKED_LAST_S = 1800.0
+"""Seconds in which a donor that gave no state that could be used is asked after all others."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +111,29 @@ def waiting_message(place: int, wait_s: float) -> averaging_pb2.DownloadData:
 async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple[dict, list[Tensor]] | None:
     """Return metadata and tensors of the newest state that a peer may give and that can be right; None without one.
 
-    Runs in the averager's process. A donor that is silent for `timeout_s` seconds is given up, one that is slower than
-    SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
+    Runs in the averager's process. One donor of each user is asked. A donor that is silent for `timeout_s` seconds is
+    given up, one that is slower than SLOWEST_BYTES_PER_S, and one in whose line MAX_WAIT_S are over.
     """
-    for peer in (await _candidates(averager, expected))[:MAX_DONORS]:
+    candidates, users, waits_until = await _candidates(averager, expected), set(), time.monotonic() + MAX_WAIT_S
+    failed = averager.gave_no_state
+    for peer in candidates[:MAX_DONORS]:
         if (problem := await averager.trust.refusal(str(peer))) is not None or not averager.trust.may_reduce(str(peer)):
             averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
+            failed[peer] = time.monotonic()
             continue
+        if (user := averager.trust.user_of(str(peer))) in users:
+            continue
+        users.add(user)
+        failed[peer] = time.monotonic()  # until it has given its state
         try:
-            metadata, tensors = await _receive(averager, peer, expected, timeout_s)
+            metadata, tensors = await _receive(averager, peer, expected, timeout_s, waits_until)
         except Exception as error:
             averager.tell(peer, f"its state did not arrive: {in_one_line(error)}")
             continue
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
             continue
+        del failed[peer]
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
         return metadata, tensors
     return None
@@ -135,9 +145,14 @@ def offers_key(prefix: str) -> str:
 
 
 async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
-    """Return the peers that offer a state, the latest epoch first; epochs that are not believed are ignored."""
+    """Return the peers that offer a state, the latest epoch first, and last of all those that lately gave none.
+
+    Epochs that are not believed are ignored.
+    """
+    long_ago = time.monotonic() - ASKED_LAST_S
+    averager.gave_no_state = {peer: at for peer, at in averager.gave_no_state.items() if at > long_ago}
     epochs = {
-        peer: (offer.value, random.random())
+        peer: (peer not in averager.gave_no_state, offer.value, random.random())
         for peer, offer in (await records_under(averager.dht, offers_key(averager.prefix))).items()
         if isinstance(offer.value, int | float) and 0 <= offer.value <= expected.max_epoch
     }
@@ -145,13 +160,18 @@ async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
     return sorted(epochs, key=epochs.get, reverse=True)
 
 
-async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: float) -> tuple[Any, list[Tensor]]:
-    """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete."""
+async def _receive(
+    averager, peer: PeerID, expected: ExpectedState, timeout_s: float, waits_until: float
+) -> tuple[Any, list[Tensor]]:
+    """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete.
+
+    Waits in its line until a time of `time.monotonic`.
+    """
     stub = averager.get_stub(averager._p2p, peer, namespace=averager.prefix)
     stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), timeout_s)
     metadata, parts, tensors, loop = None, [], [], asyncio.get_running_loop()
     left = MAX_OVERHEAD * expected.size_bytes + MESSAGE_BYTES * len(expected.tensors) + 2**20
-    limit_s, asked = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S, loop.time()
+    limit_s = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S
     async with asyncio.timeout(limit_s) as limit:
         async for message in aiter_with_timeout(stream, timeout_s):
             left -= max(message.ByteSize(), MESSAGE_BYTES)
@@ -160,8 +180,8 @@ async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: f
             if message.metadata:
                 metadata = wire.loads(message.metadata)
                 if (told := _told_to_wait(metadata)) is not None:
-                    if loop.time() - asked > MAX_WAIT_S:
-                        raise TimeoutError(f"it let this peer wait for more than {MAX_WAIT_S} s")
+                    if time.monotonic() > waits_until:
+                        raise TimeoutError(f"it let this peer wait, for which there are {MAX_WAIT_S:g} s for all")
                     logger.info("waiting for the state of %s: %s", peer, told)
                     limit.reschedule(loop.time() + limit_s)
                     continue

@@ -39,6 +39,8 @@ answered what no peer does."""
 MAX_WASTED = 2
 """Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another, or
 refuse a peer late; and failed rounds, beyond whole ones, that a peer's own groups forgive each other peer."""
+MAX_GROUPS = 16
+"""Groups of which it is known who led them: one is found while the rounds of few others still run."""
 MAX_LED = 4
 """The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
@@ -111,8 +113,8 @@ class MemberMatchmaking(Matchmaking):
         """How often in a row a leader has kept this peer for over half of its time and brought no group."""
         self.failures: dict[PeerID, int] = {}
         """In how many rounds more than not a peer has failed, as `note_round` judges it."""
-        self.followed: tuple[bytes, PeerID | None] = b"", None
-        """The last group of another leader, and that leader."""
+        self.leader_of: dict[bytes, PeerID] = {}
+        """Who led each of the last groups, by their ids: a round may still run while the next group is found."""
         self.asked: dict[PeerID, float] = {}
         """Leaders that are being asked: the first, and those to whom one after the other has sent this peer on; each
         with the time at which it did, infinity until then."""
@@ -190,8 +192,9 @@ class MemberMatchmaking(Matchmaking):
         were refused has cost no time, and is judged by that only as the leader of a group that would be better without
         it. Who fails again and again is named, and neither followed nor let into a group for some time.
         """
-        group_id, leader = self.followed
-        if group_id != group.group_id:  # this peer leads
+        if (leader := self.leader_of.pop(group.group_id, None)) is None:
+            return  # it was found many groups ago
+        if leader == self.peer_id:
             judged = {peer: peer in failed for peer in group.peer_ids if peer != self.peer_id}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"
         else:
@@ -218,8 +221,19 @@ class MemberMatchmaking(Matchmaking):
         for peer, introduction in told.items():
             if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
                 raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
-        self.followed = msg.group_id, leader
+        self._note_leader(msg.group_id, leader)
         return await super().follower_assemble_group(leader, msg)
+
+    async def leader_assemble_group(self) -> GroupInfo:
+        """Return the group of this peer and those who follow it, as hivemind does."""
+        group = await super().leader_assemble_group()
+        self._note_leader(group.group_id, self.peer_id)
+        return group
+
+    def _note_leader(self, group_id: bytes, leader: PeerID) -> None:
+        while len(self.leader_of) >= MAX_GROUPS:  # some never come to a round
+            del self.leader_of[next(iter(self.leader_of))]
+        self.leader_of.setdefault(group_id, leader)  # a leader may name its group like another's
 
     def _told_in(self, msg: averaging_pb2.MessageFromLeader) -> dict[PeerID, Introduction]:
         """Return what each peer of a group tells. Signatures are checked, membership is not.

@@ -220,11 +220,11 @@ class CollaborativeOptimizer(RunOptimizer):
         self.scheduled_grads = None
         self.state_averager.step(wait_for_delayed_updates=True)
         self.parameter_rounds.give_up()
-        self._next_load = time.monotonic() + self.averaging_timeout
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
         with self.tracker.pause_updates():
             theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
             is_loaded = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout, max_epoch=latest)
+            self._next_load = time.monotonic() + self.averaging_timeout
             if not is_loaded and theirs <= epoch:
                 return  # half of the users say that they are ahead, and nobody has shown it
             self.is_behind = not is_loaded or self.local_epoch < theirs

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_state, load_optimizer_state
+from hivemind.p2p import PeerID
 from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
@@ -22,6 +23,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
+        self.gave_no_state: dict[PeerID, float] = {}
+        """When peers were asked for their state that gave none, in seconds of `time.monotonic`."""
         super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
 
     def get_current_state(self):

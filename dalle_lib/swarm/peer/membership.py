@@ -20,6 +20,7 @@ from dalle_lib.auth import (
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.clocks import TOLERATED_S
 from dalle_lib.auth.roster import check_token_of, token_keys
+from dalle_lib.files import small_bytes
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.donors import offers_key
 from dalle_lib.swarm.averaging.introductions import VALID_S
@@ -38,12 +39,13 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
     Raises ValueError if there is none, or it does not let this peer take part now.
     """
     file = folder / TOKEN
+    remedy = f"Ask the run's organiser for one that names peer {identity.peer_id}, put it there, and start again."
     if not file.exists():
-        raise ValueError(
-            f"run {card.name!r} is for members: expected an access token in {file}. Ask the run's organiser for one "
-            f"that names peer {identity.peer_id}, put it there, and start again."
-        )
-    token = AccessToken.from_bytes(file.read_bytes())
+        raise ValueError(f"run {card.name!r} is for members: expected an access token in {file}. {remedy}")
+    try:
+        token = AccessToken.from_bytes(small_bytes(file))
+    except ValueError as error:
+        raise ValueError(f"{file} holds no access token ({error}). {remedy}") from error
     check_token_of(identity.peer_id, token, authority_key(card.members.authority), card.name)
     return token
 

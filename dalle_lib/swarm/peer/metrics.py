@@ -21,7 +21,7 @@ COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
 _EXPIRES = {False: EXPIRES_S, True: COMPLETE_EXPIRES_S}
 """Seconds for which a record may be believed, by whether its peer leaves."""
 LOOK_S = 30.0
-"""Seconds that a look waits for the hash table, whose searches end after hash_table.SEARCH_S."""
+"""Seconds that a look waits for the hash table, whose searches end after searches.SEARCH_S."""
 _KEY = "peers"
 _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import key_bytes, peer_id_of
-from dalle_lib.files import read_record, reading, replace_file, require_file
+from dalle_lib.files import read_record, reading, replace_file, require_file, small_bytes
 from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def own_id(folder: Path) -> str | None:
     from cryptography.hazmat.primitives.serialization import load_der_private_key
 
     try:
-        data = (folder / IDENTITY).read_bytes()
+        data = small_bytes(folder / IDENTITY)
         # A protobuf of two fields: the type of the key in two bytes, then a byte, the length in base 128, and the key.
         begin = next(place for place in range(3, len(data)) if data[place] < 128) + 1
         return peer_id_of(key_bytes(load_der_private_key(data[begin:], password=None).public_key()))
