@@ -113,7 +113,9 @@ def test_offers_of_states(offers, epoch):
         return ValueWithExpiration(offers, 0.0)
 
     offers = {DONOR: ValueWithExpiration(epoch, 0.0), **offers} if isinstance(offers, dict) else offers
-    averager = SimpleNamespace(dht=SimpleNamespace(get=get), prefix="run", peer_id=PeerID(b"own"), gave_no_state={})
+    averager = SimpleNamespace(
+        dht=SimpleNamespace(get=get), prefix="run", peer_id=PeerID(b"own"), trust=Trust(), gave_no_state={}
+    )
     assert len(asyncio.run(donors._candidates(averager, EXPECTED))) <= 1
 
 

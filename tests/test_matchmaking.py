@@ -44,6 +44,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
+    made.kept, made.searches_since = Counter(), 0.0
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -131,12 +132,36 @@ def test_a_leader_that_wastes_its_followers_time_again_and_again_is_named(is_kep
 
     async def rounds(number: int) -> None:
         for _ in range(number):
+            follower.kept, follower.searches_since = Counter(), now[0]
             assert await follower._request_join_group(leader) is None
 
     monkeypatch.setattr(Matchmaking, "_request_join_group", sent_away)
     asyncio.run(rounds(matchmaking.MAX_WASTED + 3))
     assert follower.told == ([] if why is None else [(BOB.peer_id, f"{why}, 3 times in a row")])
     assert now[0] == pytest.approx(took_s * (matchmaking.MAX_WASTED + (3 if why is None else 1))), "it is asked no more"
+
+
+def test_a_leader_that_keeps_its_followers_for_short_times_again_and_again_is_named(monkeypatch):
+    follower, leader, now = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), [0.0]
+    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
+
+    async def sent_away(self, leader):
+        self.was_accepted_to_group.set()
+        await asyncio.sleep(0)
+        self.was_accepted_to_group.clear()
+        now[0] += 0.35 * (self.get_request_expiration_time() - now[0])
+
+    monkeypatch.setattr(Matchmaking, "_request_join_group", sent_away)
+    for search in range(1, matchmaking.MAX_WASTED + 2):
+        assert not follower.told
+        ends = now[0] + 10
+        follower.kept, follower.searches_since = Counter(), now[0]
+        follower.get_request_expiration_time = lambda ends=ends: ends
+        follower.request_timeout = 3.0
+        for _ in range(5):
+            assert asyncio.run(follower._request_join_group(leader)) is None
+        assert follower.wasted[leader] == search % (matchmaking.MAX_WASTED + 1), "once in each search"
+    assert follower.told == [(BOB.peer_id, f"{SENT_AWAY}, 3 times in a row")]
 
 
 @pytest.mark.parametrize(("sent_on_at", "to_blame"), [(11.8, [BOB]), (1.0, [EVE])], ids=["too late", "in time"])

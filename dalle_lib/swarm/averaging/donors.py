@@ -31,7 +31,7 @@ SLOWEST_BYTES_PER_S = 100_000
 PARAMETER_BYTES = 12
 """Bytes of a state for each parameter, at most: a float32 and two float32 of statistics."""
 MAX_DONORS = 8
-"""Peers that are asked for their state, one after another."""
+"""Users of whom one peer each is asked for its state, one after another."""
 MAX_DOWNLOADS, MAX_WAITING = 4, 8
 """Newcomers that get a peer's state at a time, each a copy of it in memory, and that wait for their turn."""
 TELL_PLACE_S = 1.0
@@ -39,7 +39,7 @@ TELL_PLACE_S = 1.0
 MAX_WAIT_S = 300.0
 """Seconds that this peer waits in the lines of all donors together, each time that it needs a state."""
 ASKED_LAST_S = 1800.0
-"""Seconds in which a donor that gave no state that could be used is asked after all others."""
+"""Seconds in which a user whose donor gave no state that could be used is asked after all others."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,17 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
     """
     candidates, users, waits_until = await _candidates(averager, expected), set(), time.monotonic() + MAX_WAIT_S
     failed = averager.gave_no_state
-    for peer in candidates[:MAX_DONORS]:
-        if (problem := await averager.trust.refusal(str(peer))) is not None or not averager.trust.may_reduce(str(peer)):
-            averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
-            failed[peer] = time.monotonic()
-            continue
+    for peer in candidates:
+        problem = await averager.trust.refusal(str(peer))
         if (user := averager.trust.user_of(str(peer))) in users:
             continue
+        if len(users) == MAX_DONORS:
+            return None
         users.add(user)
-        failed[peer] = time.monotonic()  # until it has given its state
+        failed[user] = time.monotonic()  # until this one has given a state
+        if problem is not None or not averager.trust.may_reduce(str(peer)):
+            averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
+            continue
         try:
             metadata, tensors = await _receive(averager, peer, expected, timeout_s, waits_until)
         except Exception as error:
@@ -133,7 +135,7 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
             continue
-        del failed[peer]
+        del failed[user]
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
         return metadata, tensors
     return None
@@ -145,14 +147,14 @@ def offers_key(prefix: str) -> str:
 
 
 async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
-    """Return the peers that offer a state, the latest epoch first, and last of all those that lately gave none.
+    """Return the peers that offer a state, the latest epoch first, and last of all those of users that gave none.
 
     Epochs that are not believed are ignored.
     """
     long_ago = time.monotonic() - ASKED_LAST_S
-    averager.gave_no_state = {peer: at for peer, at in averager.gave_no_state.items() if at > long_ago}
+    averager.gave_no_state = {user: at for user, at in averager.gave_no_state.items() if at > long_ago}
     epochs = {
-        peer: (peer not in averager.gave_no_state, offer.value, random.random())
+        peer: (averager.trust.user_of(str(peer)) not in averager.gave_no_state, offer.value, random.random())
         for peer, offer in (await records_under(averager.dht, offers_key(averager.prefix))).items()
         if isinstance(offer.value, int | float) and 0 <= offer.value <= expected.max_epoch
     }

@@ -39,10 +39,10 @@ answered what no peer does."""
 MAX_WASTED = 2
 """Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another, or
 refuse a peer late; and failed rounds, beyond whole ones, that a peer's own groups forgive each other peer."""
-MAX_GROUPS = 16
-"""Groups of which it is known who led them: one is found while the rounds of few others still run."""
 MAX_LED = 4
 """The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
+MAX_GROUPS = 16
+"""Groups of which it is known who led them: one is found while the rounds of few others still run."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
@@ -111,6 +111,10 @@ class MemberMatchmaking(Matchmaking):
         """The same of when it lets a peer into its groups again."""
         self.wasted: Counter[PeerID] = Counter()
         """How often in a row a leader has kept this peer for over half of its time and brought no group."""
+        self.kept: Counter[PeerID] = Counter()
+        """Seconds for which each leader has kept this peer since `searches_since`, and brought no group."""
+        self.searches_since = 0.0
+        """When the search for a group in progress began, in hivemind's time."""
         self.failures: dict[PeerID, int] = {}
         """In how many rounds more than not a peer has failed, as `note_round` judges it."""
         self.leader_of: dict[bytes, PeerID] = {}
@@ -132,6 +136,7 @@ class MemberMatchmaking(Matchmaking):
         async with super().looking_for_group(step_control):
             if self.is_by_epoch:
                 self.group_key_manager.group_bits = _bits(self._own.epoch)
+            self.kept, self.searches_since = Counter(), get_dht_time()
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
@@ -175,6 +180,11 @@ class MemberMatchmaking(Matchmaking):
             if group is None and had_time and let_go > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
         was_late = let_go > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
+        self.kept[leader] += max(0.0, let_go - asked)
+        if (
+            was_accepted and self.kept[leader] > (due - self.searches_since) / 2
+        ):  # for a short time, but again and again
+            was_late, self.kept[leader] = True, -math.inf
         if group is not None:
             self.wasted.pop(leader, None)
         elif was_late and had_time and time.monotonic() >= self.avoided.get(leader, 0.0):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_state, load_optimizer_state
-from hivemind.p2p import PeerID
 from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
@@ -22,9 +21,9 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
+        self.gave_no_state: dict[str, float] = {}
+        """When users were asked for a state that gave none, in seconds of `time.monotonic`."""
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
-        self.gave_no_state: dict[PeerID, float] = {}
-        """When peers were asked for their state that gave none, in seconds of `time.monotonic`."""
         super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
 
     def get_current_state(self):
