@@ -187,7 +187,7 @@ def test_who_gave_no_state_is_asked_last_and_one_donor_of_each_user():
         del offers[owner_key(identity("bob").public_key)]
         asked.clear()
         assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is None
-        assert asked == ["eve 1", "ada"], "where nobody else is, they are asked again"
+        assert asked == ["eve 2", "ada"], "where nobody else is, they are asked again: another peer of the same user"
 
 
 def test_newcomers_get_the_state_in_the_order_in_which_they_came():

@@ -100,6 +100,18 @@ def test_a_leader_that_forges_a_group_is_left_named_and_avoided(ids, gathered, w
     assert not asked
 
 
+def test_a_group_with_the_id_of_another_is_refused_and_its_leader_named():
+    """Otherwise its failures would be counted against the leader or the followers of the other."""
+    follower, leader = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id)
+    follower.step_control = SimpleNamespace(data_for_gather=OWN)
+    follower._note_leader(b"group", follower.peer_id)
+    message = averaging_pb2.MessageFromLeader(group_id=b"group", ordered_peer_ids=IDS[::-1], gathered=[BOBS, OWN])
+    with pytest.raises(MatchmakingException, match="is that of another group"):
+        asyncio.run(follower.follower_assemble_group(leader, message))
+    assert [peer for peer, _ in follower.told] == [BOB.peer_id]
+    assert follower.leader_of == {b"group": follower.peer_id}
+
+
 def test_a_group_that_is_passed_on_as_each_has_told_is_taken(monkeypatch):
     async def taken(self, leader: PeerID, message: averaging_pb2.MessageFromLeader) -> str:
         return "taken"
@@ -235,7 +247,6 @@ def test_a_leader_is_judged_by_its_round_also_while_the_next_groups_are_found():
     peer._note_leader(groups[0].group_id, eve)
     for group, next_group in itertools.pairwise(groups):
         peer._note_leader(next_group.group_id, eve)
-        peer._note_leader(next_group.group_id, peer.peer_id)  # whose it is, is known: no other can take it over
         peer.note_round(group, {bob}, set())
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
     for number in range(100):

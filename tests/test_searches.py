@@ -104,6 +104,26 @@ def test_who_names_more_peers_that_answer_than_silent_ones_is_followed():
         namers.note(alive, has_answered=True)
 
 
+def test_one_peer_that_answers_others_only_makes_nobody_ignored():
+    now = [0.0]
+    namers = searches.Namers(lambda: now[0])
+    for _ in range(20):
+        now[0] += hash_table.SILENT_S
+        assert len(namers.followed(ADA, named(EVE, OTHERS[0]), ())) == 2
+        namers.note(EVE, has_answered=False)
+
+
+def test_names_of_peers_that_answer_earn_no_leave_to_name_many_that_do_not():
+    namers = searches.Namers()
+    namers.followed(EVE, named(*OTHERS[:20]), ())
+    for peer in OTHERS[:20]:
+        namers.note(peer, has_answered=True)
+    namers.followed(EVE, named(*OTHERS[20:40]), ())
+    for peer in OTHERS[20 : 20 + 2 * searches.MAX_SILENT]:
+        namers.note(peer, has_answered=False)
+    assert not namers.followed(EVE, named(OTHERS[-1]), ())
+
+
 def test_names_without_end_take_no_memory():
     namers, rng = searches.Namers(), random.Random(0)
     for _ in range(200):
@@ -111,7 +131,7 @@ def test_names_without_end_take_no_memory():
         namers.followed(eve, named(*nobody), ())
         for peer in nobody[:2]:
             namers.note(peer, has_answered=False)
-    assert max(len(namers._namer), len(namers._silent), len(namers._ignored)) <= searches.MAX_NAMES
+    assert max(len(table) for table in vars(namers).values() if isinstance(table, dict)) <= searches.MAX_NAMES
 
 
 def test_who_has_not_answered_is_not_asked_again_at_once(monkeypatch):

@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 """Streams that are open at once in a process, of all callers and of one. In a round, each peer of a group has one."""
-MAX_STREAMS_OF_STRANGERS = 64
-"""The same of all callers together that are not known as members, in a run that has members."""
-MAX_SILENT = 128
+MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER = 128, 2
+"""The same of callers that are not known as members, in a run that has members."""
+MAX_SILENT, MAX_SILENT_OF_ONE = 1024, 4
 """Streams in which nothing has come yet, beside those. One more closes the one that has been silent for longest, but
-none of a member: ids cost nothing, and whoever opens streams to send something does so at once."""
+none of a member: whoever opens a stream to send something does so at once."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
 MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE = 2**26, 2**22
@@ -74,8 +74,9 @@ def members_first(is_member: Callable[[PeerID], bool]) -> None:
 _is_member: Callable[[PeerID], bool] | None = None
 """Says whether a caller is known as a member; None in a run without members."""
 _streams = Callers(MAX_STREAMS, math.inf)
-_strangers = Callers(MAX_STREAMS_OF_STRANGERS, math.inf)
+_strangers = Callers(MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER)
 _streams_of_one = Callers(math.inf, MAX_STREAMS_OF_ONE)
+_silent_of_one = Callers(math.inf, MAX_SILENT_OF_ONE)
 _silent: dict[object, asyncio.Timeout] = {}
 """What ends each stream in which nothing has come yet, in the order of their opening; of no member's stream."""
 _calls = Callers(math.inf, MAX_CALLS_OF_ONE)
@@ -112,20 +113,18 @@ async def _add_streams(
 
 async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message | None:
     """Return the first message of a stream, or None if none comes in time, or before too many others are opened."""
-    if _is_member is not None and _is_member(caller):
-        silent = {}
-    else:
-        silent = _silent
-        if len(silent) >= MAX_SILENT:
+    silent = {} if _is_member is not None and _is_member(caller) else _silent
+    if len(silent) >= MAX_SILENT:
+        with contextlib.suppress(RuntimeError):  # its time is over just now
             silent.pop(next(iter(silent))).reschedule(0.0)
     this = object()
-    try:
-        async with asyncio.timeout(FIRST_S) as silent[this]:
-            return await anext(requests, None)
-    except TimeoutError:
-        return None
-    finally:
-        silent.pop(this, None)
+    with _silent_of_one.admitted(caller) as is_one_more, contextlib.suppress(TimeoutError):
+        try:
+            async with asyncio.timeout(FIRST_S if is_one_more else 0.0) as silent[this]:
+                return await anext(requests, None)
+        finally:
+            silent.pop(this, None)
+    return None
 
 
 async def _answer_call(self: ControlClient, call_id: UUID, request: p2pd_pb2.CallUnaryRequest) -> None:

@@ -27,7 +27,8 @@ MAX_ASKED = 200
 """Peers that a search asks at most. hivemind keeps the 20 nearest in view, so few more than these are needed."""
 MAX_SILENT, NOT_FOLLOWED_S = 3, 300.0
 """Silent peers, beyond those that answered, that another may name before this one asks nobody else whom it alone
-names, and seconds for which it does not. So a table of peers that left an hour ago costs one slow search."""
+names, and seconds for which it does not. For so long each silent peer counts once, against whoever named it first: few
+that answer others but not this one, as behind some routers, make nobody else ignored."""
 MAX_NAMES = 1000
 """Peers of which it is known who named them, and namers that are judged; the oldest are forgotten first."""
 unanswered: ContextVar[set[DHTID]] = ContextVar("unanswered")
@@ -40,28 +41,33 @@ class Namers:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._namer: dict[PeerID, PeerID] = {}
-        """Who has named a peer that was not known, first."""
+        """Who has named a peer first since it was last asked."""
         self._silent: dict[PeerID, int] = {}
-        """How many more peers that somebody named were silent than have answered."""
+        """How many more peers that somebody named were silent than have answered; -MAX_SILENT at least."""
+        self._counted: dict[PeerID, float] = {}
+        """Until when a silent peer counts no more."""
         self._ignored: dict[PeerID, float] = {}
         """Until when nobody whom somebody alone names is asked."""
 
     def followed(self, namer: PeerID, named: dict[DHTID, PeerID], known: Container[PeerID]) -> dict[DHTID, PeerID]:
         """Return whom of the peers in an answer to ask: all, or those that are known, if too many were silent."""
-        is_ignored = self._clock() < self._ignored.get(namer, 0.0)
-        for peer in named.values() if not is_ignored else ():
-            if peer not in known:
-                _put(self._namer, peer, self._namer.get(peer, namer))
-        return {place: peer for place, peer in named.items() if peer in known} if is_ignored else named
+        if self._clock() < self._ignored.get(namer, 0.0):
+            named = {place: peer for place, peer in named.items() if peer in known}
+        for peer in named.values():
+            _put(self._namer, peer, self._namer.get(peer, namer))
+        return named
 
     def note(self, peer: PeerID, has_answered: bool) -> None:
         """Take note of whether a peer has answered, on account of who named it."""
-        if (namer := self._namer.pop(peer, None)) is None:
+        namer, now = self._namer.pop(peer, None), self._clock()
+        if namer is None or (not has_answered and now < self._counted.get(peer, 0.0)):
             return
-        _put(self._silent, namer, max(0, self._silent.get(namer, 0) + (-1 if has_answered else 1)))
+        if not has_answered:
+            _put(self._counted, peer, now + NOT_FOLLOWED_S)
+        _put(self._silent, namer, max(-MAX_SILENT, self._silent.get(namer, 0) + (-1 if has_answered else 1)))
         if self._silent[namer] >= MAX_SILENT:
             logger.info("%s has named peers that do not answer: others whom it names are not asked", namer)
-            _put(self._ignored, namer, self._clock() + NOT_FOLLOWED_S)
+            _put(self._ignored, namer, now + NOT_FOLLOWED_S)
             del self._silent[namer]
 
 

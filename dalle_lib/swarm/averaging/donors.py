@@ -37,9 +37,10 @@ MAX_DOWNLOADS, MAX_WAITING = 4, 8
 TELL_PLACE_S = 1.0
 """Seconds between two messages to a newcomer that waits."""
 MAX_WAIT_S = 300.0
-"""Seconds that this peer waits in the lines of all donors together, each time that it needs a state."""
+"""A donor that lets this peer wait for longer is given up."""
 ASKED_LAST_S = 1800.0
-"""Seconds in which a user whose donor gave no state that could be used is asked after all others."""
+"""Seconds in which a user whose donor gave no state that could be used is asked after all others, and so is the donor
+after the user's others."""
 
 
 @dataclass(frozen=True)
@@ -112,30 +113,29 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
     """Return metadata and tensors of the newest state that a peer may give and that can be right; None without one.
 
     Runs in the averager's process. One donor of each user is asked. A donor that is silent for `timeout_s` seconds is
-    given up, one that is slower than SLOWEST_BYTES_PER_S, and one in whose line MAX_WAIT_S are over.
+    given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
     """
-    candidates, users, waits_until = await _candidates(averager, expected), set(), time.monotonic() + MAX_WAIT_S
-    failed = averager.gave_no_state
+    candidates, users = await _candidates(averager, expected), set()
     for peer in candidates:
-        problem = await averager.trust.refusal(str(peer))
+        if (problem := await averager.trust.refusal(str(peer))) is not None or not averager.trust.may_reduce(str(peer)):
+            averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
+            continue
         if (user := averager.trust.user_of(str(peer))) in users:
             continue
         if len(users) == MAX_DONORS:
             return None
         users.add(user)
-        failed[user] = time.monotonic()  # until this one has given a state
-        if problem is not None or not averager.trust.may_reduce(str(peer)):
-            averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
-            continue
+        averager.gave_no_state |= dict.fromkeys((user, str(peer)), time.monotonic())  # until it has given one
         try:
-            metadata, tensors = await _receive(averager, peer, expected, timeout_s, waits_until)
+            metadata, tensors = await _receive(averager, peer, expected, timeout_s)
         except Exception as error:
             averager.tell(peer, f"its state did not arrive: {in_one_line(error)}")
             continue
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
             continue
-        del failed[user]
+        for name in {user, str(peer)}:
+            del averager.gave_no_state[name]
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
         return metadata, tensors
     return None
@@ -147,14 +147,14 @@ def offers_key(prefix: str) -> str:
 
 
 async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
-    """Return the peers that offer a state, the latest epoch first, and last of all those of users that gave none.
+    """Return the peers that offer a state, the latest epoch first, and last of all those that gave none lately.
 
     Epochs that are not believed are ignored.
     """
-    long_ago = time.monotonic() - ASKED_LAST_S
-    averager.gave_no_state = {user: at for user, at in averager.gave_no_state.items() if at > long_ago}
+    user_of, long_ago = averager.trust.user_of, time.monotonic() - ASKED_LAST_S
+    failed = averager.gave_no_state = {name: at for name, at in averager.gave_no_state.items() if at > long_ago}
     epochs = {
-        peer: (averager.trust.user_of(str(peer)) not in averager.gave_no_state, offer.value, random.random())
+        peer: (-failed.get(user_of(str(peer)), 0.0), -failed.get(str(peer), 0.0), offer.value, random.random())
         for peer, offer in (await records_under(averager.dht, offers_key(averager.prefix))).items()
         if isinstance(offer.value, int | float) and 0 <= offer.value <= expected.max_epoch
     }
@@ -162,18 +162,13 @@ async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
     return sorted(epochs, key=epochs.get, reverse=True)
 
 
-async def _receive(
-    averager, peer: PeerID, expected: ExpectedState, timeout_s: float, waits_until: float
-) -> tuple[Any, list[Tensor]]:
-    """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete.
-
-    Waits in its line until a time of `time.monotonic`.
-    """
+async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: float) -> tuple[Any, list[Tensor]]:
+    """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete."""
     stub = averager.get_stub(averager._p2p, peer, namespace=averager.prefix)
     stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), timeout_s)
     metadata, parts, tensors, loop = None, [], [], asyncio.get_running_loop()
     left = MAX_OVERHEAD * expected.size_bytes + MESSAGE_BYTES * len(expected.tensors) + 2**20
-    limit_s = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S
+    limit_s, asked = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S, loop.time()
     async with asyncio.timeout(limit_s) as limit:
         async for message in aiter_with_timeout(stream, timeout_s):
             left -= max(message.ByteSize(), MESSAGE_BYTES)
@@ -182,8 +177,8 @@ async def _receive(
             if message.metadata:
                 metadata = wire.loads(message.metadata)
                 if (told := _told_to_wait(metadata)) is not None:
-                    if time.monotonic() > waits_until:
-                        raise TimeoutError(f"it let this peer wait, for which there are {MAX_WAIT_S:g} s for all")
+                    if loop.time() - asked > MAX_WAIT_S:
+                        raise TimeoutError(f"it let this peer wait for more than {MAX_WAIT_S} s")
                     logger.info("waiting for the state of %s: %s", peer, told)
                     limit.reschedule(loop.time() + limit_s)
                     continue

@@ -243,15 +243,15 @@ class MemberMatchmaking(Matchmaking):
     def _note_leader(self, group_id: bytes, leader: PeerID) -> None:
         while len(self.leader_of) >= MAX_GROUPS:  # some never come to a round
             del self.leader_of[next(iter(self.leader_of))]
-        self.leader_of.setdefault(group_id, leader)  # a leader may name its group like another's
+        self.leader_of[group_id] = leader
 
     def _told_in(self, msg: averaging_pb2.MessageFromLeader) -> dict[PeerID, Introduction]:
         """Return what each peer of a group tells. Signatures are checked, membership is not.
 
         Raises ValueError for what no honest leader would have sent.
         """
-        if len(msg.group_id) > wire.PEER_ID_BYTES:
-            raise ValueError(f"its group's id has {len(msg.group_id):,} bytes")
+        if len(msg.group_id) > wire.PEER_ID_BYTES or msg.group_id in self.leader_of:
+            raise ValueError(f"its group's id has {len(msg.group_id):,} bytes, or is that of another group")
         if len(msg.gathered) != len(msg.ordered_peer_ids):
             raise ValueError(f"it names {len(msg.ordered_peer_ids)} peers, and tells of {len(msg.gathered)}")
         if any(len(item) > wire.PEER_ID_BYTES for item in msg.ordered_peer_ids):

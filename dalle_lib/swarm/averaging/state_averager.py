@@ -22,7 +22,7 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
         self.gave_no_state: dict[str, float] = {}
-        """When users were asked for a state that gave none, in seconds of `time.monotonic`."""
+        """When users and peers were asked for a state that gave none, in seconds of `time.monotonic`."""
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
         super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
 
