@@ -113,14 +113,15 @@ async def _add_streams(
 
 async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message | None:
     """Return the first message of a stream, or None if none comes in time, or before too many others are opened."""
-    silent = {} if _is_member is not None and _is_member(caller) else _silent
-    if len(silent) >= MAX_SILENT:
-        with contextlib.suppress(RuntimeError):  # its time is over just now
-            silent.pop(next(iter(silent))).reschedule(0.0)
-    this = object()
+    silent, this = {} if _is_member is not None and _is_member(caller) else _silent, object()
     with _silent_of_one.admitted(caller) as is_one_more, contextlib.suppress(TimeoutError):
+        if not is_one_more:
+            return None
+        if len(silent) >= MAX_SILENT:
+            with contextlib.suppress(RuntimeError):  # its time is over just now
+                silent.pop(next(iter(silent))).reschedule(0.0)
         try:
-            async with asyncio.timeout(FIRST_S if is_one_more else 0.0) as silent[this]:
+            async with asyncio.timeout(FIRST_S) as silent[this]:
                 return await anext(requests, None)
         finally:
             silent.pop(this, None)
