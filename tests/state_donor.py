@@ -1,10 +1,11 @@
-"""A donor that sends the messages of a test, for `donors.download` without a swarm."""
+"""Donors that send the messages of a test, for `donors.download` without a swarm."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 
 from auth_peers import identity
+from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import ValueWithExpiration
 from torch import Tensor
@@ -15,28 +16,41 @@ from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
 DONOR = owner_key(identity("donor").public_key)
 """The donor's mark in the hash table."""
+Messages = AsyncIterator[averaging_pb2.DownloadData]
 
 
-def download_from(
-    messages: AsyncIterator[averaging_pb2.DownloadData], expected: ExpectedState, timeout_s: float
-) -> tuple[tuple[dict, list[Tensor]] | None, list[str]]:
-    """Return what `donors.download` makes of a donor's messages, and what it tells of that donor."""
-    told = []
+def newcomer(offers: dict[bytes, int], asked: Callable[[PeerID], Messages], trust: Trust, told: list[str]) -> object:
+    """Return what `donors.download` needs of an averager.
 
-    async def rpc_download_state(_request: averaging_pb2.DownloadRequest):
-        return messages
+    `offers` are epochs by the marks of their donors, `asked` gives the messages of a donor that is asked for its state,
+    and what is told of donors comes into `told`.
+    """
 
     async def get(*_, **__):
-        return ValueWithExpiration({DONOR: ValueWithExpiration(expected.min_epoch, 0.0)}, 0.0)
+        return ValueWithExpiration({mark: ValueWithExpiration(epoch, 0.0) for mark, epoch in offers.items()}, 0.0)
 
-    averager = SimpleNamespace(
-        trust=Trust(),
+    def get_stub(_p2p, peer: PeerID, **_):
+        async def rpc_download_state(_request: averaging_pb2.DownloadRequest):
+            return asked(peer)
+
+        return SimpleNamespace(rpc_download_state=rpc_download_state)
+
+    return SimpleNamespace(
+        trust=trust,
         tell=lambda _peer, what: told.append(what),
         dht=SimpleNamespace(get=get),
-        get_stub=lambda *_, **__: SimpleNamespace(rpc_download_state=rpc_download_state),
+        get_stub=get_stub,
         prefix="run_state_averager",
         peer_id=None,
         gave_no_state={},
         _p2p=None,
     )
+
+
+def download_from(
+    messages: Messages, expected: ExpectedState, timeout_s: float
+) -> tuple[tuple[dict, list[Tensor]] | None, list[str]]:
+    """Return what `donors.download` makes of a donor's messages, and what it tells of that donor."""
+    told = []
+    averager = newcomer({DONOR: expected.min_epoch}, lambda _peer: messages, Trust(), told)
     return asyncio.run(donors.download(averager, expected, timeout_s)), told

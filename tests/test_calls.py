@@ -10,55 +10,63 @@ from dalle_lib.swarm.calls import Callers
 
 ADA, BOB = PeerID(b"ada"), PeerID(b"bob")
 
-ANSWERS = """
-import asyncio, os, sys
+PEER = """
+import asyncio, math, os, sys
 from hivemind.p2p import P2P
 from hivemind.proto import averaging_pb2
 from dalle_lib.swarm import calls
 
-if sys.argv[1] == "installed":
-    calls.install()
 message = averaging_pb2.DownloadRequest()
+kept = []
 
 async def hold(requests, context):
     yield averaging_pb2.DownloadData()
     await asyncio.sleep(600)
 
+async def peer_and_callers(count):
+    peer = await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+    addresses = await peer.get_visible_maddrs()
+    callers = [await P2P.create(initial_peers=addresses) for _ in range(count)]
+    await peer.add_protobuf_handler("hold", hold, type(message), stream_input=True, stream_output=True)
+    return peer, callers
+
+async def is_answered(caller, peer):
+    async def one():
+        yield message
+    stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
+    kept.append(stream)
+    return await anext(stream, None) is not None
+
+async def open_silent(caller, peer):
+    _, reader, writer = await caller.call_binary_stream_handler(peer.peer_id, "hold")
+    writer.write(b"\\0")  # the beginning of a message: before that, no stream is opened
+    kept.append(writer)
+    return asyncio.ensure_future(reader.read())
+"""
+"""What the scripts of these tests share: a peer that answers, and what its callers do."""
+
+ANSWERS = """
+if sys.argv[1] == "installed":
+    calls.install()
+
 async def dawdle(request, context):
     await asyncio.sleep(600)
 
 async def main():
-    peer = await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"])
-    addresses = await peer.get_visible_maddrs()
-    ada, bob = [await P2P.create(initial_peers=addresses) for _ in range(2)]
-    await peer.add_protobuf_handler("hold", hold, type(message), stream_input=True, stream_output=True)
+    peer, (ada, bob) = await peer_and_callers(2)
     await peer.add_protobuf_handler("dawdle", dawdle, type(message))
-
-    async def is_answered(caller):
-        async def one():
-            yield message
-        stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
-        kept.append(stream)
-        try:
-            return bool(await anext(stream))
-        except StopAsyncIteration:
-            return False
-
-    kept = []
-    open_ = [await is_answered(ada) for _ in range(12)]
-    print("ada", sum(open_), "bob", await is_answered(bob))
+    open_ = [await is_answered(ada, peer) for _ in range(12)]
+    print("ada", sum(open_), "bob", await is_answered(bob, peer))
     await kept[0].aclose()
     again = False
     for _ in range(50):
-        if again := await is_answered(ada):
+        if again := await is_answered(ada, peer):
             break
         await asyncio.sleep(0.1)
     print("again", again)
 
     calls.FIRST_S = 0.5
-    _, reader, writer = await bob.call_binary_stream_handler(peer.peer_id, "hold")
-    writer.write(b"\\0")  # the beginning of a message: before that, no stream is opened
-    silent = asyncio.ensure_future(reader.read())
+    silent = await open_silent(bob, peer)
     await asyncio.wait([silent], timeout=5)
     print("silent", "closed" if silent.done() else "open")
 
@@ -86,52 +94,25 @@ asyncio.run(main())
 
 
 FLOOD = """
-import asyncio, math, os
-from hivemind.p2p import P2P
-from hivemind.proto import averaging_pb2
-from dalle_lib.swarm import calls
-
 calls.install()
 calls.MAX_SILENT, calls._strangers = 8, calls.Callers(4, math.inf)
-message = averaging_pb2.DownloadRequest()
-
-async def hold(requests, context):
-    yield averaging_pb2.DownloadData()
-    await asyncio.sleep(600)
 
 async def main():
-    peer = await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"])
-    addresses = await peer.get_visible_maddrs()
-    member, newcomer, *strangers = [await P2P.create(initial_peers=addresses) for _ in range(4)]
-    await peer.add_protobuf_handler("hold", hold, type(message), stream_input=True, stream_output=True)
+    peer, (member, newcomer, *strangers) = await peer_and_callers(4)
     calls.members_first(lambda caller: caller == member.peer_id)
-    kept = []
-
-    async def is_answered(caller):
-        async def one():
-            yield message
-        stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
-        kept.append(stream)
-        return await anext(stream, None) is not None
-
-    async def open_silent(caller):
-        _, reader, writer = await caller.call_binary_stream_handler(peer.peer_id, "hold")
-        writer.write(b"\\0")  # the beginning of a message
-        kept.append(writer)
-        return asyncio.ensure_future(reader.read())
 
     async def closed_of(streams):
         await asyncio.wait(streams, timeout=2)
         return sum(stream.done() for stream in streams)
 
-    members = await open_silent(member)
+    members = await open_silent(member, peer)
     await asyncio.sleep(0.5)
-    silent = [await open_silent(strangers[number % 2]) for number in range(8)]
+    silent = [await open_silent(strangers[number % 2], peer) for number in range(8)]
     print("silent", await closed_of(silent))
-    print("newcomer", await is_answered(newcomer), "member", await is_answered(member))
+    print("newcomer", await is_answered(newcomer, peer), "member", await is_answered(member, peer))
     print("closed", await closed_of(silent), await closed_of([members]))
-    print("strangers", sum([await is_answered(stranger) for stranger in strangers for _ in range(3)]))
-    print("newcomer", await is_answered(newcomer), "member", await is_answered(member))
+    print("strangers", sum([await is_answered(stranger, peer) for stranger in strangers for _ in range(3)]))
+    print("newcomer", await is_answered(newcomer, peer), "member", await is_answered(member, peer))
     os._exit(0)
 
 asyncio.run(main())
@@ -162,7 +143,7 @@ def test_what_callers_send_counts_by_its_size():
 def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_forgotten():
     told = {}
     for how in "installed", "stock":
-        done = subprocess.run([sys.executable, "-c", ANSWERS, how], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([sys.executable, "-c", PEER + ANSWERS, how], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         told[how] = done.stdout.splitlines()
     assert told["installed"] == ["ada 8 bob True", "again True", "silent closed", "kept 0", "refused 6"]
@@ -173,7 +154,7 @@ def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_f
 
 @pytest.mark.peers
 def test_strangers_that_open_all_the_streams_they_can_keep_no_member_out():
-    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PEER + FLOOD], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "silent 0",

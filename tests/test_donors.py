@@ -5,7 +5,6 @@ import contextlib
 import math
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -14,10 +13,9 @@ from auth_peers import identity
 from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import ValueWithExpiration
 from hivemind.utils.streaming import split_for_streaming
 from one_hot import OneHotSwarm, one_hot_card
-from state_donor import download_from
+from state_donor import download_from, newcomer
 
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
@@ -160,23 +158,16 @@ def test_who_gave_no_state_is_asked_last_and_one_donor_of_each_user():
     names, asked = {identity(name).peer_id: name for name in users}, []
     offers = {owner_key(identity(name).public_key): 9 - rank for rank, name in enumerate(users)}
 
-    async def get(*_, **__):
-        return ValueWithExpiration({mark: ValueWithExpiration(epoch, 0.0) for mark, epoch in offers.items()}, 0.0)
-
-    def stub(_p2p, peer, **_):
+    def ask(peer: PeerID):
         asked.append(names[str(peer)])
         waits = sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01)
-        messages = sent(*WHOLE) if names[str(peer)] == "bob" else waits
-        return SimpleNamespace(rpc_download_state=lambda _request: asyncio.sleep(0, messages))
+        return sent(*WHOLE) if asked[-1] == "bob" else waits
 
     class Users(Trust):
         def user_of(self, peer_id):
             return users[names[peer_id]]
 
-    averager = SimpleNamespace(
-        trust=Users(), tell=lambda *_: None, dht=SimpleNamespace(get=get), get_stub=stub, prefix="run", peer_id=None,
-        gave_no_state={}, _p2p=None,
-    )  # fmt: skip
+    averager = newcomer(offers, ask, Users(), [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(donors, "MAX_WAIT_S", 0.05)
         assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None

@@ -104,7 +104,7 @@ def test_a_group_with_the_id_of_another_is_refused_and_its_leader_named():
     """Otherwise its failures would be counted against the leader or the followers of the other."""
     follower, leader = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id)
     follower.step_control = SimpleNamespace(data_for_gather=OWN)
-    follower._note_leader(b"group", follower.peer_id)
+    follower.leader_of[b"group"] = follower.peer_id
     message = averaging_pb2.MessageFromLeader(group_id=b"group", ordered_peer_ids=IDS[::-1], gathered=[BOBS, OWN])
     with pytest.raises(MatchmakingException, match="is that of another group"):
         asyncio.run(follower.follower_assemble_group(leader, message))
@@ -202,7 +202,7 @@ def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: Identity | Non
     ids = [PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE)]
     for who in failed:
         group = GroupInfo(random.randbytes(20), tuple(ids), (b"", b"", b""))
-        peer._note_leader(group.group_id, PeerID.from_base58(leader.peer_id))
+        peer.leader_of[group.group_id] = PeerID.from_base58(leader.peer_id)
         peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set(), set())
 
 
@@ -235,7 +235,7 @@ def test_whose_tensors_are_refused_costs_no_time_but_leads_no_more():
     for leader in peer.peer_id, eve:
         assert not peer.told
         for _ in range(matchmaking.MAX_LED + 1):
-            peer._note_leader(group.group_id, leader)
+            peer.leader_of[group.group_id] = leader
             peer.note_round(group, set(), {eve})
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
 
@@ -244,11 +244,20 @@ def test_a_leader_is_judged_by_its_round_also_while_the_next_groups_are_found():
     """Who is taken for the leader of another's group judges its followers, and shuts out whoever was kept from it."""
     peer, eve, bob = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (EVE, BOB))
     groups = [GroupInfo(bytes([number]) * 20, (peer.peer_id, eve, bob), (b"", b"", b"")) for number in range(6)]
-    peer._note_leader(groups[0].group_id, eve)
+    peer.leader_of[groups[0].group_id] = eve
     for group, next_group in itertools.pairwise(groups):
-        peer._note_leader(next_group.group_id, eve)
+        peer.leader_of[next_group.group_id] = eve
         peer.note_round(group, {bob}, set())
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
-    for number in range(100):
-        peer._note_leader(str(number).encode(), eve)
+
+
+def test_groups_that_come_to_no_round_take_no_memory(monkeypatch):
+    async def assembled(self) -> GroupInfo:
+        return GroupInfo(random.randbytes(20), (self.peer_id,), (b"",))
+
+    monkeypatch.setattr(Matchmaking, "leader_assemble_group", assembled)
+    peer = matchmaking_of(ADA)
+    for _ in range(100):
+        group = asyncio.run(peer.leader_assemble_group())
+        assert peer.leader_of[group.group_id] == peer.peer_id
     assert len(peer.leader_of) <= matchmaking.MAX_GROUPS

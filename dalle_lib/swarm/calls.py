@@ -25,8 +25,9 @@ MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER = 128, 2
 """The same of callers that are not known as members, in a run that has members."""
 MAX_SILENT, MAX_SILENT_OF_ONE = 1024, 4
-"""Streams in which nothing has come yet, beside those. One more closes the one that has been silent for longest, but
-none of a member: whoever opens a stream to send something does so at once."""
+"""Streams in which nothing has come yet: of all callers beside MAX_STREAMS, of one among its MAX_STREAMS_OF_ONE. One
+more closes the one that has been silent for longest, but none of a member: whoever opens a stream to send something
+does so at once."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
 MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE = 2**26, 2**22
@@ -66,7 +67,7 @@ def install() -> None:
 
 
 def members_first(is_member: Callable[[PeerID], bool]) -> None:
-    """Leave most streams of this process and its forks to callers for which `is_member` holds."""
+    """Keep half of the streams of this process and its forks for callers for which `is_member` holds."""
     global _is_member
     _is_member = is_member
 
@@ -77,7 +78,7 @@ _streams = Callers(MAX_STREAMS, math.inf)
 _strangers = Callers(MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER)
 _streams_of_one = Callers(math.inf, MAX_STREAMS_OF_ONE)
 _silent_of_one = Callers(math.inf, MAX_SILENT_OF_ONE)
-_silent: dict[object, asyncio.Timeout] = {}
+_silent: dict[AsyncIterator[Message], asyncio.Timeout] = {}
 """What ends each stream in which nothing has come yet, in the order of their opening; of no member's stream."""
 _calls = Callers(math.inf, MAX_CALLS_OF_ONE)
 _call_bytes = Callers(MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE)
@@ -113,7 +114,8 @@ async def _add_streams(
 
 async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message | None:
     """Return the first message of a stream, or None if none comes in time, or before too many others are opened."""
-    silent, this = {} if _is_member is not None and _is_member(caller) else _silent, object()
+    is_member = _is_member is not None and _is_member(caller)
+    silent = {} if is_member else _silent
     with _silent_of_one.admitted(caller) as is_one_more, contextlib.suppress(TimeoutError):
         if not is_one_more:
             return None
@@ -121,10 +123,10 @@ async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message
             with contextlib.suppress(RuntimeError):  # its time is over just now
                 silent.pop(next(iter(silent))).reschedule(0.0)
         try:
-            async with asyncio.timeout(FIRST_S) as silent[this]:
+            async with asyncio.timeout(FIRST_S) as silent[requests]:
                 return await anext(requests, None)
         finally:
-            silent.pop(this, None)
+            silent.pop(requests, None)
     return None
 
 

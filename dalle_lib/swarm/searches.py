@@ -18,6 +18,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration
 
 from dalle_lib.swarm import wire
+from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Namers:
         if self._clock() < self._ignored.get(namer, 0.0):
             named = {place: peer for place, peer in named.items() if peer in known}
         for peer in named.values():
-            _put(self._namer, peer, self._namer.get(peer, namer))
+            put(self._namer, peer, self._namer.get(peer, namer), MAX_NAMES)
         return named
 
     def note(self, peer: PeerID, has_answered: bool) -> None:
@@ -63,18 +64,14 @@ class Namers:
         if namer is None or (not has_answered and now < self._counted.get(peer, 0.0)):
             return
         if not has_answered:
-            _put(self._counted, peer, now + NOT_FOLLOWED_S)
-        _put(self._silent, namer, max(-MAX_SILENT, self._silent.get(namer, 0) + (-1 if has_answered else 1)))
-        if self._silent[namer] >= MAX_SILENT:
+            put(self._counted, peer, now + NOT_FOLLOWED_S, MAX_NAMES)
+        silent = max(-MAX_SILENT, self._silent.get(namer, 0) + (-1 if has_answered else 1))
+        if silent < MAX_SILENT:
+            put(self._silent, namer, silent, MAX_NAMES)
+        else:
             logger.info("%s has named peers that do not answer: others whom it names are not asked", namer)
-            _put(self._ignored, namer, now + NOT_FOLLOWED_S)
-            del self._silent[namer]
-
-
-def _put(table: dict, key: PeerID, value: object) -> None:
-    if key not in table and len(table) >= MAX_NAMES:
-        del table[next(iter(table))]
-    table[key] = value
+            put(self._ignored, namer, now + NOT_FOLLOWED_S, MAX_NAMES)
+            self._silent.pop(namer, None)
 
 
 class Search(node._SearchState):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from dalle_lib.one_line import printable
+from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,9 @@ class Complaints:
 
         What comes of a peer's requests alone, which it can send as often as it likes, hides nothing else.
         """
-        if (of := (peer, is_request)) not in self._paces and len(self._paces) >= MAX_PEERS:
-            del self._paces[next(iter(self._paces))]
-        of_one = self._paces.setdefault(of, Pace(BURST_OF_ONE, PER_S_OF_ONE)).paced(what)
+        if (of := (peer, is_request)) not in self._paces:
+            put(self._paces, of, Pace(BURST_OF_ONE, PER_S_OF_ONE), MAX_PEERS)
+        of_one = self._paces[of].paced(what)
         if of_one is not None and (told := self._pace[is_request].paced(of_one)) is not None:
             logger.warning("%s: %s", peer, told)
             with contextlib.suppress(queue.Full):

@@ -115,17 +115,18 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
     Runs in the averager's process. One donor of each user is asked. A donor that is silent for `timeout_s` seconds is
     given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
     """
-    candidates, users = await _candidates(averager, expected), set()
-    for peer in candidates:
-        if (problem := await averager.trust.refusal(str(peer))) is not None or not averager.trust.may_reduce(str(peer)):
+    users = set()
+    for peer in await _candidates(averager, expected):
+        name = str(peer)
+        if (problem := await averager.trust.refusal(name)) is not None or not averager.trust.may_reduce(name):
             averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
             continue
-        if (user := averager.trust.user_of(str(peer))) in users:
+        if (user := averager.trust.user_of(name)) in users:
             continue
         if len(users) == MAX_DONORS:
             return None
         users.add(user)
-        averager.gave_no_state |= dict.fromkeys((user, str(peer)), time.monotonic())  # until it has given one
+        averager.gave_no_state |= dict.fromkeys((user, name), time.monotonic())  # until it has given one
         try:
             metadata, tensors = await _receive(averager, peer, expected, timeout_s)
         except Exception as error:
@@ -134,8 +135,8 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
             continue
-        for name in {user, str(peer)}:
-            del averager.gave_no_state[name]
+        for who in {user, name}:
+            del averager.gave_no_state[who]
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
         return metadata, tensors
     return None

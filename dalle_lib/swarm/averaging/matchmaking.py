@@ -24,6 +24,7 @@ from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Tell
 from dalle_lib.swarm.averaging.introductions import Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
+from dalle_lib.swarm.bounded import put
 from dalle_lib.swarm.records import writer_of
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ refuse a peer late; and failed rounds, beyond whole ones, that a peer's own grou
 MAX_LED = 4
 """The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
 MAX_GROUPS = 16
-"""Groups of which it is known who led them: one is found while the rounds of few others still run."""
+"""Groups of which it is known who led them: one is found while the rounds of few others still run, and some never come
+to a round."""
 UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
@@ -181,10 +183,8 @@ class MemberMatchmaking(Matchmaking):
                 self._avoid(leader, "it gathered a group and never began its round")
         was_late = let_go > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
         self.kept[leader] += max(0.0, let_go - asked)
-        if (
-            was_accepted and self.kept[leader] > (due - self.searches_since) / 2
-        ):  # for a short time, but again and again
-            was_late, self.kept[leader] = True, -math.inf
+        if was_accepted and self.kept[leader] > (due - self.searches_since) / 2:
+            was_late, self.kept[leader] = True, -math.inf  # for short times, but again and again: once in a search
         if group is not None:
             self.wasted.pop(leader, None)
         elif was_late and had_time and time.monotonic() >= self.avoided.get(leader, 0.0):
@@ -231,19 +231,14 @@ class MemberMatchmaking(Matchmaking):
         for peer, introduction in told.items():
             if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
                 raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
-        self._note_leader(msg.group_id, leader)
+        put(self.leader_of, msg.group_id, leader, MAX_GROUPS)
         return await super().follower_assemble_group(leader, msg)
 
     async def leader_assemble_group(self) -> GroupInfo:
         """Return the group of this peer and those who follow it, as hivemind does."""
         group = await super().leader_assemble_group()
-        self._note_leader(group.group_id, self.peer_id)
+        put(self.leader_of, group.group_id, self.peer_id, MAX_GROUPS)
         return group
-
-    def _note_leader(self, group_id: bytes, leader: PeerID) -> None:
-        while len(self.leader_of) >= MAX_GROUPS:  # some never come to a round
-            del self.leader_of[next(iter(self.leader_of))]
-        self.leader_of[group_id] = leader
 
     def _told_in(self, msg: averaging_pb2.MessageFromLeader) -> dict[PeerID, Introduction]:
         """Return what each peer of a group tells. Signatures are checked, membership is not.
