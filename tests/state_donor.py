@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 
+import torch
 from auth_peers import identity
+from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import ValueWithExpiration
+from hivemind.utils.streaming import split_for_streaming
 from torch import Tensor
 
+from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
 from dalle_lib.swarm.averaging.donors import ExpectedState
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
@@ -17,6 +21,15 @@ from dalle_lib.swarm.averaging.trust import Trust, owner_key
 DONOR = owner_key(identity("donor").public_key)
 """The donor's mark in the hash table."""
 Messages = AsyncIterator[averaging_pb2.DownloadData]
+EXPECTED = ExpectedState((((2, 3), torch.float32), ((4,), torch.uint8)), min_epoch=5, max_epoch=100)
+STATE = {"epoch": 7}, [torch.zeros(2, 3), torch.zeros(4, dtype=torch.uint8)]
+"""The form of a state, and a state of that form."""
+WHOLE = [
+    averaging_pb2.DownloadData(metadata=wire.dumps(STATE[0]), tensor_part=part)
+    for tensor in STATE[1]
+    for part in split_for_streaming(serialize_torch_tensor(tensor), 2**16)
+]
+"""Its messages."""
 
 
 def newcomer(offers: dict[bytes, int], asked: Callable[[PeerID], Messages], trust: Trust, told: list[str]) -> object:
@@ -54,3 +67,11 @@ def download_from(
     told = []
     averager = newcomer({DONOR: expected.min_epoch}, lambda _peer: messages, Trust(), told)
     return asyncio.run(donors.download(averager, expected, timeout_s)), told
+
+
+async def sent(*messages: averaging_pb2.DownloadData, again: int = 1, pause_s: float = 0.0) -> Messages:
+    """Iterate over messages of a donor, which comes to each after a pause."""
+    for _ in range(again):
+        for message in messages:
+            await asyncio.sleep(pause_s)
+            yield message

@@ -238,6 +238,10 @@ def test_an_access_token_that_is_none_is_refused_by_its_file(mini, tmp_path):
         file.write_bytes(data)
         with pytest.raises(ValueError, match=rf"{TOKEN} holds no access token \({why}.*names peer {ada.peer_id}"):
             access_token(card, tmp_path, ada)
+    for other, why in (identity("bob"), {}), (ada, {"valid_for": timedelta(seconds=-1)}):
+        file.write_bytes(issued(other, run=card.name, **why).to_bytes())
+        with pytest.raises(Refused, match=rf"{TOKEN} does not count: .*names peer {ada.peer_id}, put it there"):
+            access_token(card, tmp_path, ada)
     file.unlink()
     os.mkfifo(file)
     with pytest.raises(ValueError, match=rf"{TOKEN} holds no access token \(expected a file"):

@@ -9,19 +9,14 @@ import sys
 import msgpack
 import pytest
 import torch
-from auth_peers import identity
-from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils.streaming import split_for_streaming
 from one_hot import OneHotSwarm, one_hot_card
-from state_donor import download_from, newcomer
+from state_donor import EXPECTED, STATE, WHOLE, download_from, sent
 
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
 from dalle_lib.swarm.averaging.averagers import RunAverager
-from dalle_lib.swarm.averaging.donors import ExpectedState
-from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
 TRAVEL = """
 import hivemind, torch
@@ -82,10 +77,6 @@ def test_statistics_travel_to_a_peer_that_joins_bit_for_bit():
     assert done.returncode == 0, done.stderr
 
 
-EXPECTED = ExpectedState((((2, 3), torch.float32), ((4,), torch.uint8)), min_epoch=5, max_epoch=100)
-STATE = {"epoch": 7}, [torch.zeros(2, 3), torch.zeros(4, dtype=torch.uint8)]
-
-
 def test_a_state_of_the_right_form_has_no_problem():
     assert EXPECTED.problem(*STATE) is None
 
@@ -123,20 +114,6 @@ def taken_from(messages, monkeypatch, slowest: float = donors.SLOWEST_BYTES_PER_
     return (None if found is not None else told[0]), len(read)
 
 
-async def sent(*messages: averaging_pb2.DownloadData, again: int = 1, pause_s: float = 0.0):
-    for _ in range(again):
-        for message in messages:
-            await asyncio.sleep(pause_s)
-            yield message
-
-
-WHOLE = [
-    averaging_pb2.DownloadData(metadata=wire.dumps(STATE[0]), tensor_part=part)
-    for tensor in STATE[1]
-    for part in split_for_streaming(serialize_torch_tensor(tensor), 2**16)
-]
-
-
 def test_a_state_that_arrives_whole_is_taken(monkeypatch):
     assert taken_from(sent(*WHOLE), monkeypatch) == (None, 2)
 
@@ -150,35 +127,6 @@ def test_who_waits_for_too_long_asks_another(monkeypatch):
     monkeypatch.setattr(donors, "MAX_WAIT_S", 0.05)
     told, _ = taken_from(sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01), monkeypatch)
     assert "it let this peer wait" in told
-
-
-def test_who_gave_no_state_is_asked_last_and_one_donor_of_each_user():
-    """Eve's peers offer the latest epoch again and again, and keep this peer waiting for their state."""
-    users = {"eve 1": "eve", "eve 2": "eve", "ada": "ada", "bob": "bob"}
-    names, asked = {identity(name).peer_id: name for name in users}, []
-    offers = {owner_key(identity(name).public_key): 9 - rank for rank, name in enumerate(users)}
-
-    def ask(peer: PeerID):
-        asked.append(names[str(peer)])
-        waits = sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01)
-        return sent(*WHOLE) if asked[-1] == "bob" else waits
-
-    class Users(Trust):
-        def user_of(self, peer_id):
-            return users[names[peer_id]]
-
-    averager = newcomer(offers, ask, Users(), [])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(donors, "MAX_WAIT_S", 0.05)
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
-        assert asked == ["eve 1", "ada", "bob"], "those that look newest are asked first"
-        asked.clear()
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
-        assert asked == ["bob"]
-        del offers[owner_key(identity("bob").public_key)]
-        asked.clear()
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is None
-        assert asked == ["eve 2", "ada"], "where nobody else is, they are asked again: another peer of the same user"
 
 
 def test_newcomers_get_the_state_in_the_order_in_which_they_came():

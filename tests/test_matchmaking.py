@@ -112,6 +112,22 @@ def test_a_group_with_the_id_of_another_is_refused_and_its_leader_named():
     assert follower.leader_of == {b"group": follower.peer_id}
 
 
+def test_a_leader_of_groups_with_a_stranger_is_named_after_three():
+    class WithoutBob(Trust):
+        async def refusal(self, peer_id, token=b""):
+            return "it has no valid access token" if peer_id == BOB.peer_id else None
+
+    follower, leader = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
+    follower.trust, follower.step_control = WithoutBob(), SimpleNamespace(data_for_gather=OWN)
+    message = averaging_pb2.MessageFromLeader(ordered_peer_ids=IDS[::-1], gathered=[BOBS, OWN])
+    for _ in range(matchmaking.MAX_WASTED + 1):
+        assert not follower.told
+        with pytest.raises(MatchmakingException, match=f"{BOB.peer_id} may not take part"):
+            asyncio.run(follower.follower_assemble_group(leader, message))
+    assert follower.told == [(EVE.peer_id, "it led a group with a peer that may not take part, 3 times in a row")]
+    assert leader in follower.avoided
+
+
 def test_a_group_that_is_passed_on_as_each_has_told_is_taken(monkeypatch):
     async def taken(self, leader: PeerID, message: averaging_pb2.MessageFromLeader) -> str:
         return "taken"

@@ -25,9 +25,9 @@ MAX_STREAMS, MAX_STREAMS_OF_ONE = 256, 8
 MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER = 128, 2
 """The same of callers that are not known as members, in a run that has members."""
 MAX_SILENT, MAX_SILENT_OF_ONE = 1024, 4
-"""Streams in which nothing has come yet: of all callers beside MAX_STREAMS, of one among its MAX_STREAMS_OF_ONE. One
-more closes the one that has been silent for longest, but none of a member: whoever opens a stream to send something
-does so at once."""
+"""Streams in which nothing has come yet: of all members, and of all others, beside MAX_STREAMS; of one caller among its
+MAX_STREAMS_OF_ONE. One more of all closes the one of its kind that has been silent for longest: whoever opens a stream
+to send something does so at once."""
 MAX_CALLS_OF_ONE = 64
 """Short calls of one caller that are answered at once."""
 MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE = 2**26, 2**22
@@ -78,8 +78,8 @@ _streams = Callers(MAX_STREAMS, math.inf)
 _strangers = Callers(MAX_STREAMS_OF_STRANGERS, MAX_STREAMS_OF_ONE_STRANGER)
 _streams_of_one = Callers(math.inf, MAX_STREAMS_OF_ONE)
 _silent_of_one = Callers(math.inf, MAX_SILENT_OF_ONE)
-_silent: dict[AsyncIterator[Message], asyncio.Timeout] = {}
-"""What ends each stream in which nothing has come yet, in the order of their opening; of no member's stream."""
+_silent: dict[bool, dict[AsyncIterator[Message], asyncio.Timeout]] = {False: {}, True: {}}
+"""What ends each stream in which nothing has come yet, in the order of their opening, by whether a member opened it."""
 _calls = Callers(math.inf, MAX_CALLS_OF_ONE)
 _call_bytes = Callers(MAX_CALL_BYTES, MAX_CALL_BYTES_OF_ONE)
 
@@ -114,8 +114,7 @@ async def _add_streams(
 
 async def _first_of(requests: AsyncIterator[Message], caller: PeerID) -> Message | None:
     """Return the first message of a stream, or None if none comes in time, or before too many others are opened."""
-    is_member = _is_member is not None and _is_member(caller)
-    silent = {} if is_member else _silent
+    silent = _silent[_is_member is not None and _is_member(caller)]
     with _silent_of_one.admitted(caller) as is_one_more, contextlib.suppress(TimeoutError):
         if not is_one_more:
             return None

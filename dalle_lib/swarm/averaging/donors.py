@@ -5,6 +5,7 @@ import logging
 import math
 import random
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ PARAMETER_BYTES = 12
 """Bytes of a state for each parameter, at most: a float32 and two float32 of statistics."""
 MAX_DONORS = 8
 """Users of whom one peer each is asked for its state, one after another."""
+MAX_OFFERS, LOOK_UP_AT_ONCE = 256, 32
+"""Peers that offer a state and are looked up, at most, and at once. One without an access token takes no place."""
 MAX_DOWNLOADS, MAX_WAITING = 4, 8
 """Newcomers that get a peer's state at a time, each a copy of it in memory, and that wait for their turn."""
 TELL_PLACE_S = 1.0
@@ -116,11 +119,8 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
     given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
     """
     users = set()
-    for peer in await _candidates(averager, expected):
+    async for peer in _admitted(averager, (await _candidates(averager, expected))[:MAX_OFFERS]):
         name = str(peer)
-        if (problem := await averager.trust.refusal(name)) is not None or not averager.trust.may_reduce(name):
-            averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
-            continue
         if (user := averager.trust.user_of(name)) in users:
             continue
         if len(users) == MAX_DONORS:
@@ -135,8 +135,8 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
         if (problem := expected.problem(metadata, tensors)) is not None:
             averager.tell(peer, f"its state is refused: {problem}")
             continue
-        for who in {user, name}:
-            del averager.gave_no_state[who]
+        for who in user, name:
+            averager.gave_no_state.pop(who, None)
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
         return metadata, tensors
     return None
@@ -161,6 +161,18 @@ async def _candidates(averager, expected: ExpectedState) -> list[PeerID]:
     }
     epochs.pop(averager.peer_id, None)
     return sorted(epochs, key=epochs.get, reverse=True)
+
+
+async def _admitted(averager, candidates: list[PeerID]) -> AsyncIterator[PeerID]:
+    """Iterate over the candidates that may give their state. Some at once are looked up, as each may take seconds."""
+    for first in range(0, len(candidates), LOOK_UP_AT_ONCE):
+        some = candidates[first : first + LOOK_UP_AT_ONCE]
+        problems = await asyncio.gather(*(averager.trust.refusal(str(peer)) for peer in some))
+        for peer, problem in zip(some, problems, strict=True):
+            if problem is None and averager.trust.may_reduce(str(peer)):
+                yield peer
+            else:
+                averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
 
 
 async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: float) -> tuple[Any, list[Tensor]]:

@@ -38,8 +38,9 @@ AVOID_S = 300.0
 """Seconds in which this peer does not follow a leader that has forged a group, or gathered one and never begun, or
 answered what no peer does."""
 MAX_WASTED = 2
-"""Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another, or
-refuse a peer late; and failed rounds, beyond whole ones, that a peer's own groups forgive each other peer."""
+"""Times in a row that a leader may gather a group and send it away late, as an honest one does that follows another,
+refuse a peer late, or lead one whose access token has just expired; and failed rounds, beyond whole ones, that a peer's
+own groups forgive each other peer."""
 MAX_LED = 4
 """The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
 MAX_GROUPS = 16
@@ -112,7 +113,7 @@ class MemberMatchmaking(Matchmaking):
         self.shut_out: dict[PeerID, float] = {}
         """The same of when it lets a peer into its groups again."""
         self.wasted: Counter[PeerID] = Counter()
-        """How often in a row a leader has kept this peer for over half of its time and brought no group."""
+        """How often in a row a leader has wasted this peer's time, or its search, and brought no group."""
         self.kept: Counter[PeerID] = Counter()
         """Seconds for which each leader has kept this peer since `searches_since`, and brought no group."""
         self.searches_since = 0.0
@@ -188,11 +189,14 @@ class MemberMatchmaking(Matchmaking):
         if group is not None:
             self.wasted.pop(leader, None)
         elif was_late and had_time and time.monotonic() >= self.avoided.get(leader, 0.0):
-            self.wasted[leader] += 1
-            if (times := self.wasted[leader]) > MAX_WASTED:
-                did = "gathered a group and sent it away late" if was_accepted else "answered late that it leads none"
-                self._avoid(leader, f"it {did}, {times} times in a row")
+            did = "gathered a group and sent it away late" if was_accepted else "answered late that it leads none"
+            self._count_wasted(leader, did)
         return group
+
+    def _count_wasted(self, leader: PeerID, did: str) -> None:
+        self.wasted[leader] += 1
+        if (times := self.wasted[leader]) > MAX_WASTED:
+            self._avoid(leader, f"it {did}, {times} times in a row")
 
     def note_round(self, group: GroupInfo, failed: Collection[PeerID], refused: Collection[PeerID]) -> None:
         """Take note of who has not done its part in a round, as `Runner` has them.
@@ -230,6 +234,7 @@ class MemberMatchmaking(Matchmaking):
             raise MatchmakingException(f"the group of {leader} is refused: {forged}") from forged
         for peer, introduction in told.items():
             if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
+                self._count_wasted(leader, "led a group with a peer that may not take part")
                 raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
         put(self.leader_of, msg.group_id, leader, MAX_GROUPS)
         return await super().follower_assemble_group(leader, msg)

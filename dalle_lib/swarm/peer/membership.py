@@ -11,6 +11,7 @@ from dalle_lib.auth import (
     AccessToken,
     Identity,
     Members,
+    Refused,
     Roster,
     TokenValidator,
     clock_offset_s,
@@ -46,7 +47,10 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
         token = AccessToken.from_bytes(small_bytes(file))
     except ValueError as error:
         raise ValueError(f"{file} holds no access token ({error}). {remedy}") from error
-    check_token_of(identity.peer_id, token, authority_key(card.members.authority), card.name)
+    try:
+        check_token_of(identity.peer_id, token, authority_key(card.members.authority), card.name)
+    except Refused as refused:
+        raise Refused(f"{file} does not count: {refused}. {remedy}") from refused
     return token
 
 
