@@ -1,18 +1,13 @@
-import hashlib
-import json
 import os
-import re
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import psutil
 import pytest
 import torch
+from hub import Hub
 from hypothesis import settings
 
 from dalle_lib.run import RunCard
@@ -67,116 +62,22 @@ def mini() -> RunCard:
     return RunCard.load("emoji-mini")
 
 
-class StandInHub(SimpleHTTPRequestHandler):
-    """Answers the Hub's questions about the repositories whose files `server.files` holds.
-
-    Files are named owner/name/file, and those of data sets datasets/owner/name/file. `server.private` maps owner/name
-    to the Hub token that a private repository asks for; requests without it are refused in the Hub's own words.
-    """
-
-    def do_HEAD(self) -> None:
-        self.answer(send=False)
-
-    def do_GET(self) -> None:
-        self.answer(send=True)
-
-    def answer(self, send: bool) -> None:
-        files = self.server.files
-        if (refusal := self.refusal()) is not None:
-            self.reply(self.server.refusal, b"", refusal, send)
-            return
-        if asked := re.match(r"/api/(?:models|(datasets))/([\w-]+/[\w-]+)", self.path):
-            folder = "/".join(filter(None, asked.groups())) + "/"
-            siblings = [
-                {"rfilename": name.removeprefix(folder), "size": len(data), "lfs": self.lfs(name)}
-                for name, data in files.items()
-                if name.startswith(folder)
-            ]
-            info = {"id": asked[2], "sha": "0" * 40, "siblings": siblings}
-            body = json.dumps(self.tree(siblings) if "/tree/" in self.path else info).encode() if siblings else None
-            tag = "info"
-        else:
-            name = re.sub(r"/resolve/\w+/", "/", self.path.removeprefix("/"))
-            body, tag = files.get(name), self.lfs(name)["sha256"] if name in files else None
-        if body is None:
-            self.send_error(404)
-            return
-        part = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if part:
-            body = body[int(part[1]) : int(part[2]) + 1]
-        self.reply(206 if part else 200, body, {"ETag": f'"{tag}"', "X-Repo-Commit": "0" * 40}, send)
-
-    def reply(self, status: int, body: bytes, headers: dict[str, str], send: bool) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if send:
-            self.wfile.write(body)
-
-    def refusal(self) -> dict[str, str] | None:
-        """Return why this request is refused, as headers, or None if it is not."""
-        asked = re.match(r"/(?:api/models/|api/datasets/|datasets/)?([\w-]+/[\w-]+)", self.path)
-        token, shown = self.server.private.get(asked and asked[1]), self.headers.get("Authorization")
-        if token is None or shown == f"Bearer {token}":
-            return None
-        if shown is None:
-            return {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."}
-        return {"X-Error-Message": "Invalid credentials in Authorization header"}
-
-    def tree(self, siblings: list[dict]) -> list[dict]:
-        """Return the files and folders in the folder that the request names; all below it if it is recursive."""
-        url = urlsplit(self.path)
-        folder = Path(unquote(re.sub(r".*/tree/\w+/?", "", url.path)))
-        files = {Path(file["rfilename"]): file["size"] for file in siblings}
-        folders = {above for file in files for above in file.parents[:-1]}
-        found = [{"type": "file", "path": str(path), "size": size, "oid": "0" * 40} for path, size in files.items()]
-        found += [{"type": "directory", "path": str(path), "oid": "0" * 40} for path in folders]
-        is_deep = parse_qs(url.query).get("recursive") == ["true"]
-        return [
-            entry
-            for entry in found
-            if (folder in Path(entry["path"]).parents if is_deep else folder == Path(entry["path"]).parent)
-        ]
-
-    def lfs(self, name: str) -> dict:
-        data = self.server.files[name]
-        digest = self.server.digests.get(name) or hashlib.sha256(data).hexdigest()
-        return {"sha256": digest, "size": len(data), "pointerSize": 130}
-
-    def log_message(self, *message) -> None:
-        pass
-
-
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """A stand-in for the Hub on this machine, for this process and its children, none of which has a Hub token.
-
-    `files` are its files, `private` the Hub tokens of its private repositories, `refusal` the HTTP status without such
-    a token, and `digests` wrong SHA-256 digests that it gives for files.
-    """
-    with ThreadingHTTPServer(("127.0.0.1", 0), StandInHub) as server:
-        server.files, server.private, server.refusal, server.digests = {}, {}, 401, {}
-        address = f"http://127.0.0.1:{server.server_port}"
-        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        environment = {
-            "HF_ENDPOINT": address,
-            "HF_HUB_CACHE": tmp_path / "cache",
-            "HF_TOKEN_PATH": tmp_path / "no-token",
-        }
-        for name, value in {**environment, "NO_PROXY": "127.0.0.1"}.items():
-            monkeypatch.setenv(name, str(value))
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """A stand-in for the Hub on this machine, for this process and its children, none of which has a Hub token."""
+    (tmp_path / "hub").mkdir()
+    with Hub(tmp_path / "hub") as server:
+        paths = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "no-token")}
+        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        constants = {"ENDPOINT": server.url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_DISABLE_XET": True}
+        for name, value in (paths | constants).items():
+            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+        environment = {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1,localhost"}
+        for name, value in (paths | environment).items():
+            monkeypatch.setenv(name, value)
         for name in "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN":
             monkeypatch.delenv(name, raising=False)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:

@@ -132,7 +132,7 @@ def test_a_pasted_config_is_read_and_a_wrong_one_is_explained(calculator):
 
 
 def test_a_config_comes_from_the_hub(hub):
-    hub.files["someone/small/config.json"] = json.dumps(SMALL).encode()
+    hub.add("someone/small", {"config.json": json.dumps(SMALL).encode()})
     assert read_config("someone/small") == SMALL
     with pytest.raises(ConnectionError, match=r"gave no config\.json of someone/else .* paste its text instead"):
         read_config("someone/else")

@@ -2,13 +2,10 @@
 
 import itertools
 import re
-import time
 from datetime import timedelta
-from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
-from conftest import StandInHub
 from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
 from one_hot import give_token
 
@@ -85,8 +82,8 @@ def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, 
 
 
 def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hub, monkeypatch):
-    def note(clip: str) -> str:
-        card = mini.with_changes(clip=clip, pins={clip: "0" * 40}).save(tmp_path / "run")
+    def note(clip: str, revision: str = "0" * 40) -> str:
+        card = mini.with_changes(clip=clip, pins={clip: revision}).save(tmp_path / "run")
         row = preflight(str(card)).loc["CLIP"]
         assert row["ok"]
         return row["remedy"]
@@ -94,16 +91,15 @@ def test_a_clip_that_is_not_there_is_noted_and_hinders_nobody(mini, tmp_path, hu
     monkeypatch.setattr(mini.__class__, "_folders", lambda _: [])  # the CLIP is not copied
     assert note("clip") == "training needs none; to draw, tell the organiser"
     assert note("owner/clip") == "training needs none; to draw, tell the organiser"
-    hub.files = {"owner/clip/config.json": b"{}"}
-    assert not note("owner/clip")
+    assert not note("owner/clip", revision=hub.add("owner/clip", {"config.json": b"{}"}))
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
     assert "on the Hub cannot be reached" in note("owner/other")
 
 
 @pytest.mark.parametrize(("shift", "said"), [(60.0, "-"), (-60.0, "+")])
-def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, monkeypatch, shift, said):
-    monkeypatch.setattr(StandInHub, "date_time_string", lambda *_: formatdate(time.time() + shift, usegmt=True))
+def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, shift, said):
+    hub.clock_shift_s = shift
     row = doctor(here()).loc["clock"]
     assert not row["ok"]
     assert re.fullmatch(rf"\{said}(5[89]|60)\.\d s from the Hub's", row["here"])

@@ -105,7 +105,7 @@ def test_a_card_with_other_settings_is_another_run_and_one_with_other_addresses_
 
 
 def test_each_run_has_a_folder_called_after_it(mini, tmp_path, hub):
-    hub.files = {"owner/run/run.json": mini.model_dump_json().encode()}
+    hub.add("owner/run", {"run.json": mini.model_dump_json().encode()})
     saved = mini.with_changes(name="my_run").save(tmp_path / "some" / "where")
     for run, called in ("emoji-mini", "emoji-mini"), ("owner/run", "owner--run"), (str(saved), "my_run"):
         assert crew_folder(tmp_path / "peers", RunCard.load(run), "ada") == tmp_path / "peers" / called

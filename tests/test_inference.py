@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from hub import User
 from IPython.display import DisplayHandle
 from PIL import Image
 
@@ -226,9 +227,7 @@ def test_a_run_in_a_folder_draws_the_same_and_its_card_is_read_once(card, drawin
 
 
 def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tmp_path):
-    folder = card.save(tmp_path / "run")
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    hub.files = {f"owner/run/{file.relative_to(folder)}": file.read_bytes() for file in files}
+    hub.add("owner/run", card.save(tmp_path / "run"))
     sizes = {found.part: found.bytes for found in downloads("owner/run")}
     assert sizes.keys() == {"model", "tokenizer", "vqgan", "clip"}
     assert sizes["vqgan"] == card.path(card.vqgan).stat().st_size
@@ -237,10 +236,8 @@ def test_a_run_on_the_hub_is_announced_and_draws_the_same(card, drawing, hub, tm
 
 
 def test_the_sizes_of_a_private_run_are_asked_with_its_hub_token(card, hub, tmp_path):
-    folder = card.save(tmp_path / "run")
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    hub.files = {f"owner/secret/{file.relative_to(folder)}": file.read_bytes() for file in files}
-    hub.private = {"owner/secret": "hf_ofItsOrganiser"}
+    hub.add("owner/secret", card.save(tmp_path / "run"), private=True)
+    hub.users["hf_ofItsOrganiser"] = User("owner")
     private = RunCard.load("owner/secret", "hf_ofItsOrganiser")
     sizes = {found.part: found.bytes for found in downloads_of(private)}
     assert sizes["model"] == card.path(card.checkpoint).stat().st_size

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import same_weights
+from hub_wire import Fault
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
@@ -225,7 +226,7 @@ def test_failed_downloads_leave_nothing_and_name_each_source(server, tmp_path):
 def model_on_hub(hub, tmp_path):
     """A small model in the published layout, as owner/paper on a stand-in for the Hub."""
     save_published(tmp_path / "w.pt", DALLE(SMALL))
-    hub.files |= {"owner/paper/README.md": b"hi", "owner/paper/w.pt": (tmp_path / "w.pt").read_bytes()}
+    hub.add("owner/paper", {"README.md": b"hi", "w.pt": (tmp_path / "w.pt").read_bytes()})
     return hub
 
 
@@ -237,9 +238,9 @@ def test_a_model_on_the_hub_is_announced_and_fetched(model_on_hub, tmp_path):
     assert files.read_model().config == SMALL
 
 
-def test_a_damaged_download_from_the_hub_is_refused(model_on_hub):
-    model_on_hub.digests["owner/paper/w.pt"] = "0" * 64
-    with pytest.raises(ValueError, match=r"came damaged: expected SHA-256 0{64}"):
+def test_a_damaged_download_from_the_hub_is_refused(model_on_hub, tmp_path):
+    model_on_hub.faults = [Fault("GET /_cdn/", damaged=True)]
+    with pytest.raises(ValueError, match=f"came damaged: expected SHA-256 {sha256_of(tmp_path / 'w.pt')}"):
         PaperFiles(model="owner/paper", config=SMALL).read_model()
 
 

@@ -29,6 +29,7 @@ configs:
 ---
 """
 RECORDS = 100
+SHARD = "en/c4-train.00000-of-00001.json.gz"
 
 
 @pytest.fixture
@@ -36,20 +37,16 @@ def command(hub, tmp_path, monkeypatch) -> list[str | Path]:
     """The check's command for a small model, its parts, a data set and a notebook on the stand-in for the Hub."""
     save_published(tmp_path / "model.pt", DALLE(SMALL))
     texts = "".join(json.dumps({"text": f"text {number}"}) + "\n" for number in range(RECORDS))
-    hub.files |= {
-        "owner/paper/pytorch_model.pt": (tmp_path / "model.pt").read_bytes(),
-        "owner/t5/tokenizer.json": (ASSETS / "tokenizer.json").read_bytes(),
-        "datasets/owner/c4/README.md": CARD.encode(),
-        "datasets/owner/c4/en/c4-train.00000-of-00001.json.gz": gzip.compress(texts.encode()),
-        "owner/kit/raw/main/04.ipynb": NOTEBOOKS[-1].read_bytes(),
-    }
-    hub.files |= {f"owner/clip/{file.name}": file.read_bytes() for file in (ASSETS / "clip").iterdir()}
+    hub.add("owner/paper", {"pytorch_model.pt": (tmp_path / "model.pt").read_bytes()})
+    hub.add("owner/t5", {"tokenizer.json": (ASSETS / "tokenizer.json").read_bytes()})
+    hub.add("datasets/owner/c4", {"README.md": CARD.encode(), SHARD: gzip.compress(texts.encode())})
+    hub.add("owner/kit", {"04.ipynb": NOTEBOOKS[-1].read_bytes()})
+    hub.add("owner/clip", ASSETS / "clip")
     kept = tmp_path / "home" / "dalle_lib" / "vqgan_gumbel_f8_8192.safetensors"  # as if fetched and converted before
     kept.parent.mkdir(parents=True)
     shutil.copy(ASSETS / "vqgan.safetensors", kept)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    address = f"http://127.0.0.1:{hub.server_port}/owner/kit/raw/main/04.ipynb"
-    (tmp_path / "badges.md").write_text(f"| [download]({address}) |")
+    (tmp_path / "badges.md").write_text(f"| [download]({hub.url}/owner/kit/raw/main/04.ipynb) |")
     options = {
         "badges": tmp_path / "badges.md", "text": "owner/c4", "model": "owner/paper", "vqgan": "http://127.0.0.1:9/",
         "tokenizer": "owner/t5", "clip": "owner/clip", **asdict(SMALL), "out": tmp_path / "out",
@@ -75,9 +72,9 @@ def test_each_source_is_tried_and_its_digest_printed(command, tmp_path):
 
 
 def test_a_failed_check_says_why_and_the_others_go_on(command, hub):
-    del hub.files["owner/t5/tokenizer.json"]
-    hub.files["owner/kit/raw/main/04.ipynb"] = b"<html>not found</html>"
-    hub.files["datasets/owner/c4/en/c4-train.00000-of-00001.json.gz"] = gzip.compress(b'{"text": "one"}\n')
+    hub.add("owner/t5", {"tokenizer.json": None})
+    hub.add("owner/kit", {"04.ipynb": b"<html>not found</html>"})
+    hub.add("datasets/owner/c4", {SHARD: gzip.compress(b'{"text": "one"}\n')})
     done = run(command)
     assert done.returncode == 1, done.stderr
     assert re.search(r"FAILED  badge .*JSONDecodeError", done.stdout)
