@@ -1,4 +1,4 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `memory`, `doctor` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `memory`, `doctor` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -21,6 +21,7 @@ from dalle_lib.cli.doctor import Doctor
 from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
+from dalle_lib.cli.prepare import Prepare
 from dalle_lib.cli.status import Status
 from dalle_lib.one_line import in_one_line, printable, told
 
@@ -33,6 +34,7 @@ COMMANDS = {
     "join": Join,
     "status": Status,
     "generate": Generate,
+    "prepare": Prepare,
     "memory": Memory,
     "doctor": Doctor,
     "convert-vqgan": ConvertVqgan,

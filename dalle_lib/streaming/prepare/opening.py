@@ -1,0 +1,58 @@
+"""Which kind of source a path or an address names."""
+
+from pathlib import Path
+
+from dalle_lib.streaming.prepare.folders import PictureFolder, has_captions
+from dalle_lib.streaming.prepare.hub_files import HUB, HubFiles
+from dalle_lib.streaming.prepare.settings import Kind, PrepareSettings
+from dalle_lib.streaming.prepare.sources import Files, LocalFiles, Source, files_with
+from dalle_lib.streaming.prepare.tables import Tables
+from dalle_lib.streaming.prepare.tars import Tars
+
+TARS, TABLES = (".tar", ".tar.gz", ".tgz"), (".parquet", ".csv", ".tsv")
+
+
+def source_of(
+    source: str | Path, settings: PrepareSettings, folder: Path, token: str | None, revision: str | None
+) -> Source:
+    """Return the source that a path or an hf:// address names; files of the Hub pass through `folder`.
+
+    Raises ValueError if there is no such source, or nothing of its kind in it.
+    """
+
+    def tars_or_tables(files: Files, kind: Kind) -> Source:
+        return Tars(files) if kind == "tars" else Tables(files, settings.image_column, settings.caption_column)
+
+    if str(source).startswith(HUB):
+        files = HubFiles(str(source).removeprefix(HUB), revision, folder, token)
+        kind = settings.kind or ("tars" if files.ending_with(TARS) else "tables")
+        if kind == "pictures":
+            raise ValueError("expected tars or tables on the Hub, but kind is pictures: name a folder of this machine.")
+        files.keep(TARS if kind == "tars" else TABLES)
+        return tars_or_tables(files, kind)
+    path = Path(source)
+    if not path.exists():
+        raise ValueError(
+            f"no source {str(source)!r}: expected a folder of pictures, WebDataset tars, tables in Parquet or CSV, or "
+            f"{HUB}owner/name."
+        )
+    kind = settings.kind or _kind_of(path)
+    if kind == "pictures":
+        return PictureFolder(path)
+    suffixes = TARS if kind == "tars" else TABLES
+    if not (path.name.lower().endswith(suffixes) if path.is_file() else next(files_with(path, suffixes), None)):
+        raise ValueError(f"expected files that end with {' or '.join(suffixes)}, but there are none in {path}.")
+    return tars_or_tables(LocalFiles(path, suffixes), kind)
+
+
+def _kind_of(path: Path) -> Kind:
+    """Return what is at a path. A folder of pictures with captions may hold a table or a tar of them, too."""
+    kinds: dict[Kind, tuple[str, ...]] = {"tars": TARS, "tables": TABLES}
+    if path.is_dir() and has_captions(path):
+        return "pictures"
+    for kind, suffixes in kinds.items():
+        if path.name.lower().endswith(suffixes) if path.is_file() else next(files_with(path, suffixes), None):
+            return kind
+    if path.is_file():
+        raise ValueError(f"expected a folder, a tar, or a table in Parquet or CSV, but got {path}.")
+    return "pictures"
