@@ -20,7 +20,6 @@ import platform
 import random
 import statistics
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +35,6 @@ from dalle_lib.model import DALLE
 from dalle_lib.optimizer import LAMB8bit, linear_warmup_schedule, parameter_groups
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming import CaptionTokenizer, read_codes
-from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm import PeerSettings
 
 ANSWERS = {"all": ("local", "keep", "zero"), "one of four": ("local", "keep", "zero", "catch up")}
@@ -100,7 +98,7 @@ class Peer:
         self.schedule = linear_warmup_schedule(self.optimizer, lamb.warmup_epochs, study.epochs)
         own_seed = 100 * (seed + 1) + number
         settings = PeerSettings(run=card.name, batch_size=study.batch_size, seed=own_seed)
-        self.batches: Iterator[Batch] = batches_of(card, settings.batch_size, settings.data_seed)
+        self.batches = batches_of(card, settings.batch_size, seed=0)
         self.samples = 0
 
     @property

@@ -5,13 +5,13 @@ Each benchmark prints JSON with its figure, its reference, their ratio and the m
 others; the exit status is 1 if any failed.
 """
 
-import importlib.util
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +42,13 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs iproute2: apt-get install iproute2"
     if name in ("averaging", "codec") and tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
         return "it needs numpy below 2.4, where hivemind's codec still works"
-    if name == "lamb" and importlib.util.find_spec("bitsandbytes") is None:
+    if name == "lamb" and find_spec("bitsandbytes") is None:
         return "it needs bitsandbytes: the extra tutorial"
-    if name == "paper_code" and importlib.util.find_spec("pip") is None:
+    if name == "streaming" and platform.system() != "Linux":
+        return "it needs Linux, which tells how much memory a process had at most"
+    if name == "streaming" and (missing := [one for one in ("datasets", "fastapi") if not find_spec(one)]):
+        return f"it needs {' and '.join(missing)}: the extras tutorial and dev"
+    if name == "paper_code" and find_spec("pip") is None:
         return "it needs pip, to fetch dalle-pytorch"
     return None
 

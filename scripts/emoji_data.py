@@ -24,7 +24,7 @@ from dalle_lib.files import sha256_of
 from dalle_lib.inference.captions import WORDS
 from dalle_lib.model import ModelConfig
 from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card
-from dalle_lib.streaming import CodeRow, CodesFormat, write_codes
+from dalle_lib.streaming import CodeRow, CodesFormat, Manifest, write_codes
 from dalle_lib.streaming.tokenizer import PADDING_ID
 from dalle_lib.vqgan import VQGANConfig, load_vqgan
 
@@ -97,11 +97,12 @@ class Data:
                 for picture, row in zip(pictures, codes, strict=True)
                 if picture.held_out == held_out
             ]
-            if self.name == LARGE:  # a reader shuffles within row groups only, and each shall hold all emoji
+            if self.name == LARGE:  # a reader's first windows are one row group each, which shall hold all emoji
                 random.Random(0).shuffle(rows)
             folder = self.out / self.name / split
             folder.mkdir(parents=True, exist_ok=True)
             write_codes(folder / "codes.parquet", rows, codes_format)
+            Manifest.of_folder(folder, codes_format).save(folder)
             print(f"{self.name}/{split}: {len(rows)} pictures")
         write_words(self.out, self.name, pictures)
         make_card(self.out, self.name, codes_format).save(self.out, f"{self.name}.json")
@@ -146,10 +147,11 @@ def make_tokenizer(captions: list[str], vocab: int) -> Tokenizer:
 
 def make_card(out: Path, name: str, codes_format: CodesFormat) -> RunCard:
     """Return the card of one run, whose files are in `out`."""
+    manifest = Manifest.of_folder(out / name / "train", codes_format).sha256
     return RunCard(
         name=name,
         model=KINDS[name].model,
-        data=DataCard(train=f"{name}/train", held_out=f"{name}/held_out", format=codes_format),
+        data=DataCard(train=f"{name}/train", held_out=f"{name}/held_out", manifest=manifest, format=codes_format),
         tokenizer=file_card(out / KINDS[name].tokenizer_file),
         vqgan=file_card(out / KINDS[name].vqgan_file),
         clip="clip",

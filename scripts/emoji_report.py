@@ -13,7 +13,6 @@ from emoji_clip import retrieval
 from emoji_data import ASSETS, KINDS, LARGE
 from emoji_pictures import Picture, pixels_of
 from emoji_strict import MEASURES, Limits
-from emoji_vqgan import psnr
 from PIL import Image
 
 from dalle_lib.dashboard.charts import to_png
@@ -22,6 +21,7 @@ from dalle_lib.inference import TextToImage
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
 from dalle_lib.streaming.batches import codes_of
+from dalle_lib.vqgan_training import psnr
 
 
 @dataclass

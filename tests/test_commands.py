@@ -13,7 +13,7 @@ from command_line import answer
 from peer_files import save_progress
 
 import dalle_lib
-from dalle_lib.cli import main
+from dalle_lib.cli import COMMANDS, main
 from dalle_lib.cli.invitation import invitation
 from dalle_lib.cli.join import Join, beginning
 from dalle_lib.rerank import CLIPRanker
@@ -148,7 +148,7 @@ def test_a_state_that_cannot_be_used_is_told_without_the_log(mini, swarm_folder)
         join(PeerSettings(run="emoji-mini", host="127.0.0.1", alone=True), swarm_folder).wait(timeout_s=300)
 
 
-@pytest.mark.parametrize("command", ["demo", "join", "generate", "memory", "doctor", "status", "convert-vqgan"])
+@pytest.mark.parametrize("command", [*COMMANDS])
 def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
     with pytest.raises(SystemExit):
@@ -157,7 +157,7 @@ def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed
     examples = [line.strip() for line in told.splitlines() if line.strip().startswith(f"dalle-lib {command}")]
     assert len(examples) in (2, 3)
     started = []
-    for name in "Demo", "Join", "Generate", "Memory", "Doctor", "Status", "ConvertVqgan":
+    for name in "Demo", "Join", "Generate", "Memory", "Doctor", "Status", "ConvertVqgan", "Prepare":
         monkeypatch.setattr(f"dalle_lib.cli.{name}.run", lambda command: started.append(command))
     for example in examples:
         monkeypatch.setattr(sys, "argv", shlex.split(example))
@@ -205,7 +205,7 @@ def test_the_list_of_commands_has_two_examples_and_no_more_than_a_sentence_each(
         'dalle-lib generate "penguin on a yellow background"',
         "dalle-lib join --run owner/name --name ada",
     ]
-    assert len(told.splitlines()) <= 35
+    assert len(told.splitlines()) <= 36
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["memory", "gpt2"]], ids=" ".join)

@@ -29,8 +29,9 @@ def written(folder, data: bytes):
 
 
 def test_it_tells_of_the_groups_what_arrow_does(real, tmp_path):
-    with open(written(tmp_path, real), "rb") as handle:
-        metadata, groups = read_footer(handle)
+    said = read_footer(lambda start, length: real[start : start + length], len(real))
+    metadata, groups = pq.read_metadata(written(tmp_path, real)), said.groups
+    assert said.about == metadata.metadata
     assert len(groups) == metadata.num_row_groups > 0
     for number, group in enumerate(groups):
         about = metadata.row_group(number)

@@ -127,7 +127,7 @@ def test_room_is_checked_before_a_download(monkeypatch, tmp_path):
 
 def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypatch):
     folder = mini.save(tmp_path / "run")
-    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    hub.add("owner/run", folder)
     table = preflight("owner/run")
     needed = sum((folder / file.name).stat().st_size for file in (mini.checkpoint, mini.tokenizer))
     needed += sum(file.stat().st_size for file in (folder / mini.data.train).iterdir())
@@ -136,7 +136,7 @@ def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypa
     with pytest.raises(NotEnoughRoom, match="emoji-mini needs"):
         TextToImage.from_run("owner/run")
     with pytest.raises(NotEnoughRoom, match="run 'emoji-mini' needs"):
-        Workplace.prepare(RunCard.load("owner/run"), PeerSettings(run="owner/run"))
+        Workplace.prepare(RunCard.load("owner/run"), PeerSettings(run="owner/run"), "a peer")
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
@@ -210,12 +210,19 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
 
 def test_data_that_cannot_be_trained_on_are_told_before_a_peer_connects(mini, tmp_path):
     card, settings = RunCard.load(mini.save(tmp_path / "run")), PeerSettings(run="emoji-mini", device="cpu")
-    assert len(next(Workplace.prepare(card, settings).batches)) == settings.batch_size
+    assert len(next(Workplace.prepare(card, settings, "a peer").batches)) == settings.batch_size
     small = card.with_changes(model=dataclasses.replace(card.model, text_vocab=2))
     with pytest.raises(ValueError, match="text must hold ids from 0 to 1"):
-        Workplace.prepare(small.with_changes(checkpoint=None), settings)
+        Workplace.prepare(small.with_changes(checkpoint=None), settings, "a peer")
     (tmp_path / "run" / card.data.train / "codes.parquet").write_bytes(b"broken")
     with pytest.raises(ValueError, match="train is not the folder that run"):
-        Workplace.prepare(card, settings)
+        Workplace.prepare(card, settings, "a peer")
+    unpinned = card.with_changes(pins={})
+    with pytest.raises(ValueError, match=r"no readable row .* \(578 file differs from the manifest\)\. Get it anew"):
+        Workplace.prepare(unpinned, settings, "a peer")
+    (tmp_path / "run" / card.data.train / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"train has no manifest\.json, but the run names one"):
+        Workplace.prepare(unpinned, settings, "a peer")
+    unknown = unpinned.with_changes(data={**card.data.model_dump(), "manifest": None})
     with pytest.raises(ValueError, match=r"codes\.parquet cannot be read as Parquet"):
-        Workplace.prepare(card.with_changes(pins={}), settings)
+        Workplace.prepare(unknown, settings, "a peer")

@@ -15,6 +15,11 @@ from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.standing import Standing
 
 
+def test_what_was_left_out_of_the_data_is_told_as_it_is_now():
+    told = [{"event": "data", "left_out": f"{count} of 900 rows left out ({count} no caption)"} for count in (3, 7)]
+    assert troubles([*BEGINNING, *told, *epoch(10)]) == ["Data: 7 of 900 rows left out (7 no caption)."]
+
+
 def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_lost_samples_are():
     away = LEFT_OUT | {"reason": "the others are at epoch 30: took over their state"}
     late = LEFT_OUT | {"samples": 32, "counts_in": 10}

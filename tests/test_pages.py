@@ -4,10 +4,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dalle_lib.streaming.footer import read_footer
 from dalle_lib.streaming.pages import decoded_bytes
 from dalle_lib.streaming.row_groups import RowGroups
 
-KINDS = {"caption": pa.string(), "codes": pa.binary()}
+KINDS = {"caption": (pa.string(),), "codes": (pa.binary(),)}
+
+
+def part(footer):
+    start, length = footer.groups[0].range_of()
+    return start, start + length
 
 
 def many_rows_of_nothing(file):
@@ -54,8 +60,10 @@ def test_what_pages_claim_is_known_before_any_is_decoded(write, told, tmp_path, 
     write(file)
     assert file.stat().st_size < 30_000
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *_, **__: pytest.fail("memory was taken"))
-    with open(file, "rb") as handle, pytest.raises(ValueError, match=told):
-        RowGroups(handle, KINDS).read(0)
+    data = file.read_bytes()
+    footer = read_footer(lambda start, length: data[start : start + length], len(data))
+    with pytest.raises(ValueError, match=told):
+        RowGroups(footer, KINDS).read(0, data[slice(*part(footer))])
 
 
 HEADERS = [

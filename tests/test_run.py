@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hub import User
+from hub_wire import Fault
 
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import code_files, stream_codes
@@ -24,7 +26,7 @@ def test_a_saved_run_is_the_same_run(mini, tmp_path):
 def test_peers_of_all_versions_meet_in_the_embedded_runs():
     """A field that is added or renamed must not change the fingerprint of runs that exist, or PROTOCOL is raised."""
     found = {run: RunCard.load(run).fingerprint for run in EMBEDDED_RUNS}
-    assert found == {"emoji": "7f329e0b972f36a9", "emoji-mini": "513e9eb9d8ec9915"}
+    assert found == {"emoji": "1e4c157a943e7f22", "emoji-mini": "7a4ba996f2cf2a04"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_what_cannot_be_on_the_hub_is_not_looked_for_there(mini, tmp_path, monke
 
 
 def test_a_hub_that_does_not_answer_is_told_at_once(mini, hub, monkeypatch):
-    hub.files = {"owner/run/run.json": mini.model_dump_json().encode()}
+    hub.add("owner/run", {"run.json": mini.model_dump_json().encode()})
     assert RunCard.load("owner/run").name == "emoji-mini"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
@@ -101,17 +103,19 @@ def test_a_hub_that_does_not_answer_is_told_at_once(mini, hub, monkeypatch):
         RunCard.load("owner/other")
 
 
-@pytest.mark.parametrize("refusal", [401, 403, 404])
-def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, refusal):
-    hub.refusal = refusal
-    folder = mini.save(tmp_path / "run")
-    hub.files = {f"owner/secret/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    hub.private = {"owner/secret": TOKEN}
-    for token in None, "hf_ofSomebodyElse":
-        with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
-            RunCard.load("owner/secret", token)
-        assert f"{refusal} " in str(refused.value)
-        assert "hf_" not in str(refused.value)
+REFUSALS = [(None, 401), ("hf_ofNobody", 401), ("hf_ofSomebodyElse", 404), (None, 403), ("hf_ofSomebodyElse", 403)]
+
+
+@pytest.mark.parametrize(("token", "status"), REFUSALS)
+def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, token, status):
+    hub.add("owner/secret", mini.save(tmp_path / "run"), private=True)
+    hub.users |= {TOKEN: User("owner"), "hf_ofSomebodyElse": User("bob")}
+    hub.faults = [Fault(status=403)] if status == 403 else []
+    with pytest.raises(ValueError, match="a Hub token that can read it") as refused:
+        RunCard.load("owner/secret", token)
+    assert f"{status} " in str(refused.value)
+    assert "hf_" not in str(refused.value)
+    hub.faults = []
     card = RunCard.load("owner/secret", TOKEN)
     assert card.fingerprint == mini.fingerprint
     assert card.with_changes(seed=1).path(card.tokenizer).read_bytes() == mini.path(mini.tokenizer).read_bytes()
@@ -119,8 +123,8 @@ def test_a_private_run_is_read_with_its_hub_token_alone(mini, hub, tmp_path, ref
 
 def test_a_private_run_brings_its_own_clip(mini, hub, tmp_path):
     card = mini.with_changes(clip="clip", pins={})
-    hub.files = {"owner/secret/run.json": card.model_dump_json().encode(), "owner/secret/clip/config.json": b"{}"}
-    hub.private = {"owner/secret": TOKEN}
+    hub.add("owner/secret", {"run.json": card.model_dump_json().encode(), "clip/config.json": b"{}"}, private=True)
+    hub.users[TOKEN] = User("owner")
     source = Path(RunCard.load("owner/secret", TOKEN).clip_source())
     assert (source / "config.json").read_bytes() == b"{}"
 
@@ -150,7 +154,7 @@ def test_a_pin_holds_for_exactly_the_files_that_are_read_and_copied(mini, tmp_pa
     secret.mkdir()
     for unread in train / ".more.parquet", train / ".hidden" / "more.parquet", private:
         shutil.copyfile(codes, unread)
-    assert stream_codes(card.data_source(card.data.train), seed=0).files == [str(codes)]
+    assert stream_codes(card.data_source(card.data.train), seed=0).data.files.names() == [codes.name]
     assert code_files(train) == [codes]
     assert "private" not in str(sorted(card.save(tmp_path / "copy").rglob("*")))
     assert not list((tmp_path / "copy").rglob(".*"))
@@ -219,15 +223,13 @@ def test_a_run_can_be_moved(mini, tmp_path):
 
 
 def test_data_beside_a_card_on_the_hub_are_downloaded(mini, hub, tmp_path):
-    folder = mini.save(tmp_path / "run")
-    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    hub.add("owner/run", folder := mini.save(tmp_path / "run"))
     source = Path(RunCard.load("owner/run").data_source(mini.data.train))
     assert (source / "codes.parquet").read_bytes() == (folder / mini.data.train / "codes.parquet").read_bytes()
 
 
 def test_a_run_on_the_hub_is_saved_with_all_its_files(mini, hub, tmp_path):
-    folder = mini.save(tmp_path / "run")
-    hub.files = {f"owner/run/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+    hub.add("owner/run", folder := mini.save(tmp_path / "run"))
     copy = RunCard.load("owner/run").save(tmp_path / "copy")
     files = {file.relative_to(copy): file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     assert files == {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}

@@ -1,5 +1,6 @@
 """Swarms of real peers, each a process of its own, on 127.0.0.1."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,12 @@ import pytest
 import torch
 from conftest import living
 
-from dalle_lib.checkpoint import load_model
+from dalle_lib.checkpoint import load_model, read_header
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.run import initial_model
+from dalle_lib.streaming import Receipt, stream_codes
 from dalle_lib.swarm import PeerSettings, local_swarm
-from dalle_lib.swarm.peer.state import MODEL
+from dalle_lib.swarm.peer.state import MODEL, OPTIMIZER
 from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, samples_of
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -97,12 +99,19 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
         saved_at = next(e["epoch"] for e in bob.events() if e["event"] == "left")
         assert saved_at >= joined["epoch"] + 2
 
-    # Both have left; a peer that starts again goes on from its own folder.
+    # Both have left; a peer that starts again goes on from its own folder, in its data too.
+    place = json.loads(read_header(bob.folder / OPTIMIZER)[1]["data"])["position"]
+    used = [receipt for event in bob.events() if event["event"] == "epoch" for receipt in event["receipts"]]
+    assert 0 < max(receipt["stop"] for receipt in used) <= place
     with local_swarm(card, swarm_folder / "again") as swarm:
         (swarm.folder / "peers").mkdir()
         bob.folder.rename(swarm.folder / "peers" / "bob")
         returned = swarm.add(trainer("bob"))
         assert returned.wait_for("joined")["epoch"] == saved_at
+        (receipt,) = returned.wait_for("epoch")["receipts"]
+        assert receipt["start"] == place
+        stream = stream_codes(card.data_source(card.data.train), seed=0)
+        assert len(list(stream.draw(Receipt(**{**receipt, "part": tuple(receipt["part"])})))) == receipt["stop"] - place
 
 
 ROLLBACK = """
@@ -123,12 +132,13 @@ settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
 membership = Membership(card, folder)
 board = MetricsBoard(card.key, membership.identity.private_key)
 dht = connect(card, settings, membership, board.validators)
-trainer = Trainer(settings, Workplace.prepare(card, settings), dht, board, membership, EventLog(folder))
+workplace = Workplace.prepare(card, settings, str(dht.peer_id))
+trainer = Trainer(settings, workplace, dht, board, membership, EventLog(folder))
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))
     trainer.optimizer.opt.param_groups[0]["params"][0].fill_(float("nan"))
-batch = next(batches_of(card, settings.batch_size, settings.data_seed))
+batch = next(batches_of(card, settings.batch_size, seed=0))
 trainer.step(batch)
 assert trainer.samples == 0, "a batch whose loss is not a number was counted"
 after = list(trainer.model.parameters())

@@ -154,6 +154,7 @@ def troubles(events: list[dict]) -> list[str]:
     """Return lines that say what went wrong lately."""
     rounds = [event for event in events if event["event"] == "averaged"]
     lines = [f"Epoch {last['epoch']}: {printable(last['error'])}." for last in rounds[-1:] if last["error"]]
+    lines += [f"Data: {printable(last['left_out'])}." for last in [e for e in events if e["event"] == "data"][-1:]]
     for event in events[-RECENT_EVENTS:]:
         # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
         # next round: neither is trouble, because nothing that the volunteer computed is lost.

@@ -1,7 +1,5 @@
 """The run card: everything that the peers of one run must share, under one name."""
 
-import hashlib
-import json
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +10,7 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from dalle_lib.files import copy_folder, reading, replace_file, sha256_of, sha256_of_folder, small_text
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home, has_file
+from dalle_lib.run.fingerprint import fingerprint_of
 from dalle_lib.run.parts import (
     AveragingCard,
     DataCard,
@@ -25,7 +24,7 @@ from dalle_lib.run.parts import (
 )
 from dalle_lib.streaming import code_files
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
 OPENAI_CLIP = "openai/clip-vit-base-patch32"
 """`dalle_lib.rerank.OPENAI_CLIP`, of which `CLIPRanker` knows the commit; importing that would load torch."""
@@ -239,13 +238,10 @@ class RunCard(Part):
     def fingerprint(self) -> str:
         """Short hash of all that peers must agree on.
 
-        Addresses, weights, CLIP and the authority's key are not part of it, so they may change while peers train. Nor
-        are the pins, by which each peer checks its own files, and the name, which stands before it in `key`.
+        Names, addresses, weights and keys are not part of it, so they may change while peers train, nor is a field that
+        has its default (`dalle_lib.run.fingerprint`). The run's name stands before it in `key`.
         """
-        others = {"name": True, "initial_peers": True, "checkpoint": True, "clip": True, "pins": True}
-        others |= {"members": {"authority"}}
-        shared = self.model_dump(mode="json", exclude=others)
-        return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint_of(self)
 
     @property
     def key(self) -> str:

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from dalle_lib.files import sha256_of
 from dalle_lib.one_line import printable
-from dalle_lib.streaming import CodesFormat
+from dalle_lib.streaming import CodesFormat, Filters
 
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -58,8 +58,12 @@ class DataCard(Part):
     revision: str | None = Field(default=None, pattern=r"^[\w./-]+$", max_length=200)
     """Commit of the data set on the Hub, 40 hexadecimal digits, so that all peers see the same data: needed where data
     are there."""
+    manifest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the training data's `manifest.json`: files that differ from it are refused, wherever they are."""
     format: CodesFormat
     """What the codes mean; files that say otherwise are refused."""
+    filters: Filters = Filters()
+    """Which pairs of picture and caption are trained on."""
 
 
 class OptimizerCard(Part):

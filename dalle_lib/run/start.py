@@ -1,14 +1,12 @@
 """What training in a run starts from, inside a swarm or outside one: the model and a stream of batches."""
 
-from collections.abc import Iterator
-
 import torch
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.model import DALLE
 from dalle_lib.run.card import RunCard
 from dalle_lib.streaming import CaptionTokenizer, stream_codes
-from dalle_lib.streaming.batches import Batch, training_batches
+from dalle_lib.streaming.batches import TrainingBatches
 
 
 def initial_model(card: RunCard) -> DALLE:
@@ -23,7 +21,7 @@ def initial_model(card: RunCard) -> DALLE:
         return DALLE(card.model)
 
 
-def batches_of(card: RunCard, batch_size: int, seed: int) -> Iterator[Batch]:
+def batches_of(card: RunCard, batch_size: int, seed: int) -> TrainingBatches:
     """Return an endless stream of the run's training batches; peers with different seeds see different orders.
 
     `seed` also decides which captions are left out and which codes are corrupted, as the card's recipe asks. Raises
@@ -34,14 +32,15 @@ def batches_of(card: RunCard, batch_size: int, seed: int) -> Iterator[Batch]:
         seed=seed,
         revision=card.data.revision,
         expected=card.data.format,
+        manifest=card.data.manifest,
+        filters=card.data.filters,
         token=card.token,
     )
-    return training_batches(
+    return TrainingBatches(
         codes,
         CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
         batch_size=batch_size,
         codebook_size=card.model.image_vocab,
         code_corruption=card.recipe.code_corruption,
         caption_dropout=card.recipe.caption_dropout,
-        seed=seed,
     )

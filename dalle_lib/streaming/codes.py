@@ -1,38 +1,33 @@
-"""Files of captions and codes, and an endless shuffled stream of their rows.
+"""Files of captions and codes: what they hold, and how they are written and read.
 
-A file is Parquet, compressed with Brotli, with the columns `caption` (string) and `codes` (little-endian uint16 of
-one picture, row by row). Its metadata says what the codes mean, so a run can refuse those of another VQ-GAN.
+A file is Parquet with the columns of one of `dalle_lib.streaming.layouts`, compressed with Brotli. Its metadata say
+what the codes mean, so a run can refuse those of another VQ-GAN, and hold the SHA-256 of each row group, so that a
+reader of one row group can check it.
 """
 
 import json
-import logging
-import random
 import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from io import IOBase
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading, replace_file
+from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading
 from dalle_lib.one_line import in_one_line
-from dalle_lib.streaming.row_groups import ROW_BYTES, RowGroups
+from dalle_lib.streaming.filters import Filters
+from dalle_lib.streaming.footer import Footer, read_footer
+from dalle_lib.streaming.layouts import OWN, PAPER, CodeRow, Layout, Reader
+from dalle_lib.streaming.packing import Packing
+from dalle_lib.streaming.row_groups import ROW_BYTES, RowGroups, range_of_group
 
-logger = logging.getLogger(__name__)
-
-_METADATA_KEY = b"dalle_lib.codes"
-_DTYPE = np.dtype("<u2")
-_COLUMNS = {"caption": pa.string(), "codes": pa.binary()}
+METADATA_KEY = b"dalle_lib.codes"
+"""Metadata that say what a file's codes mean."""
 _WRITER = "parquet-cpp"
 """What Arrow's writer of Parquet is called. Arrow reads the columns of old versions of others past their ends."""
 MAX_BYTES = 2**30
 """Memory of the rows that `read_codes` returns at most: that of 120,000 of the paper's pictures."""
-_ATTEMPTS = 8
-"""How often the network may fail in one place before the stream does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,45 +41,73 @@ class CodesFormat:
     vqgan_sha256: str
     """Hash of the file of the VQ-GAN that made the codes and alone can show them."""
 
+    @classmethod
+    def of(cls, told: object) -> "CodesFormat":
+        """Return the format that a JSON object of these fields tells. Raises ValueError if it cannot be one."""
+        match told:
+            case {"grid": int(grid), "codebook_size": int(size), "vqgan_sha256": str(digest), **more} if (
+                0 < grid <= 2**12 and 0 < size <= 2**16 and len(digest) == 64 and not more
+            ):
+                return cls(grid=grid, codebook_size=size, vqgan_sha256=digest)
+        raise ValueError(f"expected a grid, a codebook_size and a vqgan_sha256, but got {told!r:.100}")
 
-@dataclass(frozen=True)
-class CodeRow:
-    """One picture and its caption."""
 
-    caption: str
-    codes: np.ndarray
-    """int64 codes of shape [grid x grid], row by row."""
+class CodesFile:
+    """A file of codes whose footer has been read: its row groups, and what becomes of their rows."""
+
+    def __init__(
+        self, footer: Footer, name: str, expected: CodesFormat | None = None, filters: Filters | None = None
+    ) -> None:
+        """Raises BrokenFile if Arrow cannot use the footer, and ValueError if the file does not say what its codes
+        mean, says something else than `expected`, or does not tell what the filters need."""
+        filters, layout = filters or Filters(), layout_of(footer)
+        with _reading_parquet(name):
+            self.groups = RowGroups(footer, layout.kinds(filters.needs))
+        if not self.groups.writer.startswith(_WRITER):
+            raise ValueError(
+                f"{name} was not written by dalle_lib.streaming.write_codes, but by {self.groups.writer!r:.80}."
+            )
+        assumed = expected if layout is PAPER else None
+        self.format, packing = _meaning_of(footer.about.get(METADATA_KEY), name, assumed)
+        if expected is not None and self.format != expected:
+            raise ValueError(f"{name} holds codes of another kind: expected {expected}, but it has {self.format}.")
+        filters.require_told(layout.told(self.groups.columns), name)
+        are_compressed = layout is PAPER and self.groups.types.get(layout.caption) == pa.binary()
+        count, size = self.format.grid**2, self.format.codebook_size
+        self._reader = Reader(layout, packing, count, size, are_compressed, filters)
+
+    @property
+    def rows_of(self) -> list[int]:
+        """The number of rows of each row group."""
+        return [group.rows for group in self.groups.groups]
+
+    def read(self, number: int, data: bytes) -> list[dict]:
+        """Return what `row` makes rows of, for each row of a row group, whose bytes of `range_of` are `data`.
+
+        Raises as `RowGroups.read` does, and ValueError for another number of rows than the footer says.
+        """
+        values = self.groups.read(number, data)
+        if len(values) != self.rows_of[number]:
+            raise ValueError(f"expected {self.rows_of[number]} rows in row group {number}, but got {len(values)}")
+        return values
+
+    def row(self, values: Mapping) -> CodeRow | str:
+        """Return the row that values of `read` make, or why it is left out."""
+        return self._reader.row(values)
 
 
-def write_codes(file: str | Path, rows: list[CodeRow], codes_format: CodesFormat, rows_per_group: int = 1000) -> None:
-    """Write `rows` to a Parquet file whose metadata holds `codes_format`, in groups of `rows_per_group`.
+def layout_of(footer: Footer) -> Layout:
+    """Return which columns a file has."""
+    columns = {column.name for group in footer.groups for column in group.columns}
+    return PAPER if PAPER.codes in columns and OWN.codes not in columns else OWN
 
-    A reader holds one group in memory, and a damaged one is lost whole. Raises ValueError for a row that is not what
-    `codes_format` says; the file is written whole or not at all.
+
+def range_of(footer: Footer, number: int, filters: Filters) -> tuple[int, int]:
+    """Return the place and the length in its file of what `CodesFile.read` needs of a row group.
+
+    Raises ValueError as `range_of_group` does.
     """
-    for number, row in enumerate(rows):
-        _require_fit(number, row.codes, codes_format)
-    columns = {
-        "caption": pa.array([row.caption for row in rows], pa.string()),
-        "codes": pa.array([row.codes.astype(_DTYPE).tobytes() for row in rows], pa.binary()),
-    }
-    table = pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(asdict(codes_format))})
-    with replace_file(Path(file)) as unfinished:
-        pq.write_table(table, unfinished, compression="brotli", row_group_size=rows_per_group, write_page_checksum=True)
-
-
-def _require_fit(number: int, codes: np.ndarray, codes_format: CodesFormat) -> None:
-    """Raise ValueError if the codes of a row are not as many as its grid has, or none of the codebook's."""
-    size, count = codes_format.codebook_size, codes_format.grid**2
-    if codes.shape != (count,) or not np.issubdtype(codes.dtype, np.integer):
-        raise ValueError(
-            f"expected {count} whole numbers in row {number}, but got {codes.dtype} of shape {list(codes.shape)}."
-        )
-    if count and not 0 <= codes.min() <= codes.max() < size:
-        raise ValueError(
-            f"expected codes from 0 to {size - 1} in row {number}, but got {codes.min()} to {codes.max()}: was another "
-            "VQ-GAN used?"
-        )
+    return range_of_group(footer, number, layout_of(footer).kinds(filters.needs))
 
 
 def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[CodeRow]:
@@ -94,13 +117,17 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
     MAX_GROUP_BYTES, and ValueError if it does not say what its codes mean, or says something else than `expected`.
     """
     with open(file, "rb") as handle:
-        groups = _open(handle, str(file), expected)
-        codes_format, rows, size = _format_of(groups, str(file)), [], 0
+
+        def read_at(start: int, length: int) -> bytes:
+            handle.seek(start)
+            return handle.read(length)
+
+        opened = open_codes(read_at, handle.seek(0, 2), str(file), expected)
+        rows, size = [], 0
         with reading(file, "captions and codes"):
-            for number in range(len(groups)):
-                parsed = (_parse(raw, codes_format) for raw in groups.read(number))
-                for row in parsed:
-                    if row is not None:
+            for number in range(len(opened.groups)):
+                for values in opened.read(number, read_at(*range_of(opened.groups.footer, number, Filters()))):
+                    if isinstance(row := opened.row(values), CodeRow):
                         rows.append(row)
                         size += ROW_BYTES + row.codes.nbytes + sys.getsizeof(row.caption)
                 if size > MAX_BYTES:
@@ -109,61 +136,21 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
     return rows
 
 
-class CodeStream:
-    """Endless rows of `files` in an order that `seed` decides: files, row groups and rows within each are shuffled.
+# Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
+def open_codes(
+    read_at: Callable[[int, int], bytes],
+    size: int,
+    name: str,
+    expected: CodesFormat | None = None,
+    filters: Filters | None = None,
+) -> CodesFile:
+    """Return a file of codes of `size` bytes, of which `read_at` returns those from a place on, of a length.
 
-    A row that is not what its file's metadata promises is dropped and counted in `bad_rows`; a row group that cannot
-    be read, or exceeds MAX_GROUP_BYTES, is skipped and counted in `bad_groups`. Iteration raises ValueError if a whole
-    pass finds no readable row, or if a file's codes are not what `expected` says.
+    Raises BrokenFile if it is no Parquet, and otherwise as `CodesFile` does.
     """
-
-    def __init__(
-        self,
-        files: list[str],
-        *,
-        seed: int,
-        expected: CodesFormat | None = None,
-        open_file: Callable[[str], IOBase] = lambda file: open(file, "rb"),
-    ) -> None:
-        if not files:
-            raise ValueError("expected at least one Parquet file of codes, but got none.")
-        self.files, self.seed, self.expected, self._open_file = files, seed, expected, open_file
-        self.bad_rows = self.bad_groups = 0
-
-    def __iter__(self) -> Iterator[CodeRow]:
-        order = random.Random(self.seed)
-        while True:
-            good = 0
-            for file in order.sample(self.files, len(self.files)):
-                for row in self._rows_of(file, order):
-                    good += 1
-                    yield row
-            if good == 0:
-                raise ValueError(
-                    f"no readable row in {self.files[0]} and {len(self.files) - 1} other files: {self.bad_rows} bad "
-                    f"rows, {self.bad_groups} bad row groups. Were they written by dalle_lib.streaming.write_codes?"
-                )
-
-    def _rows_of(self, file: str, order: random.Random) -> Iterator[CodeRow]:
-        with _retry(lambda: self._open_file(file), file) as handle:
-            groups = _retry(lambda: _open(handle, file, self.expected), file)
-            codes_format = _format_of(groups, file)
-            for number in order.sample(range(len(groups)), len(groups)):
-                rows = self._read_group(groups, number, file)
-                for raw in order.sample(rows, len(rows)):
-                    row = _parse(raw, codes_format)
-                    if row is None:
-                        self.bad_rows += 1
-                    else:
-                        yield row
-
-    def _read_group(self, groups: RowGroups, number: int, file: str) -> list[dict]:
-        try:
-            return _retry(lambda: groups.read(number), file)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            logger.warning("skipped row group %d of %s: %s", number, file, in_one_line(error))
-            self.bad_groups += 1
-            return []
+    with _reading_parquet(name):
+        footer = read_footer(read_at, size)
+    return CodesFile(footer, name, expected, filters)
 
 
 def code_files(source: Path) -> list[Path]:
@@ -173,98 +160,25 @@ def code_files(source: Path) -> list[Path]:
     return [file for name, file in files_in(source).items() if name.endswith(".parquet")]
 
 
-def stream_codes(
-    source: str,
-    *,
-    seed: int,
-    revision: str | None = None,
-    expected: CodesFormat | None = None,
-    token: str | None = None,
-) -> CodeStream:
-    """Return the endless stream of a data set: a file, a folder, or `hf://datasets/owner/name[/folder]` on the Hub.
-
-    `revision` is a commit, branch or tag on the Hub, main if None. `token` is a Hub token that reads what is private
-    there; without it, huggingface_hub looks for one. Raises ValueError if `source` cannot be read or holds no Parquet
-    file; codes that are not what `expected` says are refused while the stream is read.
-    """
-    if not source.startswith("hf://"):
-        if not (files := code_files(Path(source))):
-            raise ValueError(f"expected Parquet files in {source}, but found none.")
-        return CodeStream([str(file) for file in files], seed=seed, expected=expected)
-
-    from huggingface_hub import HfFileSystem
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The cache of file systems would keep the Hub token, and lists of files, for the rest of the process.
-    hub = HfFileSystem(token=token, skip_instance_cache=True)
+@contextmanager
+def _reading_parquet(name: str) -> Iterator[None]:
     try:
-        files = _retry(lambda: hub.glob(f"{source.removesuffix('/')}/**/*.parquet", revision=revision), source)
-    except (FileNotFoundError, HfHubHTTPError) as error:
-        raise ValueError(
-            f"{source} cannot be read at revision {revision or 'main'}. Is the name right? A private data set needs a "
-            f"Hub token that can read it. {type(error).__name__}: {error}"
-        ) from error
-    if not files:
-        raise ValueError(f"expected Parquet files in {source} at revision {revision or 'main'}, but found none.")
-    return CodeStream(
-        sorted(files), seed=seed, expected=expected, open_file=lambda file: hub.open(file, revision=revision)
-    )
-
-
-# Files are read without Arrow's threads: one that still runs when Python ends may abort it (apache/arrow#34314).
-def _open(handle: IOBase, file: str, expected: CodesFormat | None) -> RowGroups:
-    try:
-        groups = RowGroups(handle, _COLUMNS)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, OSError) and type(error) is not OSError:  # the network's, which may be tried again
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, RecursionError) as error:
+        if isinstance(error, OSError) and type(error) is not OSError:  # the network's, or no such file
             raise
-        raise BrokenFile(f"{file} cannot be read as Parquet ({in_one_line(error):.{MAX_WORDS}}). {ANEW}") from error
-    if not groups.writer.startswith(_WRITER):
-        raise ValueError(f"{file} was not written by dalle_lib.streaming.write_codes, but by {groups.writer!r:.80}.")
-    if expected is not None and (found := _format_of(groups, file)) != expected:
-        raise ValueError(f"{file} holds codes of another kind: expected {expected}, but it has {found}.")
-    return groups
+        raise BrokenFile(f"{name} cannot be read as Parquet ({in_one_line(error):.{MAX_WORDS}}). {ANEW}") from error
 
 
-def _format_of(groups: RowGroups, file: str) -> CodesFormat:
-    if _METADATA_KEY not in groups.about:
-        raise ValueError(f"{file} does not say what its codes mean: write it with dalle_lib.streaming.write_codes.")
-    with reading(file, "codes, because what it says of them cannot be"):
-        match json.loads(groups.about[_METADATA_KEY]):
-            case {"grid": int(grid), "codebook_size": int(size), "vqgan_sha256": str(digest), **more} if (
-                0 < grid <= 2**16 and size > 0 and len(digest) == 64 and not more
-            ):
-                return CodesFormat(grid=grid, codebook_size=size, vqgan_sha256=digest)
-        raise ValueError(
-            f"expected a grid, a codebook_size and a vqgan_sha256, but got {groups.about[_METADATA_KEY]!r:.100}"
-        )
-
-
-def _parse(row: dict, codes_format: CodesFormat) -> CodeRow | None:
-    """Return a row of a file, or None if it is not what the file's metadata promises."""
-    caption, raw = row.get("caption"), row.get("codes")
-    if not isinstance(caption, str) or not isinstance(raw, bytes):
-        return None
-    if len(raw) != codes_format.grid**2 * _DTYPE.itemsize:
-        return None
-    codes = np.frombuffer(raw, _DTYPE).astype(np.int64)
-    return CodeRow(caption, codes) if codes.max() < codes_format.codebook_size else None
-
-
-def _retry(action: Callable, what: str):
-    """Return `action()`, tried again with growing delays while the network fails; other errors are raised at once."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    from dalle_lib.hub_http import httpx
-
-    for attempt in range(_ATTEMPTS):
-        try:
-            return action()
-        except (httpx.RequestError, HfHubHTTPError, ConnectionError) as error:
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            if attempt == _ATTEMPTS - 1 or status in (401, 403, 404):
-                raise
-            delay_s = min(2**attempt, 30)
-            logger.warning("%s: %s; attempt %d, again in %d s", what, error, attempt + 1, delay_s)
-            time.sleep(delay_s)
-    raise AssertionError("unreachable")
+def _meaning_of(told: bytes | None, name: str, assumed: CodesFormat | None) -> tuple[CodesFormat, Packing]:
+    """Return what a file's codes mean and how they are packed, of what it tells; `assumed` if it tells nothing."""
+    if told is None and assumed is not None:
+        return assumed, "uint16"
+    if told is None:
+        raise ValueError(f"{name} does not say what its codes mean: write it with dalle_lib.streaming.write_codes.")
+    with reading(name, "codes, because what it says of them cannot be"):
+        match json.loads(told):
+            case {"packing": "bits", **rest}:
+                return CodesFormat.of(rest), "bits"
+            case plain:
+                return CodesFormat.of(plain), "uint16"

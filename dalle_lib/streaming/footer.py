@@ -3,19 +3,22 @@
 Arrow 26 aborts the process if it is asked about a column of which one byte is wrong, so it is not asked.
 """
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from io import BytesIO, IOBase
+from functools import cached_property
+from io import BytesIO
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from dalle_lib.streaming.thrift import Thrift
 
-MAX_FOOTER_BYTES = 2**24
-"""Bytes that a file may say of itself: 20 times what `write_codes` writes for 5,000 row groups."""
+MAX_FOOTER_BYTES = 2**22
+"""Bytes that a file may say of itself: four times what `write_codes` writes for 5,000 row groups."""
 _MARK = b"PAR1"
-_GROUPS, _COLUMNS, _ROWS, _ABOUT = 4, 1, 3, 3
-"""Fields of a file, a row group and a column, by their numbers in Parquet's definition (parquet.thrift)."""
+_GROUPS, _TOLD, _COLUMNS, _ROWS, _ABOUT = 4, 5, 1, 3, 3
+_KEY, _VALUE = 1, 2
+"""Fields of a file, a row group, a column and a pair of metadata, by their numbers in Parquet's parquet.thrift."""
 _PATH, _DECODED, _COMPRESSED, _VALUES_AT, _DICTIONARY_AT = 3, 6, 7, 9, 11
 
 
@@ -36,21 +39,52 @@ class Group:
     rows: int
     columns: tuple[Column, ...]
 
+    def range_of(self, names: Container[str] | None = None) -> tuple[int, int]:
+        """Return the place in the file and the length of the columns of these names, or of all."""
+        columns = [column for column in self.columns if names is None or column.name in names]
+        start = min((column.start for column in columns), default=0)
+        return start, max((column.start + column.compressed for column in columns), default=start) - start
 
-def read_footer(handle: IOBase) -> tuple[pq.FileMetaData, list[Group]]:
-    """Return what Arrow makes of a file's last bytes, and its row groups. Raises ValueError if they cannot be."""
-    size = handle.seek(0, 2)
-    handle.seek(max(0, size - 8))
-    end = handle.read(8)
+
+@dataclass(frozen=True)
+class Footer:
+    """What a file says of itself."""
+
+    size: int
+    """Bytes of the whole file."""
+    raw: bytes
+    """The footer as the file has it, with its length and Parquet's mark at the end."""
+    groups: list[Group]
+    about: dict[bytes, bytes]
+    """What its writer says of the whole file."""
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """What Arrow makes of it."""
+        return pq.read_metadata(BytesIO(_MARK + self.raw))
+
+
+def read_footer(read_at: Callable[[int, int], bytes], size: int) -> Footer:
+    """Return the footer of a file of `size` bytes, of which `read_at` returns those from a place on, of a length.
+
+    Raises ValueError if it cannot be one.
+    """
+    end = read_at(max(0, size - 8), min(size, 8))
     length = int.from_bytes(end[:4], "little")
     if end[4:] != _MARK or length > size - 12:
         raise ValueError("it does not end as Parquet does: is it whole?")
     if length > MAX_FOOTER_BYTES:
         raise ValueError(f"it says {length:,} bytes of itself, and at most {MAX_FOOTER_BYTES:,} are read")
-    handle.seek(size - 8 - length)
-    footer = handle.read(length)
-    groups = [_group(group) for group in _of(list, Thrift(footer, deepest=8).struct().get(_GROUPS))]
-    return pq.read_metadata(BytesIO(_MARK + footer + end)), groups
+    return parse_footer(read_at(size - 8 - length, length + 8), size)
+
+
+def parse_footer(raw: bytes, size: int) -> Footer:
+    """Return the footer in the last bytes of a file of `size` bytes. Raises ValueError if it cannot be one."""
+    told = Thrift(raw[:-8], deepest=8).struct()
+    groups = [_group(group) for group in _of(list, told.get(_GROUPS))]
+    pairs = [_of(dict, pair) for pair in _of(list, told.get(_TOLD, []))]
+    about = {_of(bytes, pair.get(_KEY)): pair.get(_VALUE) for pair in pairs}
+    return Footer(size, raw, groups, {key: value for key, value in about.items() if isinstance(value, bytes)})
 
 
 def _group(told: Any) -> Group:

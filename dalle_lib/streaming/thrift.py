@@ -7,12 +7,14 @@ _MAX_NUMBER = 2**15 - 1
 class Thrift:
     """Reads structures of Thrift's compact protocol from bytes, as far as Parquet uses it.
 
-    Each method raises ValueError for bytes that cannot be, and `struct` for structures and lists that lie more than
-    `deepest` within each other, or hold a field twice. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+    Each method raises ValueError for bytes that cannot be, for lists of more than `longest` values, and `struct` for
+    structures and lists that lie more than `deepest` within each other, or hold a field twice.
+    Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
     """
 
-    def __init__(self, data: bytes, deepest: int) -> None:
+    def __init__(self, data: bytes, deepest: int, longest: int | None = None) -> None:
         self.data, self.place, self.deepest = data, 0, deepest
+        self.longest = len(data) if longest is None else longest
 
     def take(self, count: int) -> bytes:
         """Return the next `count` bytes. Raises ValueError if there are fewer."""
@@ -50,7 +52,7 @@ class Thrift:
     def _list(self, depth: int) -> list[object]:
         head = self.take(1)[0]
         count = head >> 4 if head >> 4 < 15 else self._unsigned()
-        if depth > self.deepest or count > len(self.data) - self.place:
+        if depth > self.deepest or count > min(self.longest, len(self.data) - self.place):
             raise ValueError("a header holds too many lists, or a list longer than its bytes")
         return [self._value(head & 15, depth) for _ in range(count)]
 

@@ -113,7 +113,9 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
         card = RunCard.load(settings.run, token)
         bind(folder, card)
         membership = Membership(card, folder)
-        return card, membership, Workplace.prepare(card, settings) if settings.role == "trainer" else None
+        if settings.role != "trainer":
+            return card, membership, None
+        return card, membership, Workplace.prepare(card, settings, membership.identity.peer_id)
     except (ValueError, ConnectionError, NotEnoughRoom) as error:
         raise CannotJoin(in_one_line(error)) from error
 

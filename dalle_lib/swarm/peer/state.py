@@ -1,33 +1,48 @@
 """A peer's progress on disk. A peer that starts again in the same folder goes on from there."""
 
 import json
+import logging
 import math
 from pathlib import Path
 
 import torch
 
-from dalle_lib.checkpoint import load_tensors, save_model, save_tensors
+from dalle_lib.checkpoint import load_tensors, read_header, save_model, save_tensors
 from dalle_lib.files import reading
 from dalle_lib.model import DALLE
+from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
+from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
 from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, START_ANEW, epoch_in
 
+logger = logging.getLogger(__name__)
 
-def save_state(folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer) -> None:
-    """Write the model, and in a second file what the optimizer needs to go on with it."""
+
+def save_state(
+    folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer, batches: TrainingBatches
+) -> None:
+    """Write the model, and in a second file what the optimizer and the data need to go on with it."""
     snapshot = take_snapshot(optimizer)
     save_model(folder / MODEL, model, snapshot.epoch)
     about = {"epoch": str(snapshot.epoch), "param_groups": _groups_of(snapshot)}
-    metadata = {"fingerprint": card.fingerprint, **about}
+    metadata = {"fingerprint": card.fingerprint, "data": json.dumps(batches.state_dict()), **about}
     save_tensors(folder / OPTIMIZER, _named(snapshot), metadata)
 
 
-def resume(folder: Path, optimizer: CollaborativeOptimizer) -> None:
-    """Go on from what `save_state` wrote in `folder`, if it holds anything. Raises BrokenFile as `read_state` does."""
-    if (folder / OPTIMIZER).exists():
-        restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer)))
+def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBatches) -> None:
+    """Go on from what `save_state` wrote in `folder`, if it holds anything. Raises BrokenFile as `read_state` does.
+
+    Where the data, or the seed of their order, are now others, they begin anew.
+    """
+    if not (folder / OPTIMIZER).exists():
+        return
+    restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer)))
+    try:
+        batches.load_state_dict(json.loads(read_header(folder / OPTIMIZER)[1]["data"]))
+    except (KeyError, ValueError) as error:
+        logger.warning("the data begin anew: %s", in_one_line(error))
 
 
 def read_state(file: Path, own: Snapshot) -> Snapshot:

@@ -5,9 +5,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import asdict, dataclass, field
 
 import hivemind
 import torch
@@ -16,7 +14,8 @@ from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
-from dalle_lib.streaming.batches import Batch
+from dalle_lib.streaming import Receipt
+from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.build import build_optimizer
@@ -44,14 +43,14 @@ class Workplace:
 
     model: DALLE
     device: torch.device
-    batches: Iterator[Batch]
+    batches: TrainingBatches
     """What it trains on, of which the first can be read."""
     idle_gpus: list[str]
     """GPUs that work but are not used, because a peer computes on one."""
 
     @classmethod
-    def prepare(cls, card: RunCard, settings: PeerSettings) -> "Workplace":
-        """Return the run's model on this peer's device.
+    def prepare(cls, card: RunCard, settings: PeerSettings, peer_id: str) -> "Workplace":
+        """Return the run's model on this peer's device, and its data in the order of the peer of this id.
 
         Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
         the run's card names is not beside it, is another, or cannot be trained on.
@@ -65,10 +64,11 @@ class Workplace:
             )
         card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
-        model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed)
-        first = next(batches)
+        model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed(peer_id))
+        begin, first = batches.state_dict(), next(batches)
         check_inputs(card.model, first.text, first.codes)
-        return cls(model.to(device), device, chain([first], batches), found[1:])
+        batches.load_state_dict(begin)
+        return cls(model.to(device), device, batches, found[1:])
 
 
 @dataclass
@@ -79,6 +79,15 @@ class EpochSoFar:
     samples: int = 0
     losses: list[float] = field(default_factory=list)
     """Mean loss of each batch."""
+    receipts: list[Receipt] = field(default_factory=list)
+    """Which rows the batches were made from."""
+
+    def add(self, batch: Batch) -> None:
+        """Note which rows a batch was made from; those that follow each other at once become one receipt."""
+        if batch.receipt is None:
+            return
+        joined = self.receipts[-1].joined(batch.receipt) if self.receipts else None
+        self.receipts[-1:] = [joined] if joined else [*self.receipts[-1:], batch.receipt]
 
 
 class Trainer:
@@ -101,7 +110,7 @@ class Trainer:
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
-        resume(self.folder, self.optimizer)
+        resume(self.folder, self.optimizer, self.batches)
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
             self.optimizer.load_state_from_peers()
         self.epoch = self.optimizer.local_epoch
@@ -109,6 +118,7 @@ class Trainer:
         self.samples = 0
         self.last_loss: float | None = None
         self.so_far = EpochSoFar()
+        self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -129,11 +139,13 @@ class Trainer:
         deadline = time.monotonic() + limit_s
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
+        self.batches.prefetch()  # not before all processes of this peer are forked
+        threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         try:
-            for batch in self.batches:
-                if stop.is_set() or time.monotonic() > deadline or self.epoch >= self.card.optimizer.total_epochs:
-                    return
+            while not (stop.is_set() or time.monotonic() > deadline or self._is_complete):
                 started = time.monotonic()
+                if (batch := next(self.batches, None)) is None:
+                    return
                 self.step(batch)
                 stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
         finally:
@@ -143,6 +155,7 @@ class Trainer:
     def step(self, batch: Batch) -> None:
         """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
         loss = self._compute_gradient(batch)
+        self.so_far.add(batch)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=False)
             self._roll_back_if_broken()
@@ -161,12 +174,21 @@ class Trainer:
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
-        save_state(self.folder, self.card, self.model, self.optimizer)  # before all that others could hold up
+        save_state(self.folder, self.card, self.model, self.optimizer, self.batches)  # before others can hold it up
         self._write_status()
         self._post(is_leaving=True)
         self._tell_rounds()
         self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples)
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.epoch >= self.card.optimizer.total_epochs
+
+    def _end_data(self, stop: threading.Event) -> None:
+        """End the wait for data, which a slow network may make long, when this peer is to leave."""
+        stop.wait()
+        self.batches.close()
 
     def _compute_gradient(self, batch: Batch) -> float | None:
         """Return the loss of a batch, or None if the loss or its gradient is not finite."""
@@ -191,7 +213,11 @@ class Trainer:
             seconds=self.so_far.started - ended.started,
             peers=self.optimizer.tracker.global_progress.num_peers,
             lr=self.optimizer.learning_rate,
+            receipts=[asdict(receipt) for receipt in ended.receipts],
         )
+        if (left_out := self.batches.left_out) != self.told_left_out:
+            self.told_left_out = left_out
+            self.events.write("data", left_out=left_out)
         self._post()
         self._roll_back_if_broken()
 
@@ -224,7 +250,7 @@ class Trainer:
             samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
             loss=self.last_loss,
         )
-        is_last = is_leaving and self.epoch >= self.card.optimizer.total_epochs
+        is_last = is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
 
     def _report_status(self, stop: threading.Event) -> None:

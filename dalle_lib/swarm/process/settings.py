@@ -66,7 +66,7 @@ class ComputingSettings:
     duty: float = 1.0
     """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
     seed: int | None = None
-    """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's name."""
+    """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +114,11 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
         """Whether this peer begins a swarm where no first peer answers."""
         return self.alone or self.role == "bootstrap"
 
-    @property
-    def data_seed(self) -> int:
-        """The seed of the order in which this peer sees the data."""
+    def data_seed(self, peer_id: str) -> int:
+        """Return the seed of the order in which the peer of this id sees the data: the same at each of its starts."""
         if self.seed is not None:
             return self.seed
-        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:4], "little")
+        return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:8], "little") >> 1
 
     def save(self, file: Path) -> None:
         """Write the settings as JSON."""
