@@ -34,7 +34,7 @@ class Fidelity:
     psnr_db: float
     """Mean peak signal-to-noise ratio of the pictures."""
     worst_db: float
-    """That of the worst picture."""
+    """The PSNR of the worst picture, in dB."""
     used: int
     """Different codes that the pictures have."""
     codebook_size: int

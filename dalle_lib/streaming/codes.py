@@ -17,7 +17,7 @@ import pyarrow as pa
 from dalle_lib.files import ANEW, MAX_WORDS, BrokenFile, files_in, reading
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.filters import Filters
-from dalle_lib.streaming.footer import Footer, read_footer
+from dalle_lib.streaming.footer import Footer, read_footer, reader_of
 from dalle_lib.streaming.layouts import OWN, PAPER, CodeRow, Layout, Reader
 from dalle_lib.streaming.packing import Packing
 from dalle_lib.streaming.row_groups import ROW_BYTES, RowGroups, range_of_group
@@ -117,11 +117,7 @@ def read_codes(file: str | Path, expected: CodesFormat | None = None) -> list[Co
     MAX_GROUP_BYTES, and ValueError if it does not say what its codes mean, or says something else than `expected`.
     """
     with open(file, "rb") as handle:
-
-        def read_at(start: int, length: int) -> bytes:
-            handle.seek(start)
-            return handle.read(length)
-
+        read_at = reader_of(handle)
         opened = open_codes(read_at, handle.seek(0, 2), str(file), expected)
         rows, size = [], 0
         with reading(file, "captions and codes"):

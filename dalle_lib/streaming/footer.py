@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 
@@ -62,6 +62,16 @@ class Footer:
     def metadata(self) -> pq.FileMetaData:
         """What Arrow makes of it."""
         return pq.read_metadata(BytesIO(_MARK + self.raw))
+
+
+def reader_of(handle: BinaryIO) -> Callable[[int, int], bytes]:
+    """Return what reads an open file from a place on, of a length."""
+
+    def read_at(start: int, length: int) -> bytes:
+        handle.seek(start)
+        return handle.read(length)
+
+    return read_at
 
 
 def read_footer(read_at: Callable[[int, int], bytes], size: int) -> Footer:

@@ -7,11 +7,12 @@ row group, so what a peer reads of a file is checked without reading the rest.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from dalle_lib.files import reading, replace_file, sha256_of
 from dalle_lib.streaming.codes import CodesFormat, code_files
-from dalle_lib.streaming.footer import MAX_FOOTER_BYTES, Footer, read_footer
+from dalle_lib.streaming.footer import MAX_FOOTER_BYTES, Footer, read_footer, reader_of
 from dalle_lib.streaming.row_groups import HASHES_KEY, MAX_GROUP_ROWS, require_apart
 
 MANIFEST = "manifest.json"
@@ -38,12 +39,7 @@ class FileEntry:
     def of(cls, file: Path, name: str) -> "FileEntry":
         """Return the entry of a file. Raises ValueError if it is no Parquet."""
         with open(file, "rb") as handle:
-
-            def read_at(start: int, length: int) -> bytes:
-                handle.seek(start)
-                return handle.read(length)
-
-            footer = read_footer(read_at, handle.seek(0, 2))
+            footer = read_footer(reader_of(handle), handle.seek(0, 2))
         if HASHES_KEY not in footer.about:  # a manifest would say nothing of its rows
             raise ValueError("it does not tell the hashes of its row groups: write it with write_codes")
         return cls.of_footer(footer, name, sha256_of(file))
@@ -80,7 +76,7 @@ class Manifest:
         about = f'"version": {_VERSION}, "format": {json.dumps(asdict(self.format))}'
         return f"{{{about}, " + '"files": [\n' + ",\n".join(files) + "\n]}\n"
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """The hash of `text`, by which a run's card names the data set."""
         return hashlib.sha256(self.text.encode()).hexdigest()

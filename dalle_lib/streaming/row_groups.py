@@ -37,7 +37,7 @@ class RowGroups:
         self.writer: str = footer.metadata.created_by
         schema = self._parquet(b"", 0, []).schema_arrow
         self.columns = tuple(name for name in kinds if _type(schema, name) in kinds[name])
-        """Those of `kinds` that the file has."""
+        """The columns of `kinds` that the file has."""
         self.types = {name: schema.field(name).type for name in self.columns}
         self._texts = [name for name in self.columns if self.types[name] in (pa.string(), pa.binary())]
         self._hashes = self._told_hashes()

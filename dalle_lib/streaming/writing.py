@@ -40,10 +40,10 @@ def write_codes(
     """
     rows, written, hashes = iter(rows), 0, []
     first = list(islice(rows, rows_per_group))
-    if packing is None:
-        packing = min(_PACKINGS, key=lambda one: _size(_table(first, 0, codes_format, one, layout)))
     if layout != "own":
         packing = "uint16"
+    elif packing is None:
+        packing = min(_PACKINGS, key=lambda one: _size(_table(first, 0, codes_format, one, layout)))
     about = asdict(codes_format) | ({"packing": packing} if packing != "uint16" else {})
     with replace_file(Path(file)) as unfinished, open(unfinished, "wb") as handle:
         sink, group = _HashingSink(handle), first
@@ -74,7 +74,7 @@ def _table(
         _require_fit(number, row.codes, codes_format)
     codes = np.stack([row.codes for row in rows]) if rows else np.zeros((0, codes_format.grid**2), int)
     captions: list = [row.caption for row in rows]
-    packed = pack(packing if layout == "own" else "uint16", codes, codes_format.codebook_size)
+    packed = pack(packing, codes, codes_format.codebook_size)
     if layout == "paper-brotli":
         import brotli
 

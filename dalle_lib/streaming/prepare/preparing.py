@@ -26,7 +26,7 @@ class Prepared:
 
     folder: Path
     manifests: Mapping[str, Manifest]
-    """That of each split that has rows."""
+    """The manifest of each split that has rows."""
     counts: Mapping[str, int]
     """Rows of the source that were left out, by why."""
     near_duplicates: int
