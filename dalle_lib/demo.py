@@ -59,9 +59,10 @@ def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s
 def rank(card: RunCard, model: DALLE, after: Examination | None) -> list[Drawing]:
     """Return CANDIDATES pictures and CLIP's choice among them, for the first captions of an examination.
 
-    There are RANKED captions of each kind, and no drawings where the model was not examined.
+    There are RANKED captions of each kind, and no drawings where the model was not examined, or the run's CLIP is not
+    beside its card: fetching one takes longer than all else here.
     """
-    if after is None:
+    if after is None or not card.clip_is_beside:
         return []
     draw = TextToImage.from_card(card, model)
     captions = after.seen.captions[:RANKED] + after.unseen.captions[:RANKED]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE, generate
 from dalle_lib.run import RunCard
-from dalle_lib.streaming import CaptionTokenizer, CodeRow, read_codes
+from dalle_lib.streaming import CaptionTokenizer, CodeRow, code_files, read_codes
 from dalle_lib.streaming.batches import codes_of, to_batch
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
@@ -20,6 +20,8 @@ COMPARED = 96
 """Captions of each kind, seen and unseen in training, for which a model is examined."""
 MAX_EXAMINED_CODES = 256
 """Codes of the largest pictures for which a model is examined: larger ones take a processor too long."""
+MAX_ROWS = 15_000
+"""Pictures of a split, from its start, among which the right one must be nearest."""
 
 
 @torch.inference_mode()
@@ -97,7 +99,7 @@ class Examination:
     seen: Drawn
     """Drawn for captions of the training data."""
     unseen: Drawn
-    """Drawn for captions that combine what the training data hold apart."""
+    """Drawn for captions that the training data do not have."""
 
     def figures(self) -> dict[str, float]:
         """Return its numbers by name, for a summary."""
@@ -116,10 +118,7 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination |
     """
     if card.data.held_out.startswith("hf://") or card.model.image_length > MAX_EXAMINED_CODES:
         return None
-    train, held_out = (
-        read_codes(Path(card.data_source(split)) / "codes.parquet", card.data.format)
-        for split in (card.data.train, card.data.held_out)
-    )
+    train, held_out = (_rows(card, split) for split in (card.data.train, card.data.held_out))
     tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
     vqgan = load_vqgan(card.path(card.vqgan))
     gallery, model = Gallery(train + held_out, vqgan), model.eval()
@@ -128,6 +127,15 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination |
         return draw_and_compare(model, choose_captions(rows, count), gallery, tokenizer, vqgan)
 
     return Examination(image_loss(model, held_out, tokenizer), seen=draw(train), unseen=draw(held_out))
+
+
+def _rows(card: RunCard, split: str) -> list[CodeRow]:
+    """Return the first rows of a split that lies beside the card."""
+    rows: list[CodeRow] = []
+    for file in code_files(Path(card.data_source(split))):
+        if len(rows) < MAX_ROWS:
+            rows += read_codes(file, card.data.format)
+    return rows[:MAX_ROWS]
 
 
 def _thumbnails(pictures: UInt8[Tensor, "pictures height width 3"]) -> Float[Tensor, "pictures pixels"]:

@@ -18,14 +18,14 @@ from emoji_pictures import (
     own_colours,
     pixels_of,
 )
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
 from dalle_lib.files import sha256_of
 from dalle_lib.inference.captions import WORDS
 from dalle_lib.model import ModelConfig
 from dalle_lib.run import AveragingCard, DataCard, OptimizerCard, RecipeCard, RunCard, file_card
 from dalle_lib.streaming import CodeRow, CodesFormat, Manifest, write_codes
-from dalle_lib.streaming.tokenizer import PADDING_ID
+from dalle_lib.streaming.tokenizer import train_tokenizer
 from dalle_lib.vqgan import VQGANConfig, load_vqgan
 
 ASSETS = Path("dalle_lib/assets")
@@ -87,7 +87,7 @@ class Data:
         if self.keep_tokenizer:
             tokenizer = Tokenizer.from_file(str(self.out / kind.tokenizer_file))
         else:
-            tokenizer = make_tokenizer([p.caption for p in pictures if not p.held_out], sizes.text_vocab)
+            tokenizer = train_tokenizer([p.caption for p in pictures if not p.held_out], sizes.text_vocab)
             tokenizer.save(str(self.out / kind.tokenizer_file))
         longest = max(len(tokenizer.encode(p.caption, add_special_tokens=False).ids) for p in pictures)
         print(f"tokenizer: {tokenizer.get_vocab_size()} ids, longest caption {longest} text tokens")
@@ -132,17 +132,6 @@ def write_words(out: Path, name: str, pictures: list[Picture]) -> None:
     }
     text = json.dumps(words, ensure_ascii=False, indent=1)
     (out / name / "train" / WORDS).write_text(text + "\n", encoding="utf-8")
-
-
-def make_tokenizer(captions: list[str], vocab: int) -> Tokenizer:
-    """Return a byte-pair tokenizer of lower-case words; 0 is "no caption", 1 end and padding, 2 any other."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    specials = ["<null>", "</s>", "<unk>"]
-    tokenizer.train_from_iterator(captions, trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials))
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", PADDING_ID)])
-    return tokenizer
 
 
 def make_card(out: Path, name: str, codes_format: CodesFormat) -> RunCard:

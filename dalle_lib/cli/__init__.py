@@ -1,4 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `memory`, `doctor` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `run`, `memory`, `doctor`, and
+`convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -22,6 +23,7 @@ from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.prepare import Prepare
+from dalle_lib.cli.run import Run
 from dalle_lib.cli.status import Status
 from dalle_lib.one_line import in_one_line, printable, told
 
@@ -35,6 +37,7 @@ COMMANDS = {
     "status": Status,
     "generate": Generate,
     "prepare": Prepare,
+    "run": Run,
     "memory": Memory,
     "doctor": Doctor,
     "convert-vqgan": ConvertVqgan,

@@ -53,6 +53,7 @@ class Prepare:
         """Prepare, and print what came of it."""
         if self.paper_filters and self.filters != Filters():
             raise ValueError("--paper-filters are all of the filters: leave out the others, or it.")
+        from dalle_lib.run import vqgan_file
         from dalle_lib.streaming.prepare import prepare_dataset
 
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -66,18 +67,6 @@ class Prepare:
             **vars(self.settings),
         )
         print(json.dumps(as_json(prepared)) if self.json else describe(prepared))
-
-
-def vqgan_file(named: str) -> str | Path:
-    """Return the file of the VQ-GAN that a run, a file or "train" names. Raises ValueError if there is none."""
-    if named == "train" or Path(named).is_file():
-        return named
-    from dalle_lib.run import RunCard
-
-    if Path(named).suffix == ".safetensors":
-        raise ValueError(f"expected the file of a VQ-GAN, but there is no file {named}.")
-    card = RunCard.load(named)
-    return card.path(card.vqgan)
 
 
 def as_json(prepared: "Prepared") -> dict:

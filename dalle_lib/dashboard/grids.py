@@ -8,7 +8,7 @@ from IPython.display import HTML
 from PIL import Image, ImageDraw
 
 from dalle_lib.dashboard.scrolling import scrolling
-from dalle_lib.dashboard.summary import KINDS, NOT_EXAMINED
+from dalle_lib.dashboard.summary import KINDS, NOT_EXAMINED, NOT_RANKED
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Drawing
@@ -40,7 +40,7 @@ def grid(
         top = block * height
         draw.text((4, top + 2), title, fill="#555555")
         for i, caption in enumerate(getattr(before, kind).captions[:shown]):
-            draw.multiline_text((_LABEL + i * cell, top + 14), _wrap(caption), fill="black", spacing=1)
+            draw.multiline_text((_LABEL + i * cell, top + 14), wrapped(caption), fill="black", spacing=1)
         for line, (name, examination) in enumerate({"before": before, "after": after}.items()):
             y = top + _HEADER + line * cell
             draw.text((4, y + side // 2), name, fill="black")
@@ -56,7 +56,7 @@ def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HT
     Pictures are `side` pixels wide. Where nothing was drawn, a sentence for a notebook says so instead.
     """
     if not drawings:
-        return sentence(NOT_EXAMINED)
+        return sentence(NOT_RANKED)
     cell, label, header = side + GAP, 112, 28
     best = max(4, *(len(drawing.best) for drawing in drawings))  # four give the heading room
     candidates = len(drawings[0].candidates)
@@ -66,7 +66,7 @@ def ranked_grid(drawings: Sequence[Drawing], side: int = 96) -> Image.Image | HT
     draw.text((label + cell + INDENT, 8), f"the best of {candidates} by CLIP, and how many are alike", fill="#555555")
     for i, drawing in enumerate(drawings):
         y = header + i * cell
-        draw.multiline_text((4, y + side // 3), _wrap(drawing.prompt), fill="black", spacing=1)
+        draw.multiline_text((4, y + side // 3), wrapped(drawing.prompt), fill="black", spacing=1)
         sheet.paste(_resized(Image.fromarray(drawing.candidates[0].numpy()), side), (label, y))
         for k, (picture, choice) in enumerate(zip(drawing.pictures, drawing.choices, strict=True), start=1):
             x = label + k * cell + INDENT
@@ -99,7 +99,7 @@ def _resized(picture: Image.Image, side: int) -> Image.Image:
     return picture.resize((side, side), Image.Resampling.NEAREST)
 
 
-def _wrap(caption: str, width: int = 17) -> str:
+def wrapped(caption: str, width: int = 17) -> str:
     """Return `caption` in lines of fewer than `width` characters, broken between words."""
     lines = [""]
     for word in caption.split():

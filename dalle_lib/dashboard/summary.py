@@ -9,11 +9,16 @@ from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.history import counted_rounds, epochs_of, samples_of
 
-KINDS = {"seen": "captions of the training data", "unseen": "combinations never seen in training"}
+KINDS = {"seen": "captions of the training data", "unseen": "captions never seen in training"}
 """The two kinds of captions for which a model is examined, as people read them."""
 NOT_EXAMINED = (
     "The model was not examined: that is done only where the run's pictures are small and on this machine. "
     "To draw with the model, open 02_generate_images."
+)
+
+NOT_RANKED = (
+    "No best of many was chosen: that is done only where the model was examined and the run has a CLIP of its own. "
+    "02_generate_images fetches the run's CLIP from the Hub."
 )
 
 

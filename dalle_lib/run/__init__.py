@@ -10,6 +10,7 @@ from dalle_lib.lazy import lazy_names
 if TYPE_CHECKING:
     from dalle_lib.run.card import PROTOCOL, RunCard
     from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS
+    from dalle_lib.run.new import new_run, vqgan_file
     from dalle_lib.run.parts import (
         AveragingCard,
         DataCard,
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
         RecipeCard,
         file_card,
     )
-    from dalle_lib.run.start import batches_of, initial_model
+    from dalle_lib.run.start import batches_of, codes_of_run, initial_model, require_fit
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "card": ("PROTOCOL", "RunCard"),
         "files": ("CARD", "EMBEDDED", "EMBEDDED_RUNS"),
+        "new": ("new_run", "vqgan_file"),
         "parts": (
             "AveragingCard",
             "DataCard",
@@ -35,6 +37,6 @@ __getattr__, __dir__, __all__ = lazy_names(
             "RecipeCard",
             "file_card",
         ),
-        "start": ("batches_of", "initial_model"),
+        "start": ("batches_of", "codes_of_run", "initial_model", "require_fit"),
     },
 )

@@ -67,7 +67,6 @@ class RunCard(Part):
     """What is done to a batch before training on it."""
     initial_peers: tuple[Annotated[str, Field(max_length=500)], ...] = Field(default=(), max_length=1000)
     """Addresses of peers that newcomers contact first."""
-
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
     """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
     refused. For a CLIP on the Hub, its commit there; data there have `data.revision`."""
@@ -139,12 +138,17 @@ class RunCard(Part):
         card._home = home
         return card
 
-    def with_changes(self, **fields) -> "RunCard":
-        """Return a checked copy with other values; its files stay where they are. Raises ValueError for wrong ones."""
+    @classmethod
+    def of(cls, **fields) -> "RunCard":
+        """Return a checked card with these values. Raises ValueError, which says what is wrong with which of them."""
         try:
-            card = type(self).model_validate({**self.model_dump(), **fields})
+            return cls.model_validate(fields)
         except ValidationError as error:
             raise ValueError(f"no run card can be so: {problems_in(error)}.") from error
+
+    def with_changes(self, **fields) -> "RunCard":
+        """Return a copy with other values, as `of` does; its files stay where they are."""
+        card = self.of(**{**self.model_dump(), **fields})
         card._home = self._home
         return card
 

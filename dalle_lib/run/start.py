@@ -1,12 +1,15 @@
 """What training in a run starts from, inside a swarm or outside one: the model and a stream of batches."""
 
+from contextlib import closing
+
 import torch
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.model import DALLE
 from dalle_lib.run.card import RunCard
-from dalle_lib.streaming import CaptionTokenizer, stream_codes
+from dalle_lib.streaming import CaptionTokenizer, CodeStream, stream_codes
 from dalle_lib.streaming.batches import TrainingBatches
+from dalle_lib.vqgan import load_vqgan
 
 
 def initial_model(card: RunCard) -> DALLE:
@@ -21,13 +24,12 @@ def initial_model(card: RunCard) -> DALLE:
         return DALLE(card.model)
 
 
-def batches_of(card: RunCard, batch_size: int, seed: int) -> TrainingBatches:
-    """Return an endless stream of the run's training batches; peers with different seeds see different orders.
+def codes_of_run(card: RunCard, seed: int) -> CodeStream:
+    """Return the endless stream of the run's training data in the order of `seed`.
 
-    `seed` also decides which captions are left out and which codes are corrupted, as the card's recipe asks. Raises
-    ValueError if the data cannot be read, or hold other codes than the card says.
+    Raises ValueError if the data cannot be read, or hold other codes than the card says.
     """
-    codes = stream_codes(
+    return stream_codes(
         card.data_source(card.data.train),
         seed=seed,
         revision=card.data.revision,
@@ -36,11 +38,39 @@ def batches_of(card: RunCard, batch_size: int, seed: int) -> TrainingBatches:
         filters=card.data.filters,
         token=card.token,
     )
+
+
+def batches_of(card: RunCard, batch_size: int, seed: int) -> TrainingBatches:
+    """Return an endless stream of the run's training batches; peers with different seeds see different orders.
+
+    `seed` also decides which captions are left out and which codes are corrupted, as the card's recipe asks. Raises
+    ValueError as `codes_of_run` does.
+    """
     return TrainingBatches(
-        codes,
+        codes_of_run(card, seed),
         CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
         batch_size=batch_size,
         codebook_size=card.model.image_vocab,
         code_corruption=card.recipe.code_corruption,
         caption_dropout=card.recipe.caption_dropout,
     )
+
+
+def require_fit(card: RunCard) -> None:
+    """Raise ValueError unless all that the card names is there, and fits its model."""
+    card.require_beside()
+    sizes, decoder = card.model, load_vqgan(card.path(card.vqgan)).config
+    if (decoder.grid, decoder.codebook_size) != (sizes.grid, sizes.image_vocab):
+        raise ValueError(
+            f"the model draws grids of {sizes.grid} among {sizes.image_vocab} codes, but the VQ-GAN has grids of "
+            f"{decoder.grid} among {decoder.codebook_size}."
+        )
+    ids = CaptionTokenizer(card.path(card.tokenizer), sizes.text_length).vocab_size
+    if ids > sizes.text_vocab:
+        raise ValueError(f"the tokenizer has {ids} ids, but the model has text_vocab={sizes.text_vocab}: raise it.")
+    if card.data.format.vqgan_sha256 != card.vqgan.sha256:
+        raise ValueError("the codes of the data were made by another VQ-GAN than the card's: take that one.")
+    with closing(codes_of_run(card, card.seed)) as stream:
+        next(stream)
+    if card.checkpoint is not None:
+        load_model(card.path(card.checkpoint), sizes)

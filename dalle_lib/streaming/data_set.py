@@ -45,7 +45,7 @@ class DataSet:
         self.files, self.filters, self.unreadable = files, filters or Filters(), Counter()
         self._footers: OrderedDict[int, Footer] = OrderedDict()
         self._opened: OrderedDict[int, CodesFile] = OrderedDict()
-        self._is_pinned = False
+        self.has_manifest = False
         self.manifest = self._manifest(manifest_sha256, expected)
         if expected is not None and self.manifest.format != expected:
             raise ValueError(
@@ -120,7 +120,7 @@ class DataSet:
             require_apart(footer)
         if tuple(group.rows for group in footer.groups) != entry.groups:
             raise Differs(f"{self.files.where}: {entry.name} has not the rows that the manifest says")
-        if self._is_pinned and HASHES_KEY not in footer.about:
+        if self.has_manifest and HASHES_KEY not in footer.about:
             raise Differs(f"{self.files.where}: {entry.name} does not tell the hashes of its row groups")
         return footer
 
@@ -134,7 +134,7 @@ class DataSet:
                 raise ValueError(
                     f"{where} is not the one that the run names: expected SHA-256 {manifest_sha256}, found {found}."
                 )
-            self._is_pinned = True
+            self.has_manifest = True
             return Manifest.parse(text, where)
         if manifest_sha256 is not None:
             raise ValueError(f"{self.files.where} has no {MANIFEST}, but the run names one: copy the whole folder.")

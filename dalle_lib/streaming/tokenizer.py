@@ -1,6 +1,8 @@
 """Captions as ids of text tokens."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
@@ -8,6 +10,9 @@ from torch import Tensor
 
 from dalle_lib.files import reading
 from dalle_lib.streaming.tokenizer_file import load_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PADDING_ID = 1
 """Fills up short captions; it is T5's end of text, as in the published run. Id 0 is kept for "no caption"."""
@@ -55,3 +60,20 @@ class CaptionTokenizer:
             read = self._tokenizer.encode(caption[:MAX_LETTERS], add_special_tokens=False)
         ends = [end for _, end in read.offsets]
         return caption if len(ends) <= self.text_length else caption[: ends[self.text_length - 1]]
+
+
+def train_tokenizer(captions: Iterable[str], vocab: int) -> "Tokenizer":
+    """Return a byte-pair tokenizer of lower-case words with at most `vocab` ids, for the captions of one run.
+
+    Id 0 is kept for "no caption", PADDING_ID is the end of text, and 2 stands for letters that no caption has.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    specials = ["<null>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials, show_progress=False)
+    tokenizer.train_from_iterator((caption[:MAX_LETTERS] for caption in captions), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", PADDING_ID)])
+    return tokenizer

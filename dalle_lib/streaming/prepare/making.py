@@ -162,7 +162,9 @@ class Making:
             near_duplicates=figures[ALIKE],
             source_bytes=figures[SOURCE_BYTES],
             psnr_db=psnr,
+            vqgan=self._out / VQGAN_FILE if VQGAN_FILE in files else Path(self._vqgan),
             vqgan_sha256=codes.vqgan_sha256,
+            resolution=vqgan.config.resolution,
             rate=rate,
         )
         return prepared, files

@@ -9,6 +9,8 @@ from dalle_lib.streaming.prepare.sources import Files, LocalFiles, Source, files
 from dalle_lib.streaming.prepare.tables import Tables
 from dalle_lib.streaming.prepare.tars import Tars
 
+ICONS = Path(__file__).parents[2] / "assets" / "icons.tar"
+"""The kit's own pictures with captions: 213 icons of Tango."""
 TARS, TABLES = (".tar", ".tar.gz", ".tgz"), (".parquet", ".csv", ".tsv")
 
 
@@ -16,6 +18,8 @@ def source_of(
     source: str | Path, settings: PrepareSettings, folder: Path, token: str | None, revision: str | None
 ) -> Source:
     """Return the source that a path or an hf:// address names; files of the Hub pass through `folder`.
+
+    Where nothing is called so, "icons" are the kit's own pictures.
 
     Raises ValueError if there is no such source, or nothing of its kind in it.
     """
@@ -30,7 +34,7 @@ def source_of(
             raise ValueError("expected tars or tables on the Hub, but kind is pictures: name a folder of this machine.")
         files.keep(TARS if kind == "tars" else TABLES)
         return tars_or_tables(files, kind)
-    path = Path(source)
+    path = ICONS if source == ICONS.stem and not Path(source).exists() else Path(source)
     if not path.exists():
         raise ValueError(
             f"no source {str(source)!r}: expected a folder of pictures, WebDataset tars, tables in Parquet or CSV, or "

@@ -35,7 +35,11 @@ class Prepared:
     """Bytes of the files of the pictures that were kept."""
     psnr_db: float
     """Mean peak signal-to-noise ratio of what codes make of pictures, held-out ones if there are any."""
+    vqgan: Path
+    """The file of the VQ-GAN that made the codes."""
     vqgan_sha256: str
+    resolution: int
+    """Pixels on a side of the pictures that the VQ-GAN encodes."""
     rate: float
     """Rows of the source that this call did a second."""
     repository: str | None = None

@@ -83,14 +83,15 @@ def local_swarm(card: RunCard, folder: str | Path, trainers: Iterable[PeerSettin
 def take_part(run: str, name: str, minutes: float, folder: str | Path, token: str | None = None) -> Crew:
     """Join `run` as `name` for some minutes, and return your peers and those that were started with them.
 
-    An embedded run has no other peers, so two neighbours are started on this machine (`private_swarm`), and the run
-    begins anew in `folder`. Any other run is joined as by `join_run`, in a folder of its own beside `folder`, from
-    where it goes on next time. `token` is a Hub token, for private runs. Raises ValueError before anything is started
-    if you have a neighbour's name, or one that no peer can have, or no minutes.
+    An embedded run has no other peers, nor has one on this machine whose card names no first peers. So two neighbours
+    are started on this machine (`private_swarm`), and the run begins anew in `folder`. Any other run is joined as by
+    `join_run`, in a folder of its own beside `folder`, from where it goes on next time. `token` is a Hub token, for
+    private runs. Raises ValueError before anything is started if you have a neighbour's name, or one that no peer can
+    have, or no minutes.
     """
     settings = PeerSettings(run=run, name=name, max_minutes=minutes)
     card = RunCard.load(run, token)
-    if run not in EMBEDDED_RUNS:
+    if not is_alone(run, card):
         return join_run(settings, Path(folder).with_name(card.key), token)
     if name in NEIGHBOURS:
         taken = " and ".join(NEIGHBOURS)
@@ -98,6 +99,11 @@ def take_part(run: str, name: str, minutes: float, folder: str | Path, token: st
     swarm = private_swarm(card, folder)
     swarm.add(settings)
     return swarm
+
+
+def is_alone(run: str, card: RunCard) -> bool:
+    """Return whether a run has no peers elsewhere: it is an embedded one, or one of your own that nobody has joined."""
+    return run in EMBEDDED_RUNS or (card.repository is None and not card.initial_peers)
 
 
 def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> LocalSwarm:

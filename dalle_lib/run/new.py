@@ -1,0 +1,170 @@
+"""A new run for a data set: its card, with sizes that suit the data, and beside it what peers need."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from dalle_lib.files import copy_folder, require_writable, sha256_of
+from dalle_lib.model import ModelConfig
+from dalle_lib.run.card import RunCard
+from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, Part, RecipeCard, file_card
+from dalle_lib.streaming import CodesFormat, stream_codes
+from dalle_lib.streaming.prepare.hub_files import HUB, HubFiles
+from dalle_lib.streaming.prepare.preparing import TRAIN
+from dalle_lib.streaming.tokenizer import train_tokenizer
+
+TOKENIZER, VQGAN = "tokenizer.json", "vqgan.safetensors"
+"""Names of the files beside a new card; the VQ-GAN's is also the one in a data set that `prepare_dataset` made."""
+SPLITS = ("train", "held_out")
+SMALL_GRID = 16
+"""Rows of codes up to which a picture is small."""
+SMALL_BATCH, PASSES = 192, 60
+"""Samples of an epoch of a small model, and how often it sees each row of its data."""
+PAPER_EPOCHS = 31_250
+MAX_CAPTIONS = 20_000
+"""Captions, from the start of a pass over the training data, of which a tokenizer is made."""
+MAX_TEXT = 256
+"""Text tokens that are read of a caption at most, as in the paper."""
+SMALL_VOCAB, LARGE_VOCAB = 1024, 16_384
+"""Different text tokens at most, for small pictures and for larger ones."""
+CUT = 0.01
+"""Share of these captions that may be longer than what is read of them."""
+
+
+def new_run(
+    out: str | Path,
+    data: str | Path,
+    *,
+    name: str | None = None,
+    vqgan: str | Path | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+) -> RunCard:
+    """Make a run of a data set in the new folder `out`, with a tokenizer of its captions, and return its card.
+
+    `data` is what `prepare_dataset` made: its folder, whose codes are copied, or "hf://datasets/owner/name", of which
+    the card names the commit that `revision`, or else the main branch, has now. `vqgan` is the file of its VQ-GAN,
+    where that is not beside the data; `name` is the run's, the folder's if None. `token` is a Hub token, without which
+    huggingface_hub looks for one.
+
+    Data of at most 16x16 codes a picture get the model and the schedule of `emoji-mini`, which a processor trains in
+    minutes to hours; larger ones those of the paper (arXiv:2207.03481). All may be changed in the card until the first
+    peer joins: `card.with_changes(...).save(out)`. Raises ValueError for data, files, a name or a folder that cannot be
+    used, and ConnectionError if the Hub cannot be asked.
+    """
+    out, source = Path(out), str(data).rstrip("/")
+    with _whole_or_not_there(out) as folder:
+        on_hub = None
+        if source.startswith(HUB):
+            on_hub = HubFiles(source.removeprefix(HUB), revision, folder.with_name("from_hub"), token)
+        data_card, rows, captions = _read(source, on_hub and on_hub.revision, token)
+        _bring_vqgan(folder, data_card.format, Path(vqgan or Path(source, VQGAN)), None if vqgan else on_hub)
+        if on_hub is None:
+            for split in SPLITS:
+                copy_folder(Path(source, split), folder / split)
+        tokenizer = train_tokenizer(captions, SMALL_VOCAB if data_card.format.grid <= SMALL_GRID else LARGE_VOCAB)
+        tokenizer.save(str(folder / TOKENIZER))
+        lengths = sorted(len(encoding.ids) for encoding in tokenizer.encode_batch(captions))
+        RunCard.of(
+            name=name or out.name,
+            data=data_card,
+            tokenizer=file_card(folder / TOKENIZER),
+            vqgan=file_card(folder / VQGAN),
+            **sizes_for(
+                data_card.format,
+                rows=rows,
+                text_vocab=tokenizer.get_vocab_size(),
+                text_length=min(MAX_TEXT, -(-lengths[int((1 - CUT) * (len(lengths) - 1))] // 4) * 4),
+            ),
+        ).in_folder(folder).save(folder)
+    return RunCard.load(out)
+
+
+def sizes_for(codes: CodesFormat, *, rows: int, text_vocab: int, text_length: int) -> dict[str, Part]:
+    """Return the parts of a card that say how large a model of such codes is, and how it is trained on `rows`.
+
+    A small model sees each row PASSES times, if that takes no more epochs than the paper's run, and no fewer than 100.
+    """
+    own = {"text_vocab": text_vocab, "text_length": text_length, "image_vocab": codes.codebook_size, "grid": codes.grid}
+    if codes.grid <= SMALL_GRID:
+        epochs = min(PAPER_EPOCHS, max(100, -(-PASSES * rows // SMALL_BATCH)))
+        return {
+            "model": replace(ModelConfig.emoji(), **own),
+            "optimizer": OptimizerCard(lr=1e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
+            "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20),
+            "recipe": RecipeCard(caption_dropout=0.1),
+        }
+    return {
+        "model": replace(ModelConfig.paper(), **own),
+        "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
+        "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300),
+        "recipe": RecipeCard(),
+    }
+
+
+@contextmanager
+def _whole_or_not_there(out: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of `out` at the end. Raises ValueError if something is there already."""
+    require_writable(out, "folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"expected a new folder for the run, but {out} is there already: name another one.")
+    above = out.absolute().parent
+    above.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=above, prefix=f".{out.name}.") as beside:
+        folder = Path(beside, "run")
+        folder.mkdir()
+        yield folder
+        if out.exists():
+            out.rmdir()
+        os.replace(folder, out)
+
+
+def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard, int, list[str]]:
+    """Return what a card says of a data set, its rows for training, and captions of them, at most MAX_CAPTIONS."""
+    with ExitStack() as stack:
+        train, held_out = (
+            stack.enter_context(closing(stream_codes(f"{source}/{split}", seed=0, revision=commit, token=token)))
+            for split in SPLITS
+        )
+        codes, rows = train.data.manifest.format, train.data.manifest.rows
+        if held_out.data.manifest.format != codes:
+            raise ValueError(f"the codes of {source}/held_out mean something else than those of {source}/train.")
+        captions = [next(train).caption]
+        while train.position < min(rows, MAX_CAPTIONS):
+            captions.append(next(train).caption)
+        place = f"{source}/" if commit else ""
+        manifest = train.data.manifest.sha256 if train.data.has_manifest else None
+        splits = {split: f"{place}{split}" for split in SPLITS}
+        return DataCard(**splits, revision=commit, manifest=manifest, format=codes), rows, captions
+
+
+def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: HubFiles | None) -> None:
+    """Put the VQ-GAN of a data set into `folder`. Raises ValueError unless it is the one that made the codes."""
+    with ExitStack() as stack:
+        if on_hub is not None and on_hub.ending_with((VQGAN,)):
+            file = stack.enter_context(on_hub.open(VQGAN, keep=True))
+        if not file.is_file():
+            raise ValueError(f"expected the VQ-GAN of the codes in {file}, but it is not there: name its file, vqgan.")
+        if (found := sha256_of(file)) != codes.vqgan_sha256:
+            raise ValueError(
+                f"{file} is another VQ-GAN than the codes': expected SHA-256 {codes.vqgan_sha256}, found {found}."
+            )
+        if file != folder / VQGAN:
+            shutil.copyfile(file, folder / VQGAN)
+
+
+def vqgan_file(named: str) -> str | Path:
+    """Return the file of the VQ-GAN that a run or a file names; "train" stays as it is, for `prepare_dataset`.
+
+    Raises ValueError if there is no such run or file, and ConnectionError if the Hub cannot be asked for it.
+    """
+    if named == TRAIN or Path(named).is_file():
+        return named
+    if Path(named).suffix == ".safetensors":
+        raise ValueError(f"expected the file of a VQ-GAN, but there is no file {named}.")
+    card = RunCard.load(named)
+    return card.path(card.vqgan)
