@@ -20,7 +20,8 @@ class Ahead(Generic[Asked, Made]):
         self._make, self._asked, self._made = make, queue.SimpleQueue(), queue.SimpleQueue()
         self._pending: list[Asked] = []
         self._closed = threading.Event()
-        threading.Thread(target=self._run, name="reads ahead", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="reads ahead", daemon=True)
+        self._thread.start()
 
     def ask(self, what: Asked) -> None:
         """Begin to make something."""
@@ -30,7 +31,7 @@ class Ahead(Generic[Asked, Made]):
     def take(self, what: Asked) -> Made | None:
         """Return what `make` makes of something, when it is ready; None after `close`. Raises what `make` did.
 
-        What was asked for before it is dropped.
+        What was asked for before it is dropped. Raises ValueError in a process that was forked later.
         """
         if what not in self._pending:
             self.ask(what)
@@ -38,6 +39,8 @@ class Ahead(Generic[Asked, Made]):
             try:
                 made, error = self._made.get(timeout=_LOOK_S)
             except queue.Empty:
+                if not (self._thread.is_alive() or self._closed.is_set()):
+                    raise ValueError("nothing reads ahead in this process: call prefetch after forking.") from None
                 continue
             if self._pending.pop(0) != what:
                 continue

@@ -70,11 +70,15 @@ class TrainingBatches:
         return self
 
     def __next__(self) -> Batch:
-        start = self.rows.position
-        chunk = list(islice(self.rows, self.batch_size))
+        before, chunk = self.rows.state_dict(), []
+        try:
+            chunk = list(islice(self.rows, self.batch_size))
+        finally:
+            if len(chunk) < self.batch_size:  # nobody trains on the rows that came, so they must come again
+                self.rows.load_state_dict(before)
         if len(chunk) < self.batch_size:
             raise StopIteration
-        receipt = self.rows.receipt(start)
+        receipt = self.rows.receipt(before["position"])
         random = torch.Generator().manual_seed(_seed_of(receipt))
         batch = to_batch(chunk, self._tokenizer)
         corrupt = torch.rand(batch.codes.shape, generator=random) < self._corruption

@@ -10,11 +10,12 @@ from pathlib import Path
 from dalle_lib.files import MAX_RECORD_BYTES, BrokenFile, reading
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.codes import CodesFile, CodesFormat, open_codes, range_of
-from dalle_lib.streaming.fetch import Differs, Gone, HubFiles, LocalFiles, Refused, WebFiles
+from dalle_lib.streaming.fetch import Differs, Gone, HubFiles, Refused, WebFiles
 from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.footer import Footer, parse_footer
 from dalle_lib.streaming.layouts import CodeRow
-from dalle_lib.streaming.manifest import MANIFEST, FileEntry, Manifest
+from dalle_lib.streaming.local_files import LocalFiles
+from dalle_lib.streaming.manifest import MANIFEST, FileEntry, Manifest, require_few
 from dalle_lib.streaming.row_groups import HASHES_KEY, HashDiffers, require_apart
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,7 @@ class DataSet:
                 continue
             found = found or opened.format
             entries.append(entry)
+            require_few(entries)
         if not entries:
             raise ValueError(
                 f"none of the {len(names)} Parquet files in {self.files.where} can be read. Were they written by "

@@ -1,4 +1,4 @@
-"""Parts of the files of a data set, from a folder, the Hub or another server, whatever the network does meanwhile."""
+"""Parts of the files of a data set, from the Hub or another server, whatever the network does meanwhile."""
 
 import email.utils
 import logging
@@ -6,10 +6,9 @@ import random
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
+from http.cookiejar import DefaultCookiePolicy
 from urllib.parse import quote
 
-from dalle_lib.files import files_in
 from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
@@ -19,11 +18,17 @@ PATIENCE_S = 1800.0
 MAX_DELAY_S = 30.0
 """Seconds between two attempts at most, but for a server that says when it wants to be asked again."""
 MAX_RETRY_AFTER_S = 600.0
+_SHORTEST_WAIT_S = 1.0
+"""A server that wants to be asked again at once, and fails again, would keep the processor and the log busy."""
 CONNECT_S, SILENCE_S = 10.0, 15.0
 """Seconds in which a server must be reached, and in which something more must come."""
 SLOW_AFTER_S, SLOW_BYTES_PER_S = 20.0, 2_000
 """An answer that is slower than this after these seconds is given up, and what is missing is asked for anew."""
 _MAX_HOPS = 5
+_MAX_DIGITS = 15
+"""Digits of the size of a file at most."""
+_NO_COOKIES = DefaultCookiePolicy(allowed_domains=[])
+"""A server that sets other cookies in each answer would fill the memory, and have all of them sent back each time."""
 _EXPIRIES = 3
 """How often in turn a storage may refuse an address that the Hub has just signed."""
 
@@ -42,58 +47,6 @@ class Differs(ValueError):
 
 class Closed(RuntimeError):
     """The reader was closed while it waited."""
-
-
-class LocalFiles:
-    """The files of a folder on this machine, or one file."""
-
-    def __init__(self, path: Path) -> None:
-        self.where, self._path, self.bytes_read = str(path), path, 0
-
-    def names(self) -> list[str]:
-        """Return the names of the Parquet files, relative to the folder."""
-        if self._path.is_file():
-            return [self._path.name]
-        return [name for name in files_in(self._path) if name.endswith(".parquet")]
-
-    def size(self, name: str) -> int:
-        """Return the bytes of a file. Raises Gone if it is not there."""
-        try:
-            return self._file(name).stat().st_size
-        except FileNotFoundError as error:
-            raise Gone(f"{self.where}: {name} is not there") from error
-
-    def read(self, name: str, start: int, length: int, size: int | None = None) -> bytes:
-        """Return `length` bytes of a file of `size` bytes, from `start` on.
-
-        Raises Gone if it is not there, and Differs if it has another size.
-        """
-        try:
-            with open(self._file(name), "rb") as handle:
-                if size is not None and (found := handle.seek(0, 2)) != size:
-                    raise Differs(f"{self.where}: {name} has {found:,} bytes, not {size:,}")
-                handle.seek(start)
-                data = handle.read(length)
-        except FileNotFoundError as error:
-            raise Gone(f"{self.where}: {name} is not there") from error
-        self.bytes_read += len(data)
-        return data
-
-    def whole(self, name: str, most: int) -> bytes | None:
-        """Return a small file, of which at most `most` + 1 bytes are read; None if it is not there."""
-        if self._path.is_file() or not self._file(name).is_file():
-            return None
-        return self.read(name, 0, most + 1)
-
-    def place(self, name: str) -> str:
-        """Return where a file is, for messages."""
-        return str(self._file(name))
-
-    def close(self) -> None:
-        """Do nothing: nothing waits here."""
-
-    def _file(self, name: str) -> Path:
-        return self._path if self._path.is_file() else self._path / name
 
 
 class _Again(Exception):
@@ -124,6 +77,10 @@ class WebFiles:
         """End what waits for the network, with Closed."""
         self._closed.set()
 
+    def names(self) -> list[str]:
+        """Raise Refused: nothing but a manifest tells which files are below an address."""
+        raise Refused(f"{self.where} has no manifest.json, which a data set at an address needs. Is the address right?")
+
     def size(self, name: str) -> int:
         """Return the bytes of a file."""
         return self._total(self._patiently(name, bytearray(), 0, 1))
@@ -147,15 +104,19 @@ class WebFiles:
 
     def _patiently(self, name: str, got: bytearray, start: int, length: int) -> dict[str, str]:
         """Fill `got` with `length` bytes, and return the headers of the last answer."""
+        from huggingface_hub.errors import OfflineModeIsEnabled
+
         from dalle_lib.hub_http import httpx
 
         began, attempt, expiries = time.monotonic(), 0, 0
         while True:
             before = len(got)
             try:
-                return self._fill(name, got, start, length)
+                return self._fill(name, got, start, length, began + PATIENCE_S)
             except _Again as problem:
                 failed = problem
+            except OfflineModeIsEnabled:  # who asked for it does not want to wait
+                raise
             except (httpx.RequestError, OSError) as problem:
                 failed = _Again(in_one_line(problem))
             if self._closed.is_set():
@@ -164,9 +125,10 @@ class WebFiles:
             if expiries > _EXPIRIES:
                 raise Refused(f"{self.where}: {name} cannot be read: {failed}. Is this machine's clock right?")
             attempt = 1 if len(got) > before else attempt + 1
-            delay_s = failed.delay_s
-            if delay_s is None:  # peers that lost a server together do not come back together
-                delay_s = min(2.0 ** (attempt - 1), MAX_DELAY_S) * random.uniform(0.5, 1.5)
+            # Peers that lost a server together do not come back together.
+            delay_s = min(2.0 ** (attempt - 1), MAX_DELAY_S) * random.uniform(0.5, 1.5)
+            if failed.delay_s is not None:
+                delay_s = max(failed.delay_s, min(_SHORTEST_WAIT_S, MAX_DELAY_S))
             if time.monotonic() + delay_s - began > PATIENCE_S:
                 raise ConnectionError(
                     f"{self.where} did not give {name} for {PATIENCE_S / 60:.0f} minutes: {failed}. Is this machine "
@@ -176,40 +138,53 @@ class WebFiles:
             if self._closed.wait(delay_s):
                 raise Closed(f"{self.where} was closed")
 
-    def _fill(self, name: str, got: bytearray, start: int, length: int) -> dict[str, str]:
-        """Ask once for what `got` lacks. Raises _Again, or an error of httpx, if less comes."""
-        from huggingface_hub import get_session
-
-        from dalle_lib.hub_http import httpx
-
+    def _fill(self, name: str, got: bytearray, start: int, length: int, until: float) -> dict[str, str]:
+        """Ask once for what `got` lacks. Raises _Again, or an error of httpx, if less comes by the clock's `until`."""
         first, began, before = start + len(got), time.monotonic(), len(got)
-        headers = self._headers | {"Range": f"bytes={first}-{start + length - 1}", "Accept-Encoding": "identity"}
-        timeout, url = httpx.Timeout(SILENCE_S, connect=CONNECT_S), f"{self.where}/{quote(name)}"
-        session, hops = get_session(), 0
-        request = session.build_request("GET", url, headers=headers, timeout=timeout)
-        # httpx would read the body of an answer that leads elsewhere, whatever its length.
-        while (answer := session.send(request, stream=True, follow_redirects=False)).has_redirect_location:
-            answer.close()
-            request, hops = answer.next_request, hops + 1
-            if hops > _MAX_HOPS:
-                raise Refused(
-                    f"{self.where}: {name} leads elsewhere more than {_MAX_HOPS} times. Is the address right?"
-                )
+        answer, is_elsewhere = self._answer(name, f"bytes={first}-{start + length - 1}")
         with closing(answer):
-            self._require_part(answer, name, first, length - before, is_elsewhere=hops > 0)
+            self._require_part(answer, name, first, length - before, is_elsewhere)
             for chunk in answer.iter_raw():
                 got += chunk
                 self.bytes_read += len(chunk)
                 if len(got) > length:
                     raise Differs(f"{self.where}: more of {name} came than was asked for")
-                took_s = time.monotonic() - began
+                took_s = (now := time.monotonic()) - began
                 if self._closed.is_set():
                     raise Closed(f"{self.where} was closed")
+                if now > until and len(got) < length:
+                    raise _Again(f"only {len(got):,} of {length:,} bytes came")
                 if took_s > SLOW_AFTER_S and len(got) - before < SLOW_BYTES_PER_S * took_s and len(got) < length:
                     raise _Again(f"only {len(got) - before:,} bytes came in {took_s:.0f} s")
         if len(got) < length:
             raise _Again(f"the answer ended {length - len(got):,} bytes too early")
         return dict(answer.headers)
+
+    def _answer(self, name: str, part: str):
+        """Return the answer to one request for a part of a file, and whether the server led elsewhere for it."""
+        from huggingface_hub import get_session
+
+        from dalle_lib.hub_http import httpx
+
+        headers = self._headers | {"Range": part, "Accept-Encoding": "identity"}
+        timeout, session = httpx.Timeout(SILENCE_S, connect=CONNECT_S), get_session()
+        session.cookies.jar.set_policy(_NO_COOKIES)
+        try:
+            request = session.build_request("GET", f"{self.where}/{quote(name)}", headers=headers, timeout=timeout)
+        except httpx.InvalidURL as error:
+            raise Refused(f"{self.where} is no address ({in_one_line(error)}). Is it right?") from error
+        # httpx would read the body of an answer that leads elsewhere, whatever its length.
+        for hops in range(_MAX_HOPS + 1):
+            try:
+                answer = session.send(request, stream=True, follow_redirects=False)
+            except UnicodeError as error:
+                raise _Again(f"no host has the name {request.url.host!r:.80}") from error
+            if not answer.has_redirect_location:
+                return answer, hops > 0
+            answer.close()
+            if (request := answer.next_request) is None:
+                raise _Again("the server leads to what is no address")
+        raise Refused(f"{self.where}: {name} leads elsewhere more than {_MAX_HOPS} times. Is the address right?")
 
     def _require_part(self, answer, name: str, first: int, length: int, is_elsewhere: bool) -> None:
         """Raise an error that says what to do unless an answer brings the part that was asked for."""
@@ -241,7 +216,7 @@ class WebFiles:
     def _total(self, headers: dict[str, str]) -> int:
         """Return the size of the whole file that an answer tells."""
         told = headers.get("content-range", "").rpartition("/")[2] or headers.get("content-length", "")
-        if not told.isdecimal():
+        if not told.isdecimal() or len(told) > _MAX_DIGITS:
             raise Refused(f"{self.where} does not say how long its files are: put the data on the Hub.")
         return int(told)
 
@@ -279,6 +254,8 @@ class HubFiles(WebFiles):
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
 
+        from dalle_lib.hub_http import httpx
+
         tree = HfApi(token=self._token).list_repo_tree(
             self._repository, self._folder or None, recursive=True, revision=self._revision, repo_type="dataset"
         )
@@ -288,5 +265,10 @@ class HubFiles(WebFiles):
             raise Refused(
                 f"{self.where_told} cannot be read. Is the name right? A private data set needs a Hub token that can "
                 f"read it. {type(error).__name__}: {in_one_line(error)}"
+            ) from error
+        except httpx.RequestError as error:
+            raise ConnectionError(
+                f"{self.where_told}: its files cannot be listed: {in_one_line(error)}. Is this machine online? Start "
+                "again later."
             ) from error
         return [path.removeprefix(f"{self._folder}/") if self._folder else path for path in found]

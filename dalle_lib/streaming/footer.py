@@ -15,8 +15,10 @@ from dalle_lib.streaming.thrift import Thrift
 
 MAX_FOOTER_BYTES = 2**22
 """Bytes that a file may say of itself: four times what `write_codes` writes for 5,000 row groups."""
+MAX_COLUMNS = 1000
+"""Columns of a file at most: Arrow takes seconds for 60,000, for each row group anew."""
 _MARK = b"PAR1"
-_GROUPS, _TOLD, _COLUMNS, _ROWS, _ABOUT = 4, 5, 1, 3, 3
+_SCHEMA, _GROUPS, _TOLD, _COLUMNS, _ROWS, _ABOUT = 2, 4, 5, 1, 3, 3
 _KEY, _VALUE = 1, 2
 """Fields of a file, a row group, a column and a pair of metadata, by their numbers in Parquet's parquet.thrift."""
 _PATH, _DECODED, _COMPRESSED, _VALUES_AT, _DICTIONARY_AT = 3, 6, 7, 9, 11
@@ -92,6 +94,8 @@ def parse_footer(raw: bytes, size: int) -> Footer:
     """Return the footer in the last bytes of a file of `size` bytes. Raises ValueError if it cannot be one."""
     told = Thrift(raw[:-8], deepest=8).struct()
     groups = [_group(group) for group in _of(list, told.get(_GROUPS))]
+    if max([len(_of(list, told.get(_SCHEMA))), *(len(group.columns) for group in groups)]) > MAX_COLUMNS:
+        raise ValueError(f"it says that it has more than {MAX_COLUMNS:,} columns")
     pairs = [_of(dict, pair) for pair in _of(list, told.get(_TOLD, []))]
     about = {_of(bytes, pair.get(_KEY)): pair.get(_VALUE) for pair in pairs}
     return Footer(size, raw, groups, {key: value for key, value in about.items() if isinstance(value, bytes)})

@@ -6,6 +6,7 @@ row group, so what a peer reads of a file is checked without reading the rest.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -110,18 +111,24 @@ class Manifest:
             made = cls(CodesFormat.of(told["format"]), tuple(_entry(one) for one in told["files"]))
             if len({entry.name for entry in made.files}) < len(made.files):
                 raise ValueError("it names a file twice, whose rows would come twice")
-            if sum(len(file.groups) for file in made.files) > MAX_GROUPS:
-                raise ValueError(f"it has more than {MAX_GROUPS:,} row groups: write more rows to a group")
+            require_few(made.files)
             if made.text.encode() != text:
                 raise ValueError("it is not written as this program writes it")
             return made
+
+
+def require_few(files: Sequence[FileEntry]) -> None:
+    """Raise ValueError if files have more than MAX_GROUPS row groups: a data set takes memory for each."""
+    if sum(len(file.groups) for file in files) > MAX_GROUPS:
+        raise ValueError(f"the data set has more than {MAX_GROUPS:,} row groups: write more rows to a group")
 
 
 def _entry(told: dict) -> FileEntry:
     """Return an entry of a manifest. Raises ValueError if it cannot be one."""
     entry = FileEntry(**{**told, "groups": tuple(told["groups"])})
     is_named = isinstance(entry.name, str) and entry.name.isprintable() and len(entry.name) <= 300
-    if not is_named or any(part in ("", ".", "..") for part in entry.name.split("/")):
+    # In Windows a backslash parts folders, too, and two of them at the beginning name another machine.
+    if not is_named or "\\" in entry.name or any(part in ("", ".", "..") for part in entry.name.split("/")):
         raise ValueError(f"expected the name of a file in the manifest's folder, but got {entry.name!r:.60}")
     numbers = [entry.bytes, entry.footer_bytes, *entry.groups]
     if not all(type(number) is int and 0 <= number < 2**40 for number in numbers):

@@ -14,6 +14,8 @@ _VALUES, _ENCODING = 1, {0: 2, 2: 2, 3: 4}
 _DICTIONARY = 2
 _PLAIN_OR_DICTIONARY = (0, 2, 8)
 """Encodings in which a value is there as it is. Others build values from parts, with no bound by the page's size."""
+MAX_PAGES = 2**14
+"""Pages of a column in a row group at most: `write_codes` makes a handful, and the headers of millions take minutes."""
 _LENGTH_BYTES = 4
 """Bytes that a plain text takes at least."""
 
@@ -21,11 +23,14 @@ _LENGTH_BYTES = 4
 def decoded_bytes(column: bytes) -> int:
     """Return how many bytes the pages of a column in a row group claim to hold when they are decompressed.
 
-    Raises ValueError if a page's header cannot be read, or is none that `write_codes` writes.
+    Raises ValueError if a page's header cannot be read, or is none that `write_codes` writes, or if there are more
+    pages than MAX_PAGES.
     """
     # A page's header has no list, and one would take 70 times the memory of its bytes.
-    pages, total = Thrift(column, deepest=2, longest=0), 0
+    pages, count, total = Thrift(column, deepest=2, longest=0), 0, 0
     while pages.place < len(pages.data):
+        if (count := count + 1) > MAX_PAGES:
+            raise ValueError(f"expected at most {MAX_PAGES:,} pages in a column of a row group, but there are more")
         header = pages.struct()
         kind = _number(header, _TYPE)
         about, decoded = header.get(_ABOUT.get(kind)), _number(header, _DECODED)

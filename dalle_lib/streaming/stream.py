@@ -13,6 +13,9 @@ from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.layouts import CodeRow
 from dalle_lib.streaming.order import Order, Window
 
+_MAX_COUNT = 2**63
+"""Rows that no stream has drawn, since nothing reads so many."""
+
 
 @dataclass(frozen=True)
 class Receipt:
@@ -68,34 +71,32 @@ class CodeStream:
 
     def __next__(self) -> CodeRow:
         while not self._is_closed:
-            if self.position - self._last_good >= self._order.rows:
-                raise ValueError(
-                    f"no readable row in a whole pass of {self.data.files.where}: {self.told_left_out()}. {ANEW}"
-                )
             try:
-                row = row_of(self._next_values())
+                row = self._next_row()
             except Closed:
                 break
-            self.position += 1
-            self.drawn += 1
             if isinstance(row, CodeRow):
-                self._last_good = self.position
                 return row
-            self.left_out[row] += 1
         raise StopIteration
 
     def draw(self, receipt: Receipt) -> Iterator[CodeRow]:
-        """Yield the rows of a receipt again, whoever drew them. Raises ValueError if it is one of other data."""
+        """Yield the rows of a receipt again, whoever drew them.
+
+        Raises ValueError if it is one of other data or cannot be one, and otherwise as iteration does.
+        """
         if receipt.data != self.data.manifest.sha256:
             raise ValueError(
-                f"the receipt is one of the data {receipt.data[:12]}, not {self.data.manifest.sha256[:12]}."
+                f"the receipt is one of the data {receipt.data!s:.12}, not {self.data.manifest.sha256[:12]}."
             )
+        match receipt.start, receipt.stop, receipt.part:
+            case start, stop, [int(), int()] if _are_counts(start, stop) and start <= stop:
+                pass
+            case _:
+                raise ValueError(f"expected the receipt of a stream, but got {receipt!r:.300}.")
         again = CodeStream(self.data, seed=receipt.seed, part=receipt.part)
         again.position = again._last_good = receipt.start
         while again.position < receipt.stop:
-            row = row_of(again._next_values())
-            again.position += 1
-            if isinstance(row, CodeRow):
+            if isinstance(row := again._next_row(), CodeRow):
                 yield row
 
     def receipt(self, start: int) -> Receipt:
@@ -111,10 +112,12 @@ class CodeStream:
         own = self._same()
         try:
             told = {name: state[name] for name in own}
-            position, drawn, left_out = int(state["position"]), int(state["drawn"]), Counter(state["left_out"])
+            position, drawn, left_out = state["position"], state["drawn"], Counter(dict(state["left_out"]))
+            if not _are_counts(position, drawn, *left_out.values()):
+                raise ValueError("it does not count rows")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"expected what CodeStream.state_dict returned, but got {state!r:.100}.") from error
-        if told != own or min(position, drawn) < 0:
+        if told != own:
             raise ValueError(f"the state is that of another stream: expected {own}, but got {told!r:.300}.")
         self.position = self._last_good = position
         self.drawn, self.left_out = drawn, left_out
@@ -144,6 +147,21 @@ class CodeStream:
             f" ({', '.join(counts)})" if counts else ""
         )
 
+    def _next_row(self) -> CodeRow | str:
+        """Return the next row, or why it is left out. Raises ValueError if the whole pass before it has no row."""
+        if self.position - self._last_good >= self._order.rows:
+            raise ValueError(
+                f"no readable row in a whole pass of {self.data.files.where}: {self.told_left_out()}. {ANEW}"
+            )
+        row = row_of(self._next_values())
+        self.position += 1
+        self.drawn += 1
+        if isinstance(row, CodeRow):
+            self._last_good = self.position
+        else:
+            self.left_out[row] += 1
+        return row
+
     def _next_values(self) -> Values:
         if self._window is None or not self._window.start <= self.position < self._window.stop:
             self._load(self._order.window_at(self.position))
@@ -164,6 +182,10 @@ class CodeStream:
     def _fetch(self, start: int) -> list[bytes | str]:
         """Return the row groups of the window that begins at a position."""
         return [self.data.fetch(self._groups[group]) for group in self._order.window_at(start).groups]
+
+
+def _are_counts(*told: object) -> bool:
+    return all(type(one) is int and 0 <= one < _MAX_COUNT for one in told)
 
 
 def stream_codes(
