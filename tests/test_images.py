@@ -117,6 +117,21 @@ def test_it_runs_there(notebook, session, installed, swarm_folder):
     assert packages_of(session) == installed["after"]
 
 
+@pytest.mark.timeout(1800)
+def test_notebook_01_trains_the_run_that_notebook_05_has_made(session, installed, swarm_folder):
+    by_number = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
+    (settings,) = (cell for cell in by_number["01"].cells if "parameters" in cell.metadata.get("tags", []))
+    settings.source = "RUN, NAME, MINUTES, PAID_COLAB, OUT = 'outputs/icons/run', 'you', 2.0, False, 'out'"
+    for number in "05", "01":
+        resources = {"metadata": {"path": str(swarm_folder)}}
+        NotebookClient(by_number[number], kernel_name=KERNEL, resources=resources).execute()
+    summary = json.loads((swarm_folder / "out" / "summary.json").read_text())
+    assert set(summary["share_of_gradients"]) == {"you", "ada", "eve"}
+    assert summary["after"]["held_out_loss"] < summary["before"]["held_out_loss"] - 0.5
+    assert (swarm_folder / "out" / "before_after.png").exists()
+    assert not (swarm_folder / "out" / "best_of_32.png").exists(), "the run's CLIP is on the Hub, and is not fetched"
+
+
 WIDGETS = """\
 import ipywidgets
 from dalle_lib.dashboard.calculator import Calculator
@@ -178,7 +193,7 @@ def test_it_fits_into_kaggles_image(colab):
 @pytest.mark.parametrize("platform", ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"])
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_without_a_swarm_it_installs_from_wheels_elsewhere(platform, python):
-    needed = try_image.Image(python, {}).resolve("inference,tutorial,notebooks", platform, only_wheels=True)
+    needed = try_image.Image(python, {}).resolve("inference,prepare,tutorial,notebooks", platform, only_wheels=True)
     assert {"torch", "bitsandbytes", "taming-transformers-rom1504"} <= set(needed)
     assert "hivemind" not in needed
 

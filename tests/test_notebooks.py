@@ -13,11 +13,14 @@ import sys
 import sysconfig
 import venv
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from checkout import NOTEBOOKS, copy_checkout
+from hub import User
 
 from dalle_lib.notebook_run import _is_no_closed_socket, execute
+from dalle_lib.streaming import stream_codes
 
 
 @pytest.fixture(scope="session")
@@ -61,23 +64,50 @@ STDERR = 'data-mime-type="application/vnd.jupyter.stderr"'
 def test_it_runs_from_an_empty_folder_with_the_built_package_and_shows_nothing_red(
     notebook, python_with_wheel, swarm_folder
 ):
-    copy, page = swarm_folder / notebook.name, swarm_folder / "page.html"
     # Training is shorter than by default: `make test-images` runs the notebooks as they are.
-    copy.write_text(re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 1.0 ", notebook.read_text()))
+    source = re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 1.0 ", notebook.read_text())
+    require_runs(source, python_with_wheel, swarm_folder)
+
+
+def require_runs(notebook: str, python_with_wheel: Path, folder: Path) -> str:
+    """Execute a notebook's source with the built package in a folder, and return its page, which has nothing red."""
+    copy, page = folder / "notebook.ipynb", folder / "page.html"
+    copy.write_text(notebook)
     location = subprocess.run(
         [python_with_wheel, "-c", "import dalle_lib; print(dalle_lib.__file__)"],
-        check=True, capture_output=True, text=True, cwd=swarm_folder,
+        check=True, capture_output=True, text=True, cwd=folder,
     ).stdout  # fmt: skip
     assert str(python_with_wheel.parent.parent) in location
     # nbconvert's templates lie beside this environment's packages.
     environment = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter")}
     done = subprocess.run(
         [python_with_wheel, "-c", EXECUTE, copy.name, page.name],
-        cwd=swarm_folder, capture_output=True, text=True, timeout=1100, env=environment,
+        cwd=folder, capture_output=True, text=True, timeout=1100, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]
-    red = page.read_text(encoding="utf-8").split(STDERR)[1:]
+    html = page.read_text(encoding="utf-8")
+    red = html.split(STDERR)[1:]
     assert not red, [re.sub(r"<[^>]+>", "", text)[:600] for text in red]
+    return html
+
+
+def test_notebook_05_publishes_a_data_set_reads_it_back_and_makes_a_run_of_it(
+    python_with_wheel, swarm_folder, hub, monkeypatch
+):
+    token = "hf_madeUpForThisTest"
+    hub.users[token] = User("ada")
+    monkeypatch.setenv("HF_TOKEN", token)
+    (notebook,) = (path for path in NOTEBOOKS if path.stem.startswith("05"))
+    source = notebook.read_text().replace('PUSH_TO = \\"\\"', 'PUSH_TO = \\"ada/icons-codes\\"')
+    html = require_runs(source, python_with_wheel, swarm_folder)
+    assert "bytes, from hf://datasets/ada/icons-codes." in html
+    assert token not in html
+    data = json.loads((swarm_folder / "outputs" / "icons" / "run" / "run.json").read_text())["data"]
+    assert data["train"] == "hf://datasets/ada/icons-codes/train"
+    with urlopen(f"{hub.url}/api/datasets/ada/icons-codes") as answer:
+        assert json.load(answer)["sha"] == data["revision"]
+    read = stream_codes(data["train"], seed=0, revision=data["revision"], manifest=data["manifest"])
+    assert read.data.manifest.rows > 190
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dalle_lib.files import copy_folder, require_writable, sha256_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.card import RunCard
-from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, Part, RecipeCard, file_card
+from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, RecipeCard, file_card
 from dalle_lib.streaming import CodesFormat, stream_codes
 from dalle_lib.streaming.prepare.hub_files import HUB, HubFiles
 from dalle_lib.streaming.prepare.preparing import TRAIN
@@ -84,7 +85,7 @@ def new_run(
     return RunCard.load(out)
 
 
-def sizes_for(codes: CodesFormat, *, rows: int, text_vocab: int, text_length: int) -> dict[str, Part]:
+def sizes_for(codes: CodesFormat, *, rows: int, text_vocab: int, text_length: int) -> dict[str, Any]:
     """Return the parts of a card that say how large a model of such codes is, and how it is trained on `rows`.
 
     A small model sees each row PASSES times, if that takes no more epochs than the paper's run, and no fewer than 100.
