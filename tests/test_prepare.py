@@ -66,6 +66,23 @@ def test_neighbours_in_a_folder_are_none_in_the_data_set(tmp_path):
     assert neighbours < 10
 
 
+def test_captions_come_from_names_where_that_is_asked(tmp_path):
+    source = tmp_path / "in"
+    (source / "fruit").mkdir(parents=True)
+    for number, name in enumerate(["red-apple_2.png", "fruit/été.jpg.png", "fruit/_.png"]):
+        (source / name).write_bytes(encoded(picture(number)))
+    (source / "red-apple_2.txt").write_text("not this")
+    prepared = prepare(source, tmp_path / "out", captions_from_names=True, held_out=0)
+    assert {row.caption for row in rows_in(tmp_path / "out")} == {"red apple 2", "été jpg"}
+    assert prepared.counts == {"no caption": 1}
+    with pytest.raises(ValueError, match="another source"):
+        prepare(source, tmp_path / "out", held_out=0)
+    with pytest.raises(ValueError, match="With captions_from_names"):
+        prepare(source / "fruit", tmp_path / "other")
+    with pytest.raises(ValueError, match="for a folder of pictures"):
+        prepare(as_tar(tmp_path / "a.tar", pictures(2)), tmp_path / "other", captions_from_names=True)
+
+
 @pytest.mark.parametrize("kind", ["tars", "parquet", "paths", "tsv"])
 def test_every_source_gives_what_a_folder_of_the_same_pictures_gives(tmp_path, kind):
     pairs = pictures(13)
@@ -86,7 +103,7 @@ def test_every_source_gives_what_a_folder_of_the_same_pictures_gives(tmp_path, k
         source = tmp_path / "table.tsv"
         source.write_text("path\tTEXT\n" + "".join(f"{place}\t{caption}\n" for caption, place in places.items()))
     prepare(files, tmp_path / "expected", kind="pictures")
-    prepare(source, tmp_path / "out")
+    prepare(source, tmp_path / "out", picture_folder=str(files) if kind == "tsv" else None)
     assert codes_by_caption(rows_in(tmp_path / "out")) == codes_by_caption(rows_in(tmp_path / "expected"))
 
 
@@ -96,7 +113,7 @@ def test_pictures_come_from_urls_and_what_is_not_there_is_counted(tmp_path, hub)
     place = f"{hub.url}/datasets/ada/pictures/resolve/main"
     urls = {caption: f"{place}/{number}.png" for number, caption in enumerate(pairs)}
     urls |= {"gone": f"{place}/none.png", "nowhere": "http://127.0.0.1:1/a.png", "no address": "https://["}
-    prepared = prepare(as_csv(tmp_path / "urls.csv", urls, "url"), tmp_path / "out", held_out=0)
+    prepared = prepare(as_csv(tmp_path / "urls.csv", urls, "url"), tmp_path / "out", held_out=0, local_urls=True)
     assert codes_by_caption(rows_in(tmp_path / "out")).keys() == pairs.keys()
     assert prepared.counts == {"URL answered 404": 1, "URL not reached": 2}
 
@@ -107,8 +124,8 @@ def test_an_outage_stops_the_work_and_loses_no_row(tmp_path, hub):
     place = f"{hub.url}/datasets/ada/pictures/resolve/main"
     source = as_csv(tmp_path / "urls.csv", {caption: f"{place}/{n}.png" for n, caption in enumerate(pairs)}, "url")
     with hub.away(), pytest.raises(ConnectionError, match=r"none of 20 URLs .* is this machine online\? Run the same"):
-        prepare(source, tmp_path / "out")
-    prepared = prepare(source, tmp_path / "out")
+        prepare(source, tmp_path / "out", local_urls=True)
+    prepared = prepare(source, tmp_path / "out", local_urls=True)
     assert prepared.rows == 20
     assert not prepared.counts
 
@@ -121,9 +138,9 @@ def test_a_data_set_of_the_hub_is_read_as_of_the_commit_at_which_the_work_began(
     files = {f"data/{n}.{suffix}": write(tmp_path / f"{n}.{suffix}", part).read_bytes() for n, part in enumerate(
         [dict(list(pairs.items())[:7]), dict(list(pairs.items())[7:])])}  # fmt: skip
     hub.add(
-        "datasets/ada/pictures", {**files, f"other/2.{suffix}": files[f"data/0.{suffix}"], "README.md": b"# pictures"}
+        "datasets/ada/pictures", {**files, f"data2/2.{suffix}": files[f"data/0.{suffix}"], "README.md": b"# pictures"}
     )
-    source = "hf://datasets/ada/pictures/data/"
+    source = "hf://datasets/ada/pictures/data"
     hub.faults.append(Fault(f"resolve/.*1.{suffix}", status=404))
     with pytest.raises(ConnectionError, match="the work goes on where it was"):
         prepare(source, tmp_path / "out")

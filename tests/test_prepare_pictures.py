@@ -3,7 +3,9 @@
 import io
 import struct
 import tarfile
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -92,6 +94,23 @@ def test_an_animation_gives_its_first_frame_and_a_turned_photo_stands_upright():
     turned = encoded(above, exif=exif)
     assert open_picture(turned)[1:] == (20, 40)
     assert square_of(turned)[0, 8].min() > 200 > 50 > square_of(turned)[-1, 8].max()
+
+
+def test_large_pictures_are_decoded_one_after_the_other(monkeypatch):
+    busy, counted = [], []
+
+    def slow(image: Image.Image) -> Image.Image:
+        busy.append(image)
+        counted.append(len(busy))
+        time.sleep(0.02)
+        busy.pop()
+        return image.convert("RGB")
+
+    monkeypatch.setattr("dalle_lib.streaming.prepare.pictures._in_rgb", slow)
+    monkeypatch.setattr("dalle_lib.streaming.prepare.pictures._LARGE_PIXELS", 1000)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(square_of, [WHOLE] * 6))
+    assert counted == [1] * 6
 
 
 def test_the_middle_of_a_picture_is_taken():

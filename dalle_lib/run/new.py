@@ -95,7 +95,7 @@ def sizes_for(codes: CodesFormat, *, rows: int, text_vocab: int, text_length: in
         epochs = min(PAPER_EPOCHS, max(100, -(-PASSES * rows // SMALL_BATCH)))
         return {
             "model": replace(ModelConfig.emoji(), **own),
-            "optimizer": OptimizerCard(lr=1e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
+            "optimizer": OptimizerCard(lr=2e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
             "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20),
             "recipe": RecipeCard(caption_dropout=0.1),
         }

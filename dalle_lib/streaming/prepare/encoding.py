@@ -18,7 +18,7 @@ from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.layouts import CodeRow
 from dalle_lib.streaming.manifest import FileEntry
 from dalle_lib.streaming.packing import bits_of
-from dalle_lib.streaming.prepare.journal import SPLITS, Encoded, Journal, Sample
+from dalle_lib.streaming.prepare.journal import SPLITS, Encoded, Journal, Sample, shard_name
 from dalle_lib.streaming.prepare.pictures import as_png
 from dalle_lib.streaming.prepare.reading import Found, Ready, ahead, judge, rows_from
 from dalle_lib.streaming.prepare.settings import PrepareSettings
@@ -81,7 +81,7 @@ class Encoder:
         size = self._settings.batch_size
         rows = rows_from(self._source, self._journal)
         for each, made in ahead(rows, self._judge, self._settings.workers, 2 * size + self._settings.workers):
-            found.append(each)
+            found.append(each.without_row())
             ready.append(made)
             if sum(isinstance(one, Ready) for one in ready) == size or len(ready) == MAX_ROWS_AT_ONCE:
                 yield found, ready
@@ -91,10 +91,11 @@ class Encoder:
 
     def _keep(self, found: list[Found], ready: list[Ready | str]) -> None:
         """Encode the pictures that are kept, and note at once what became of all rows."""
-        if len(ready) >= _ROWS_OF_AN_OUTAGE and all(made == UNREACHED for made in ready):
+        is_outage = len(ready) >= _ROWS_OF_AN_OUTAGE and all(made == UNREACHED for made in ready)
+        if is_outage and not self._settings.skip_unreached:
             raise ConnectionError(
                 f"none of {len(ready)} URLs in a row could be reached: is this machine online? Run the same again: the "
-                "work goes on where it was."
+                "work goes on where it was. If it is online, turn on skip_unreached to leave them out."
             )
         kept, counts, seen = [], Counter(), set()
         for each, made in zip(found, ready, strict=True):
@@ -149,7 +150,7 @@ class Encoder:
     def _write_shard(self, split: str) -> None:
         """Write the rows of a split that have waited longest, shuffled, into a file of their own."""
         last, numbers = self._journal.first_rows(split, self._settings.rows_per_shard)
-        file = self._folder / split / f"{len(self._journal.shards(split)):05}.parquet"
+        file = self._folder / split / shard_name(len(self._journal.shards(split)))
         file.parent.mkdir(exist_ok=True)
         packing, rows = self._journal.meta("packing"), map(_code_row, map(self._journal.row, numbers))
         write_codes(file, rows, self._format, self._settings.rows_per_group, packing, self._settings.format)

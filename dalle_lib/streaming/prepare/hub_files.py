@@ -26,6 +26,7 @@ class HubFiles:
 
         owner, _, rest = place.partition("/")
         name, _, inside = rest.partition("/")
+        inside = inside.rstrip("/")
         self._repository, self._folder, self._token = f"{owner}/{name}", folder, token
         try:
             told = HfApi(token=token).dataset_info(self._repository, revision=revision, files_metadata=True)
@@ -42,7 +43,7 @@ class HubFiles:
         self._all = [
             Unit(file.rfilename, file.size or 0, (file.lfs.sha256 if file.lfs else file.blob_id) or "")
             for file in told.siblings
-            if file.rfilename.startswith(inside)
+            if not inside or f"{file.rfilename}/".startswith(f"{inside}/")
         ]
         self._place = place
         self.about: dict[str, object] = {"hub": place}

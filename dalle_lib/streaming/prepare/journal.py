@@ -17,6 +17,8 @@ from dalle_lib.streaming.manifest import FileEntry
 from dalle_lib.streaming.prepare.sources import Source
 
 SPLITS = ("train", "held_out")
+JOURNAL = "journal.sqlite"
+REMEDY = "Prepare the data set anew in another folder."
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -78,7 +80,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "journal.sqlite"
+        file = folder / JOURNAL
         with reading(file, "a journal", "Prepare the data set anew in another folder."):
             self._data = sqlite3.connect(file, timeout=60, isolation_level=None)
             with self.change():
@@ -264,6 +266,11 @@ class Journal:
             "SELECT place, split, caption, picture FROM samples WHERE split = ? ORDER BY place", (split,)
         )
         return [Sample(*row) for row in found]
+
+
+def shard_name(number: int) -> str:
+    """Return the name of a split's file."""
+    return f"{number:05}.parquet"
 
 
 def place_of(name: bytes) -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import sqlite3
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,13 +13,14 @@ import numpy as np
 import torch
 
 from dalle_lib.checkpoint import read_header
-from dalle_lib.files import replace_file, sha256_of
+from dalle_lib.files import BrokenFile, replace_file, sha256_of
+from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.codes import CodesFormat
 from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.manifest import MANIFEST, Manifest
 from dalle_lib.streaming.prepare.card import PREVIEW, write_card, write_preview
 from dalle_lib.streaming.prepare.encoding import ALIKE, KEPT, SOURCE_BYTES, Encoder
-from dalle_lib.streaming.prepare.journal import SPLITS, Journal, Sample
+from dalle_lib.streaming.prepare.journal import JOURNAL, REMEDY, SPLITS, Journal, Sample, shard_name
 from dalle_lib.streaming.prepare.opening import source_of
 from dalle_lib.streaming.prepare.pictures import from_png
 from dalle_lib.streaming.prepare.preparing import TRAIN, WORK, Prepared
@@ -55,7 +57,20 @@ class Making:
 
     def run(self) -> Prepared:
         """Do all that is left."""
+        file = self._work / JOURNAL
+        try:
+            return self._run()
+        except sqlite3.OperationalError as error:
+            raise OSError(
+                f"{file} cannot be read or written ({in_one_line(error)}): is the disk full, or another program at it? "
+                "Run the same again: the work goes on where it was."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise BrokenFile(f"{file} is damaged ({in_one_line(error)}). {REMEDY}") from error
+
+    def _run(self) -> Prepared:
         with closing(Journal(self._work)) as journal, closing(self._open_source(journal)) as source:
+            _require_files(journal, self._out)
             vqgan, digest = self._open_vqgan(source, journal)
             sizes = vqgan.config
             codes = CodesFormat(grid=sizes.grid, codebook_size=sizes.codebook_size, vqgan_sha256=digest)
@@ -181,6 +196,23 @@ class Making:
         originals = _pixels(samples)
         decoded = vqgan.decode(vqgan.encode(torch.from_numpy(originals))).numpy()
         return len(samples), write_preview(self._out / PREVIEW, samples, originals, decoded)
+
+
+def _require_files(journal: Journal, out: Path) -> None:
+    """Raise ValueError if a finished file is not in the data set's folder, or a file is there that is none.
+
+    One that the Hub has may be gone, and one that a kill left unnoted is written anew.
+    """
+    for split in SPLITS:
+        ours = {shard.entry.name: shard for shard in journal.shards(split)}
+        found = {file.name: file.stat().st_size for file in (out / split).glob("*.parquet")}
+        for name, shard in ours.items():
+            if found.get(name, shard.revision and shard.entry.bytes) != shard.entry.bytes:
+                raise ValueError(f"{out / split / name} is gone or has changed: is there a copy of it? {REMEDY}")
+        if others := sorted(found.keys() - ours.keys() - {shard_name(len(ours))}):
+            raise ValueError(
+                f"{out / split / others[0]} is none of this folder's data: was the journal removed? {REMEDY}"
+            )
 
 
 def _in_words(figures: dict[str, int], left_out: int, size: int) -> dict[str, str]:

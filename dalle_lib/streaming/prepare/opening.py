@@ -25,8 +25,11 @@ def source_of(
     """
 
     def tars_or_tables(files: Files, kind: Kind) -> Source:
-        return Tars(files) if kind == "tars" else Tables(files, settings.image_column, settings.caption_column)
+        return Tars(files) if kind == "tars" else Tables(files, settings)
 
+    is_folder = not str(source).startswith(HUB) and not Path(source).is_file() and settings.kind in (None, "pictures")
+    if settings.captions_from_names and not is_folder:
+        raise ValueError("captions_from_names is for a folder of pictures: tars and tables have captions of their own.")
     if str(source).startswith(HUB):
         files = HubFiles(str(source).removeprefix(HUB), revision, folder, token)
         kind = settings.kind or ("tars" if files.ending_with(TARS) else "tables")
@@ -40,9 +43,9 @@ def source_of(
             f"no source {str(source)!r}: expected a folder of pictures, WebDataset tars, tables in Parquet or CSV, or "
             f"{HUB}owner/name."
         )
-    kind = settings.kind or _kind_of(path)
+    kind = settings.kind or ("pictures" if settings.captions_from_names else _kind_of(path))
     if kind == "pictures":
-        return PictureFolder(path)
+        return PictureFolder(path, captions_from_names=settings.captions_from_names)
     suffixes = TARS if kind == "tars" else TABLES
     if not (path.name.lower().endswith(suffixes) if path.is_file() else next(files_with(path, suffixes), None)):
         raise ValueError(f"expected files that end with {' or '.join(suffixes)}, but there are none in {path}.")

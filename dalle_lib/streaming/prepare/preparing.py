@@ -106,6 +106,9 @@ def prepare_dataset(
     if out.exists() and not (out / WORK).exists() and (there := next(out.iterdir(), None)):
         raise ValueError(f"expected a new folder, or one that was begun by the same call, but {out} has {there.name}.")
 
+    if Path(source).is_dir() and out.resolve().is_relative_to(Path(source).resolve()):
+        raise ValueError(f"expected out outside of the source, which would grow by what is made of it, but got {out}.")
+
     from filelock import FileLock, Timeout
 
     from dalle_lib.streaming.prepare.making import Making

@@ -4,12 +4,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from dalle_lib.files import BrokenFile
+from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.prepare.journal import Journal, place_of
 from dalle_lib.streaming.prepare.pictures import Unusable, open_picture, perceptual_hash, to_square
@@ -52,6 +53,10 @@ class Found:
     """Where it stands among the rows of its file: as good as drawn, but always the same."""
     next_row: tuple[int, int]
 
+    def without_row(self) -> "Found":
+        """Return where it is, without the row, whose picture would take memory until its batch is full."""
+        return replace(self, row=Row(_damaged))
+
 
 def judge(row: Row, filters: Filters, side: int, tells_nsfw: bool) -> Ready | str:
     """Return a row's picture, cut and scaled to `side` pixels, or why the row is left out."""
@@ -80,7 +85,7 @@ def rows_from(source: Source, journal: Journal) -> Iterator[Found]:
                 number += 1
                 yield Found(row, place_of(f"{name}#{number}".encode(errors="surrogateescape")), (unit, number))
         except BrokenFile as error:
-            logger.warning("the rest of a source's file is left out: %s", error)
+            logger.warning("the rest of a source's file is left out: %s", in_one_line(error))
             yield Found(Row(_damaged), 0, (unit + 1, 0))
 
 

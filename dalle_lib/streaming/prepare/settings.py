@@ -29,10 +29,20 @@ class PrepareSettings:
     """Row groups of a file. Choose fewer where there would be less than a file for each peer."""
     kind: Kind | None = None
     """What the source is; None looks: pictures with text files of the same names, then tars, then Parquet or CSV."""
+    captions_from_names: bool = False
+    """For a folder of pictures: make captions of their names, red-apple.png is "red apple"; text files are not read."""
     image_column: str | None = None
     """The column of a table that holds pictures, or their paths or URLs; None takes one of the usual names."""
     caption_column: str | None = None
     """The column of a table that holds captions; None takes one of the usual names."""
+    picture_folder: str | None = None
+    """The folder in which a table's paths are looked for, and out of which none may lead; None takes the table's."""
+    local_urls: bool = False
+    """Fetch pictures of this machine and its own network, too. Turn it on for a table that you made yourself only:
+    another's could have pictures published that only you can see."""
+    skip_unreached: bool = False
+    """Count URLs as left out, however many in a row cannot be reached. Turn it on where the work stops though this
+    machine is online."""
     revision: str | None = None
     """Commit or branch of a source on the Hub; None takes the newest, and stays with it when the work goes on."""
     preview: int = 100

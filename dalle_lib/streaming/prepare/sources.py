@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+FIRST_UNITS = 5
+"""Files of a source that are looked at to learn what it tells; the first may be damaged."""
 ROW_BYTES = 1000
 """Memory of a row whose picture has not been read yet."""
 
@@ -104,12 +106,20 @@ class LocalFiles:
         """Yield the files, sorted by name."""
         files = [self._path] if self._path.is_file() else sorted(files_with(self._path, self._suffixes))
         for file in files:
-            stat = file.stat()
-            yield Unit(file.relative_to(self.root).as_posix(), stat.st_size, f"{stat.st_size} {stat.st_mtime_ns}")
+            yield Unit(file.relative_to(self.root).as_posix(), *size_and_stamp(file))
 
     def open(self, name: str, keep: bool = False) -> AbstractContextManager[Path]:
         """Return the place of a file."""
         return nullcontext(self.root / name)
+
+
+def size_and_stamp(file: Path) -> tuple[int, str]:
+    """Return the bytes of a file, and what changes when it does; 0 and "none" for a link to nothing."""
+    try:
+        stat = file.stat()
+    except OSError:  # it is left out and counted when it is read
+        return 0, "none"
+    return stat.st_size, f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 def files_with(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

@@ -3,17 +3,21 @@
 import csv
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dalle_lib.files import BrokenFile
+from dalle_lib.files import BrokenFile, require_file
 from dalle_lib.names import did_you_mean
 from dalle_lib.one_line import in_one_line
+from dalle_lib.streaming.footer import read_footer, reader_of
 from dalle_lib.streaming.prepare.folders import read_bounded
 from dalle_lib.streaming.prepare.pictures import MAX_BYTES, Unusable
-from dalle_lib.streaming.prepare.sources import ROW_BYTES, Files, Pair, Row, Unit
+from dalle_lib.streaming.prepare.settings import PrepareSettings
+from dalle_lib.streaming.prepare.sources import FIRST_UNITS, ROW_BYTES, Files, Pair, Row, Unit
 from dalle_lib.streaming.prepare.tars import pair_of
 from dalle_lib.streaming.prepare.urls import Fetcher
 
@@ -21,6 +25,10 @@ IMAGES = ("image", "img", "picture", "jpg", "png", "url", "image_url", "path", "
 CAPTIONS = ("caption", "text", "prompt")
 """Usual names of columns, in the order in which they are looked for; capitals do not matter."""
 TOLD = ("NSFW", "nsfw", "original_width", "original_height")
+MAX_LINE = 2**20
+"""Letters of a line of CSV beyond which a table is damaged."""
+MAX_UNPACKED, MAX_RATIO = 2**28, 20
+"""Bytes to which a column of a row group may unpack, or else this many times what it has in the file."""
 _BATCH = 32
 
 
@@ -29,22 +37,32 @@ class Tables:
 
     is_permuted, are_rows = False, False
 
-    def __init__(self, files: Files, image: str | None, caption: str | None) -> None:
+    def __init__(self, files: Files, settings: PrepareSettings) -> None:
         """Raises ValueError if a column is not there, or cannot hold what it should."""
-        self._files, self._fetcher = files, Fetcher()
-        first = next(files.units(), None)
-        if first is None:
-            raise ValueError("expected tables in Parquet or CSV, but found none.")
-        with files.open(first.name, keep=True) as path:
-            columns = _columns(path, first.name)
-        self._image = _find(image, IMAGES, columns, "image_column", first.name)
-        self._caption = _find(caption, CAPTIONS, columns, "caption_column", first.name)
+        self._files, self._fetcher = files, Fetcher(local_urls=settings.local_urls)
+        root = settings.picture_folder or files.root
+        self._pictures = None if root is None else Path(root).resolve()
+        first, columns = self._first()
+        self._image = _find(settings.image_column, IMAGES, columns, "image_column", first)
+        self._caption = _find(settings.caption_column, CAPTIONS, columns, "caption_column", first)
         if not _is_text(columns[self._caption]):
             raise ValueError(f"expected text in the column {self._caption!r}, but it has {columns[self._caption]}.")
         self._told = [name for name in TOLD if name in columns]
         self.tells = ("width", "height", "nsfw") if {"NSFW", "nsfw"} & set(columns) else ("width", "height")
         self.about: dict[str, object] = {"kind": "tables", **files.about}
         self.revision = files.revision
+
+    def _first(self) -> tuple[str, dict[str, pa.DataType]]:
+        """Return the first table with columns, and these. Raises BrokenFile if there is none among the first few."""
+        problem: ValueError = ValueError("expected tables in Parquet or CSV, but found none with columns.")
+        for unit in islice(self._files.units(), FIRST_UNITS):
+            try:
+                with self._files.open(unit.name, keep=True) as path:
+                    if columns := _columns(path, unit.name):
+                        return unit.name, columns
+            except BrokenFile as error:
+                problem = error
+        raise problem
 
     def units(self) -> Iterator[Unit]:
         """Yield the tables."""
@@ -59,7 +77,8 @@ class Tables:
             for values in found:
                 picture = values[self._image]
                 data = picture.get("bytes") if isinstance(picture, dict) else picture
-                yield Row(partial(self._load, values), ROW_BYTES + len(data or b""))
+                size = len(data) if isinstance(data, (bytes, str)) else 0
+                yield Row(partial(self._load, values), ROW_BYTES + size)
 
     def close(self) -> None:
         """Close connections to the servers of pictures."""
@@ -68,7 +87,8 @@ class Tables:
     def _load(self, values: dict) -> Pair:
         told = {name: values[name] for name in self._told} | {"caption": None}
         for name in "original_width", "original_height":  # CSV has text for numbers
-            told[name] = int(told[name]) if str(told.get(name)).isdecimal() else None
+            digits = str(told.get(name))
+            told[name] = int(digits) if digits.isdecimal() and len(digits) <= 10 else None
         return pair_of(self._picture(values[self._image]), values[self._caption], told)
 
     def _picture(self, told: object) -> bytes:
@@ -78,25 +98,29 @@ class Tables:
             return told
         if not isinstance(told, str) or not told:
             raise Unusable("no picture")
-        if told.startswith(("http://", "https://")):
+        if told.lower().startswith(("http://", "https://")):
             return self._fetcher.fetch(told)
-        if self._files.root is None:
+        if self._pictures is None:
             raise Unusable("picture elsewhere")
         try:
-            return read_bounded(self._files.root / told, MAX_BYTES)
-        except (OSError, ValueError) as error:
+            file = (self._pictures / told).resolve()
+            if not file.is_relative_to(self._pictures):
+                raise Unusable("path out of the pictures' folder")
+            return read_bounded(file, MAX_BYTES)
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead in a circle
             raise Unusable("picture file not readable") from error
 
 
 def _columns(path: Path, name: str) -> dict[str, pa.DataType]:
-    if name.lower().endswith(".parquet"):
-        try:
-            schema = pq.read_schema(path)
-        except (pa.ArrowException, OSError) as error:
-            raise BrokenFile(f"{name} cannot be read as Parquet ({in_one_line(error):.200}).") from error
-        return {field.name: field.type for field in schema}
-    with _open_csv(path) as handle:
-        return dict.fromkeys(next(csv.reader(handle, delimiter=_delimiter(name)), []), pa.string())
+    kind = "Parquet" if name.lower().endswith(".parquet") else "CSV"
+    try:
+        require_file(path)
+        if kind == "Parquet":
+            return {field.name: field.type for field in pq.read_schema(path)}
+        with _open_csv(path) as handle:
+            return dict.fromkeys(next(csv.reader(_lines(handle), delimiter=_delimiter(name)), []), pa.string())
+    except Exception as error:  # readers raise what they like for what strangers made
+        raise BrokenFile(f"{name} cannot be read as {kind} ({in_one_line(error):.200}).") from error
 
 
 def _find(name: str | None, usual: tuple[str, ...], columns: dict[str, pa.DataType], option: str, table: str) -> str:
@@ -120,6 +144,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _parquet_rows(path: Path, name: str, wanted: list[str], start: int) -> Iterator[dict]:
     try:
+        require_file(path)
+        _require_sane(path)
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
             for number in range(file.num_row_groups):
                 rows = file.metadata.row_group(number).num_rows
@@ -130,8 +156,20 @@ def _parquet_rows(path: Path, name: str, wanted: list[str], start: int) -> Itera
                     if start < len(batch):
                         yield from _without_text(batch.slice(start), wanted[1]).to_pylist()
                     start = max(0, start - len(batch))
-    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+    except Exception as error:  # Arrow raises what it likes for what strangers made
         raise BrokenFile(f"{name} cannot be read as Parquet to its end ({in_one_line(error):.200}).") from error
+
+
+def _require_sane(path: Path) -> None:
+    """Raise ValueError if a column would unpack to far more than pictures, which are compressed, ever do.
+
+    Arrow is not asked about columns: it aborts the process if one byte of them is wrong.
+    """
+    with open(path, "rb") as handle:
+        footer = read_footer(reader_of(handle), handle.seek(0, 2))
+    for column in (column for group in footer.groups for column in group.columns):
+        if column.decoded > max(MAX_UNPACKED, MAX_RATIO * column.compressed):
+            raise ValueError(f"{column.name} would unpack to {column.decoded:,} bytes")
 
 
 def _without_text(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
@@ -144,12 +182,13 @@ def _without_text(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
 
 def _csv_rows(path: Path, name: str, wanted: list[str], start: int) -> Iterator[dict]:
     try:
+        require_file(path)
         with _open_csv(path) as handle:
-            for number, values in enumerate(csv.DictReader(handle, delimiter=_delimiter(name), restval="")):
+            for number, values in enumerate(csv.DictReader(_lines(handle), delimiter=_delimiter(name), restval="")):
                 if number >= start:
                     # Bytes that are no UTF-8 came as surrogates, and become what they were, to be counted as such.
                     yield {each: _bytes_if_broken(values[each]) for each in wanted}
-    except (csv.Error, OSError, KeyError) as error:
+    except (csv.Error, OSError, KeyError, ValueError) as error:
         raise BrokenFile(f"{name} cannot be read as CSV to its end ({in_one_line(error):.200}).") from error
 
 
@@ -161,8 +200,15 @@ def _bytes_if_broken(text: str) -> str | bytes:
     return text
 
 
-def _open_csv(path: Path):
+def _open_csv(path: Path) -> TextIO:
     return open(path, newline="", encoding="utf-8-sig", errors="surrogateescape")
+
+
+def _lines(handle: TextIO) -> Iterator[str]:
+    while line := handle.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise csv.Error(f"a line above {MAX_LINE:,} letters")
+        yield line
 
 
 def _delimiter(name: str) -> str:
