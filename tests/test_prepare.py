@@ -290,7 +290,7 @@ def test_the_command_tells_a_script_what_came_of_it(tmp_path, monkeypatch, capsy
     assert told["vqgan_sha256"] == sha256_of(VQGAN)
     monkeypatch.setattr(sys, "argv", command)
     main()
-    assert '"manifest": "' in capsys.readouterr().out
+    assert f"dalle-lib run new {tmp_path / 'out'}-run --data {tmp_path / 'out'}" in capsys.readouterr().out
     assert "no run 'emoji-minni': did you mean emoji-mini" in answer(
         monkeypatch, "prepare", source, str(tmp_path / "other"), "--vqgan", "emoji-minni"
     )

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,7 +88,7 @@ def as_json(prepared: "Prepared") -> dict:
 
 
 def describe(prepared: "Prepared") -> str:
-    """Return what came of preparing a data set, for a person, and what goes into a run's card."""
+    """Return what came of preparing a data set, for a person, and how to make a run of it."""
     lines = [
         f"{prepared.folder}: {prepared.rows:,} rows, {prepared.share_kept:.1%} of the source's, in {prepared.bytes:,} "
         f"bytes, {prepared.bytes / prepared.rows:,.0f} a row; the pictures had {prepared.source_bytes:,}.",
@@ -98,6 +99,7 @@ def describe(prepared: "Prepared") -> str:
     ]
     if prepared.revision:
         lines.append(f"It is at https://huggingface.co/datasets/{prepared.repository}, commit {prepared.revision}.")
-    lines.append("The data of a run's card:")
-    lines.append(json.dumps(prepared.data_card, indent=1))
+    place = f"hf://datasets/{prepared.repository}" if prepared.repository else str(prepared.folder)
+    run = ["dalle-lib", "run", "new", f"{prepared.folder}-run", "--data", place]
+    lines.append(f"A run of it: {shlex.join(run)}")
     return "\n".join(lines)
