@@ -1,6 +1,7 @@
 """What a run knows of its training captions: what of a prompt is new, what is nearest, how a caption is written."""
 
 import json
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dalle_lib.cli.generate import describe_drawing
 from dalle_lib.dashboard.pictures import best_of
 from dalle_lib.inference import Novelty, TextToImage, TrainingCaptions
 from dalle_lib.inference.captions import WORDS
+from dalle_lib.model import DALLE
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import read_codes
 
@@ -26,8 +28,14 @@ def captions(card) -> TrainingCaptions:
 
 
 @pytest.fixture(scope="module")
-def draw() -> TextToImage:
-    return TextToImage.from_run("emoji", device="cpu")
+def draw(card) -> TextToImage:
+    """The run's parts around a model of two layers, as it does not matter here how well it draws."""
+    torch.manual_seed(0)
+    model = DALLE(replace(card.model, dim=32, depth=2, heads=1)).requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if name.endswith("_scale"):
+            parameter.fill_(5)  # with fresh weights, it would draw the same whatever the caption
+    return TextToImage.from_card(card, model, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -187,6 +195,9 @@ def test_the_model_and_clip_read_that_caption_and_the_drawing_says_what_is_new(d
     assert asked.caption == meant.caption == meant.prompt
     assert torch.equal(asked.codes, meant.codes)
     assert torch.equal(asked.scores, meant.scores)
+    other = draw("penguin on a pink background", candidates=2, best=1, seed=3)
+    assert not torch.equal(other.codes, meant.codes)
+    assert not torch.equal(other.scores, meant.scores)
     assert caplog.text == ""
     new = draw("penguin on a teal background", candidates=1, best=1, seed=3)
     assert new.novelty.phrases == ["teal background"]

@@ -50,6 +50,16 @@ def test_products_and_gradients_are_those_of_float64(sizes, has_bias):
     assert_like_float64(found if has_bias else found[:2])
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_are_the_same_where_no_gradient_is_needed(has_bias):
+    found = operands(*SHAPES["more inputs"])[: 2 + has_bias]
+    expected = linear(*found)
+    assert is_by_onednn(expected)
+    for without_gradients in torch.no_grad, torch.inference_mode:
+        with without_gradients():
+            assert torch.equal(linear(*found), expected)
+
+
 def test_parts_of_tensors_and_frozen_weights_are_taken_as_they_are():
     x, weight, bias = operands((3, 8), 6, 10)
     assert_like_float64([x[:, 2:7], weight[3:], bias[3:]])

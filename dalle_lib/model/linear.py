@@ -26,7 +26,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     processor has been measured, so all others compute as PyTorch does, and so does this one while
     `torch.backends.mkldnn.enabled` is False. The gradient by oneDNN cannot itself be differentiated.
     """
-    return (_OneDNN.apply if _suits_onednn(x, weight, bias) else F.linear)(x, weight, bias)
+    if not _suits_onednn(x, weight, bias):
+        return F.linear(x, weight, bias)
+    # Calling `apply` costs as much as some of the products of drawing, which needs no gradient.
+    return (_OneDNN.apply if torch.is_grad_enabled() else _product)(x, weight, bias)
 
 
 def _is_onednn_faster() -> bool:
