@@ -1,7 +1,10 @@
-"""Names that people type: which known one is meant."""
+"""Names that people type: which known one is meant, and which data set on the Hub."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+HUB = "hf://datasets/"
+"""How the name of a data set on the Hub begins."""
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
@@ -16,3 +19,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     similar = [lower for lower in by_lower if typed and lower.startswith(typed)][:3]
     similar = similar or get_close_matches(typed, by_lower, n=1)
     return f"did you mean {' or '.join(by_lower[lower] for lower in similar)}? Otherwise, " if similar else ""
+
+
+def data_on_hub(source: str) -> tuple[str, str]:
+    """Return the repository, owner/name, and the folder in it that "hf://datasets/owner/name/folder" names.
+
+    Without a folder, that is "". Raises ValueError for what names no data set on the Hub.
+    """
+    parts = source.removeprefix(HUB).strip("/").split("/")
+    if not source.startswith(HUB) or len(parts) < 2 or not all(parts):
+        raise ValueError(f"expected {HUB}owner/name or a folder of it, but got {source!r:.200}.")
+    return "/".join(parts[:2]), "/".join(parts[2:])

@@ -11,10 +11,11 @@ from typing import Any
 
 from dalle_lib.files import copy_folder, require_writable, sha256_of
 from dalle_lib.model import ModelConfig
+from dalle_lib.names import HUB
 from dalle_lib.run.card import RunCard
 from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, RecipeCard, file_card
 from dalle_lib.streaming import CodesFormat, stream_codes
-from dalle_lib.streaming.prepare.hub_files import HUB, HubFiles
+from dalle_lib.streaming.prepare.hub_files import FetchedFiles
 from dalle_lib.streaming.prepare.preparing import TRAIN
 from dalle_lib.streaming.tokenizer import train_tokenizer
 
@@ -61,7 +62,7 @@ def new_run(
     with _whole_or_not_there(out) as folder:
         on_hub = None
         if source.startswith(HUB):
-            on_hub = HubFiles(source.removeprefix(HUB), revision, folder.with_name("from_hub"), token)
+            on_hub = FetchedFiles(source, revision, folder.with_name("from_hub"), token)
         data_card, rows, captions = _read(source, on_hub and on_hub.revision, token)
         _bring_vqgan(folder, data_card.format, Path(vqgan or Path(source, VQGAN)), None if vqgan else on_hub)
         if on_hub is None:
@@ -143,7 +144,7 @@ def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard,
         return DataCard(**splits, revision=commit, manifest=manifest, format=codes), rows, captions
 
 
-def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: HubFiles | None) -> None:
+def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFiles | None) -> None:
     """Put the VQ-GAN of a data set into `folder`. Raises ValueError unless it is the one that made the codes."""
     with ExitStack() as stack:
         if on_hub is not None and on_hub.ending_with((VQGAN,)):

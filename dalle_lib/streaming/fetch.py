@@ -9,6 +9,7 @@ from contextlib import closing
 from http.cookiejar import DefaultCookiePolicy
 from urllib.parse import quote
 
+from dalle_lib.names import data_on_hub
 from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
@@ -236,14 +237,11 @@ class HubFiles(WebFiles):
     """The files of a folder of a data set on the Hub, as of a revision."""
 
     def __init__(self, source: str, revision: str | None, token: str | None) -> None:
-        """Raises Refused for what names no data set on the Hub, which is `hf://datasets/owner/name[/folder]`."""
+        """Raises ValueError for what names no data set on the Hub, which is `hf://datasets/owner/name[/folder]`."""
         from huggingface_hub import constants
         from huggingface_hub.utils import build_hf_headers
 
-        parts = source.removeprefix("hf://").strip("/").split("/")
-        if parts[0] != "datasets" or len(parts) < 3:
-            raise Refused(f"expected hf://datasets/owner/name or a folder of it, but got {source}.")
-        self._repository, self._folder = "/".join(parts[1:3]), "/".join(parts[3:])
+        self._repository, self._folder = data_on_hub(source)
         self._revision, self._token = revision or "main", token
         root = f"{constants.ENDPOINT}/datasets/{self._repository}/resolve/{quote(self._revision, safe='')}"
         super().__init__(f"{root}/{self._folder}", build_hf_headers(token=token))

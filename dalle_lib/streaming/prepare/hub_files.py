@@ -5,29 +5,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dalle_lib.hub_http import httpx
+from dalle_lib.names import HUB, data_on_hub
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.prepare.sources import Unit
 
-HUB = "hf://datasets/"
 
-
-class HubFiles:
+class FetchedFiles:
     """Files of a data set on the Hub."""
 
     root = None
 
-    def __init__(self, place: str, revision: str | None, folder: Path, token: str | None) -> None:
-        """`place` is owner/name, or owner/name/folder for what is in a folder of it; fetched files pass `folder`.
+    def __init__(self, source: str, revision: str | None, folder: Path, token: str | None) -> None:
+        """`source` is hf://datasets/owner/name, or a folder of it; fetched files pass `folder` on this machine.
 
         Raises ValueError if the Hub has no such data set for us, and ConnectionError if it cannot be asked.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-        owner, _, rest = place.partition("/")
-        name, _, inside = rest.partition("/")
-        inside = inside.rstrip("/")
-        self._repository, self._folder, self._token = f"{owner}/{name}", folder, token
+        self._repository, inside = data_on_hub(source)
+        self._folder, self._token = folder, token
         try:
             told = HfApi(token=token).dataset_info(self._repository, revision=revision, files_metadata=True)
         except (HfHubHTTPError, HFValidationError) as error:
@@ -45,8 +42,8 @@ class HubFiles:
             for file in told.siblings
             if not inside or f"{file.rfilename}/".startswith(f"{inside}/")
         ]
-        self._place = place
-        self.about: dict[str, object] = {"hub": place}
+        self._source = source
+        self.about: dict[str, object] = {"hub": source.removeprefix(HUB)}
 
     def ending_with(self, suffixes: tuple[str, ...]) -> list[Unit]:
         """Return the files with these endings, sorted by name."""
@@ -57,7 +54,7 @@ class HubFiles:
         """Leave out all files but those with these endings. Raises ValueError if there are none."""
         self._all = self.ending_with(suffixes)
         if not self._all:
-            raise ValueError(f"expected files that end with {' or '.join(suffixes)} in {HUB}{self._place}: none does.")
+            raise ValueError(f"expected files that end with {' or '.join(suffixes)} in {self._source}: none does.")
 
     def units(self) -> Iterator[Unit]:
         """Yield the files."""

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from dalle_lib.names import HUB
 from dalle_lib.streaming.prepare.folders import PictureFolder, has_captions
-from dalle_lib.streaming.prepare.hub_files import HUB, HubFiles
+from dalle_lib.streaming.prepare.hub_files import FetchedFiles
 from dalle_lib.streaming.prepare.settings import Kind, PrepareSettings
 from dalle_lib.streaming.prepare.sources import Files, LocalFiles, Source, files_with
 from dalle_lib.streaming.prepare.tables import Tables
@@ -31,7 +32,7 @@ def source_of(
     if settings.captions_from_names and not is_folder:
         raise ValueError("captions_from_names is for a folder of pictures: tars and tables have captions of their own.")
     if str(source).startswith(HUB):
-        files = HubFiles(str(source).removeprefix(HUB), revision, folder, token)
+        files = FetchedFiles(str(source), revision, folder, token)
         kind = settings.kind or ("tars" if files.ending_with(TARS) else "tables")
         if kind == "pictures":
             raise ValueError("expected tars or tables on the Hub, but kind is pictures: name a folder of this machine.")
