@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dalle_lib.streaming import CodeRow, CodesFormat, Manifest, Receipt, stream_codes, write_codes
-from dalle_lib.streaming.order import AHEAD, MAX_GROUPS, Order
+from dalle_lib.streaming.order import GROWTH, MAX_GROUPS, Order
 
 FORMAT = CodesFormat(grid=3, codebook_size=50, vqgan_sha256="a" * 64)
 GROUPS = [7, 0, 5, 11, 7, 3, 7]
@@ -46,7 +46,7 @@ def test_windows_grow_with_what_was_drawn_and_never_beyond_their_limits():
     while position < 15_000:
         window = order.window_at(position)
         assert window.start == position
-        assert len(window.groups) == 1 or len(window.rows) <= AHEAD * position
+        assert len(window.groups) == 1 or len(window.rows) <= GROWTH * position
         assert len(window.groups) <= MAX_GROUPS
         position = window.stop
     assert len(order.window_at(10_000).groups) == MAX_GROUPS

@@ -2,7 +2,8 @@
 
 A pass holds each row once. Row groups are shuffled and taken a window at a time, and the rows of a window are shuffled
 together. The first windows are one group each, so that the first row comes soon; later ones grow with the rows that
-were drawn, so that what is read for a window is at most a tenth of what was used before.
+were drawn: a window is at most a twelfth of what was used before, so that with a quarter of a window to go and the next
+one read ahead, a tenth more has been read than used.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ MAX_GROUPS = 16
 """Row groups of a window at most."""
 MAX_WINDOW_BYTES = 2**25
 """Bytes of a window's row groups at most, if they are more than one."""
-AHEAD = 0.1
+GROWTH = 0.08
 """Share of the rows drawn so far that a window may hold."""
 
 
@@ -54,7 +55,7 @@ class Order:
         order = self._full[self._random("groups", number).permutation(len(self._full))]
         start, first = number * self.rows, 0
         while True:
-            grown = int(AHEAD * start / self._mean_rows)
+            grown = int(GROWTH * start / self._mean_rows)
             taken = order[first : first + min(max(1, grown), self._most)]
             rows = int(self._rows[taken].sum())
             if position < start + rows:

@@ -65,6 +65,7 @@ class CodeStream:
         self._window: Window | None = None
         self._rows: list[Values] = []
         self._ahead: Ahead[int, list[bytes | str]] | None = None
+        self._is_asked = False
 
     def __iter__(self) -> "CodeStream":
         return self
@@ -127,11 +128,12 @@ class CodeStream:
         return {"data": self.data.manifest.sha256, "seed": self.seed, "part": list(self.part)}
 
     def prefetch(self) -> None:
-        """Read the next window in a thread from now on, while the rows of one are drawn; call it after forking."""
+        """Read the next window in a thread from now on, while the last quarter of one is drawn; call it after forking.
+
+        Earlier would be of no use on a link that keeps up, and would read more than is needed where a reader leaves.
+        """
         if self._ahead is None:
             self._ahead = Ahead(self._fetch)
-            if self._window is not None:
-                self._ahead.ask(self._window.stop)
 
     def close(self) -> None:
         """End the stream, whoever waits for its next row, and the thread that reads ahead."""
@@ -165,19 +167,29 @@ class CodeStream:
     def _next_values(self) -> Values:
         if self._window is None or not self._window.start <= self.position < self._window.stop:
             self._load(self._order.window_at(self.position))
-        return self._rows[self._window.rows[self.position - self._window.start]]
+        window = self._window
+        if (
+            self._ahead is not None
+            and not self._is_asked
+            and window.stop - self.position <= max(1, len(window.rows) // 4)
+        ):
+            self._ahead.ask(window.stop)
+            self._is_asked = True
+        return self._rows[window.rows[self.position - window.start]]
 
     def _load(self, window: Window) -> None:
-        self._window, self._rows = None, []  # the memory of the old rows is free before new ones come
+        self._window, self._rows, self._is_asked = (
+            None,
+            [],
+            False,
+        )  # the memory of the old rows is free before new ones come
         fetched = self._fetch(window.start) if self._ahead is None else self._ahead.take(window.start)
         if fetched is None:
             raise Closed("the stream was closed")
         for place, group in enumerate(window.groups):
             self._rows += self.data.rows(self._groups[group], fetched[place])
             fetched[place] = ""
-        self._window = window
-        if self._ahead is not None:
-            self._ahead.ask(window.stop)
+        self._window, self._is_asked = window, False
 
     def _fetch(self, start: int) -> list[bytes | str]:
         """Return the row groups of the window that begins at a position."""
