@@ -24,7 +24,7 @@ from dalle_lib.dashboard.grids import grid, on_page, ranked_grid
 from dalle_lib.dashboard.lessons import ladder, loss_curves, map_chart, packing
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.pictures import best_of, gallery
-from dalle_lib.dashboard.summary import NOT_EXAMINED, scores, summarize, summary_text
+from dalle_lib.dashboard.summary import NOT_EXAMINED, NOT_RANKED, scores, summarize, summary_text
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.inference import Choice, Drawing, Novelty, Settings
 from dalle_lib.measurement import Measurement
@@ -227,8 +227,9 @@ def test_scores_count_right_pictures_before_and_after(shown):
 
 
 def test_where_there_is_nothing_to_show_a_sentence_says_why(tmp_path):
-    for nothing in (grid(None, None), on_page(ranked_grid([]), "best"), scores(None), scores(None, None)):
+    for nothing in (grid(None, None), scores(None), scores(None, None)):
         assert html.unescape(nothing.data) == f"<p>{NOT_EXAMINED}</p>"
+    assert html.unescape(on_page(ranked_grid([]), "best").data) == f"<p>{NOT_RANKED}</p>"
     newcomer = Peer(tmp_path)
     assert "has not finished a round" in contributions(newcomer, Crew(tmp_path, "emoji-mini", {"you": newcomer})).data
 

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 class New:
     """Make a run of a data set: a folder with its card, a tokenizer and the VQ-GAN, which peers can join.
 
-    For example, of what `dalle-lib prepare` has made, here and on the Hub:
+    For example, of what `dalle-lib prepare` has made:
 
     dalle-lib run new outputs/photos-run --data outputs/photos
-
-    dalle-lib run new outputs/photos-run --data hf://datasets/owner/photos-codes
     """
 
     folder: Annotated[Path, tyro.conf.Positional]
@@ -52,8 +50,6 @@ class Check:
     For example:
 
     dalle-lib run check outputs/photos-run
-
-    dalle-lib run check owner/name
     """
 
     named: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]

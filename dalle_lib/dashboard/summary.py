@@ -17,8 +17,8 @@ NOT_EXAMINED = (
 )
 
 NOT_RANKED = (
-    "No best of many was chosen: that is done only where the model was examined and the run has a CLIP of its own. "
-    "02_generate_images fetches the run's CLIP from the Hub."
+    "No best of many was chosen: that is done only where the model was examined and the run's CLIP lies beside its "
+    "card. 02_generate_images fetches one from the Hub."
 )
 
 
