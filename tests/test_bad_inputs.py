@@ -175,5 +175,5 @@ def test_every_error_of_every_command_is_one_line(command, error, code, told, mo
 
     monkeypatch.setattr(COMMANDS[command], "run", fail)
     needed = {"join": ["--run", "r"], "memory": ["gpt2"], "convert-vqgan": ["a", "b"]}
-    needed = (needed | {"prepare": ["a", "b", "--vqgan", "emoji"]}).get(command, [])
+    needed = (needed | {"prepare": ["a", "b", "--vqgan", "emoji"], "run": ["check", "a"]}).get(command, [])
     assert f"dalle-lib: {told}" in answer(monkeypatch, command, *needed, code=code)

@@ -95,10 +95,20 @@ def with_other_held_out(data: Path) -> None:
         (with_another_vqgan, "is another VQ-GAN than the codes'"),
         (with_other_held_out, "held_out mean something else than those of"),
         (lambda data: (data / "vqgan.safetensors").unlink(), r"expected the VQ-GAN of the codes in .*name its file"),
-        (lambda data: shutil.rmtree(data / "held_out"), "held_out"),
-        (shutil.rmtree, "train"),
+        (lambda data: shutil.rmtree(data / "held_out"), "it has no folder held_out"),
+        (lambda data: shutil.rmtree(data / "train"), "Pictures become one by dalle-lib prepare"),
+        (lambda data: (data / "train" / "manifest.json").unlink(), "is it still being prepared"),
+        (shutil.rmtree, "there is no such folder"),
     ],
-    ids=["another VQ-GAN", "held-out codes of another kind", "no VQ-GAN", "nothing held out", "no data"],
+    ids=[
+        "another VQ-GAN",
+        "held-out codes of another kind",
+        "no VQ-GAN",
+        "nothing held out",
+        "no codes",
+        "no manifest",
+        "no data",
+    ],
 )
 def test_data_that_make_no_run_are_refused_and_leave_nothing(data, tmp_path, damage, told):
     damage(shutil.copytree(data, tmp_path / "data"))
@@ -155,7 +165,7 @@ def test_captions_too_long_for_one_in_a_hundred_do_not_lengthen_all(data, tmp_pa
     with pytest.raises(ValueError, match="name its file"):
         new_run(tmp_path / "run", tmp_path / "data")
     card = new_run(tmp_path / "run", tmp_path / "data", vqgan=data / "vqgan.safetensors")
-    assert card.model.text_length <= 8
+    assert card.model.text_length == 16
 
 
 def test_the_command_makes_a_run_and_another_tells_what_it_is(data, tmp_path, monkeypatch, capsys):
@@ -170,7 +180,7 @@ def test_the_command_makes_a_run_and_another_tells_what_it_is(data, tmp_path, mo
     rows = len(rows_of(data / "train"))
     assert f"train, {rows} rows" in checked
     assert RunCard.load(folder).key in checked
-    assert told.startswith(checked.strip())
+    assert told.startswith(checked.removesuffix("All that the card names is there, and fits.\n"))
     monkeypatch.setattr("sys.argv", ["dalle-lib", "run", "new", f"{folder}-2", "--data", str(data), "--json"])
     main()
     assert json.loads(capsys.readouterr().out)["data"]["train"] == "train"

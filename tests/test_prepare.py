@@ -79,8 +79,9 @@ def test_captions_come_from_names_where_that_is_asked(tmp_path):
         prepare(source, tmp_path / "out", held_out=0)
     with pytest.raises(ValueError, match="With captions_from_names"):
         prepare(source / "fruit", tmp_path / "other")
+    assert prepare(source / "fruit", tmp_path / "other", captions_from_names=True).rows == 1, "as the error advised"
     with pytest.raises(ValueError, match="for a folder of pictures"):
-        prepare(as_tar(tmp_path / "a.tar", pictures(2)), tmp_path / "other", captions_from_names=True)
+        prepare(as_tar(tmp_path / "a.tar", pictures(2)), tmp_path / "third", captions_from_names=True)
 
 
 @pytest.mark.parametrize("kind", ["tars", "parquet", "paths", "tsv"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dalle_lib.one_line import shortened
 from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.prepare.settings import PrepareSettings
 
@@ -93,13 +94,24 @@ def describe(prepared: "Prepared") -> str:
         f"{prepared.folder}: {prepared.rows:,} rows, {prepared.share_kept:.1%} of the source's, in {prepared.bytes:,} "
         f"bytes, {prepared.bytes / prepared.rows:,.0f} a row; the pictures had {prepared.source_bytes:,}.",
         *(f"  left out, {why}: {number:,}" for why, number in prepared.counts.items()),
-        f"  kept though their perceptual hash had been there: {prepared.near_duplicates:,}",
         f"The codes keep the pictures at {prepared.psnr_db:.2f} dB (PSNR): look at {prepared.folder / 'sheet.png'}.",
-        f"{prepared.rate:,.1f} pictures a second.",
+        f"Captions such as {', '.join(repr(shortened(caption)) for caption in prepared.captions)}.",
     ]
+    if prepared.near_duplicates:
+        lines.append(
+            f"Near-duplicates that were kept: {prepared.near_duplicates:,} (--drop-duplicates leaves them out)."
+        )
+    if prepared.rate:
+        lines.append(f"{prepared.rate:,.1f} pictures a second.")
     if prepared.revision:
         lines.append(f"It is at https://huggingface.co/datasets/{prepared.repository}, commit {prepared.revision}.")
     place = f"hf://datasets/{prepared.repository}" if prepared.repository else str(prepared.folder)
     run = ["dalle-lib", "run", "new", f"{prepared.folder}-run", "--data", place]
-    lines.append(f"A run of it: {shlex.join(run)}")
+    if len(prepared.manifests) == 1:
+        lines.append(
+            "All pictures are on one side of --held-out, so no run can be made of them: prepare more, or take "
+            "another share."
+        )
+    else:
+        lines.append(f"A run of it: {shlex.join(run)}")
     return "\n".join(lines)

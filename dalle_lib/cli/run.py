@@ -63,7 +63,7 @@ class Check:
         token = None if self.named in EMBEDDED_RUNS else hub_token()
         card = RunCard.load(self.named, token)
         require_fit(card)
-        print(describe(card))
+        print(f"{describe(card)}\nAll that the card names is there, and fits.")
 
 
 @dataclass(frozen=True)

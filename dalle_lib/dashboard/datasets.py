@@ -1,5 +1,6 @@
 """A data set that is being made, for a notebook: its pictures, what was left out, its bytes, what codes keep."""
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from io import BytesIO
@@ -52,11 +53,14 @@ def bytes_by_step(prepared: Prepared) -> HTML:
 def beside_originals(prepared: Prepared, rows: Sequence[CodeRow], vqgan: VQGAN, shown: int = 16) -> HTML:
     """Return pictures of the data set's preview, each above what the codes of a row with its caption make of it.
 
-    `rows` are rows that were read back. Where none of them is in the preview, a sentence says so instead.
+    `rows` are rows that were read back. A caption that several of them, or of the preview, have is left out, as it does
+    not say which is which. Where none is left, a sentence says so instead.
     """
     table = pq.read_table(prepared.folder / PREVIEW, columns=["caption", "picture"])
-    originals = dict(zip(table["caption"].to_pylist(), table["picture"].to_pylist(), strict=True))
-    found = [row for row in {row.caption: row for row in rows}.values() if row.caption in originals][:shown]
+    captions, read = table["caption"].to_pylist(), Counter(row.caption for row in rows)
+    originals = dict(zip(captions, table["picture"].to_pylist(), strict=True))
+    known = {caption for caption, count in Counter(captions).items() if count == 1}
+    found = [row for row in rows if row.caption in known and read[row.caption] == 1][:shown]
     if not found:
         return sentence("None of these rows is in the preview, which has the originals: read more of them.")
     decoded = vqgan.decode(codes_of(found)).numpy()

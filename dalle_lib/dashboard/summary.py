@@ -55,21 +55,19 @@ def _gain(before: Examination | None, after: Examination | None) -> dict:
 
 
 def summary_text(summary: dict, out: str | Path) -> str:
-    """Return what `summarize` returned as lines of text, and which files of the folder `out` to look at."""
+    """Return what `summarize` returned as lines of text, and which pictures in the folder `out` to look at."""
     lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s."]
     for name, share in summary["share_of_samples"].items():
         gradients = summary["share_of_gradients"].get(name, 0.0)
         lines.append(f"  {name}: {share:.0%} of the samples, {gradients:.0%} of the gradients")
-    pictures = []
     if "after" in summary:
         before, after = summary["before"], summary["after"]
         lines += [
             f"Right pictures, {title}: {before[f'exact_{kind}']:.0%} before, {after[f'exact_{kind}']:.0%} after."
             for kind, title in KINDS.items()
         ]
-        pictures = ["before_after.png", "best_of_32.png"]
-    files = ", ".join(f"{out}/{name}" for name in [*pictures, "run.png"])
-    lines += [f"Look at {files}.", f"All figures are in {out}/summary.json."]
+    files = [file for name in ("before_after", "best_of_32", "run") if (file := Path(out, f"{name}.png")).exists()]
+    lines += [f"Look at {', '.join(map(str, files))}.", f"All figures are in {out}/summary.json."]
     return "\n".join(lines)
 
 

@@ -29,8 +29,9 @@ SMALL_BATCH, PASSES = 192, 60
 PAPER_EPOCHS = 31_250
 MAX_CAPTIONS = 20_000
 """Captions, from the start of a pass over the training data, of which a tokenizer is made."""
-MAX_TEXT = 256
-"""Text tokens that are read of a caption at most, as in the paper."""
+MIN_TEXT, MAX_TEXT = 16, 256
+"""Text tokens that are read of a caption: no fewer than in `emoji-mini`, as prompts are longer than names, and no more
+than in the paper."""
 SMALL_VOCAB, LARGE_VOCAB = 1024, 16_384
 """Different text tokens at most, for small pictures and for larger ones."""
 CUT = 0.01
@@ -80,7 +81,7 @@ def new_run(
                 data_card.format,
                 rows=rows,
                 text_vocab=tokenizer.get_vocab_size(),
-                text_length=min(MAX_TEXT, -(-lengths[int((1 - CUT) * (len(lengths) - 1))] // 4) * 4),
+                text_length=min(MAX_TEXT, max(MIN_TEXT, -(-lengths[int((1 - CUT) * (len(lengths) - 1))] // 4) * 4)),
             ),
         ).in_folder(folder).save(folder)
     return RunCard.load(out)
@@ -127,6 +128,7 @@ def _whole_or_not_there(out: Path) -> Iterator[Path]:
 
 def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard, int, list[str]]:
     """Return what a card says of a data set, its rows for training, and captions of them, at most MAX_CAPTIONS."""
+    _require_prepared(source)
     with ExitStack() as stack:
         train, held_out = (
             stack.enter_context(closing(stream_codes(f"{source}/{split}", seed=0, revision=commit, token=token)))
@@ -139,9 +141,25 @@ def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard,
         while train.position < min(rows, MAX_CAPTIONS):
             captions.append(next(train).caption)
         place = f"{source}/" if commit else ""
-        manifest = train.data.manifest.sha256 if train.data.has_manifest else None
+        if not (train.data.has_manifest and held_out.data.has_manifest):
+            raise ValueError(
+                f"{source} has no manifest: is it still being prepared? Run the same dalle-lib prepare to its end."
+            )
         splits = {split: f"{place}{split}" for split in SPLITS}
-        return DataCard(**splits, revision=commit, manifest=manifest, format=codes), rows, captions
+        return DataCard(**splits, revision=commit, manifest=train.data.manifest.sha256, format=codes), rows, captions
+
+
+def _require_prepared(source: str) -> None:
+    """Raise ValueError if a folder of this machine is not what `prepare_dataset` makes."""
+    if source.startswith(HUB) or all(Path(source, split).is_dir() for split in SPLITS):
+        return
+    if not Path(source).is_dir():
+        what = "there is no such folder"
+    elif Path(source, "train").is_dir():
+        what = "it has no folder held_out: is it still being prepared, or was no picture held out"
+    else:
+        what = f"{source} has no folders train and held_out. Pictures become one by dalle-lib prepare"
+    raise ValueError(f"expected the folder of a data set, or {HUB}owner/name, but got {source!r:.200}: {what}.")
 
 
 def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFiles | None) -> None:

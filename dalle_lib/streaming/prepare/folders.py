@@ -38,14 +38,16 @@ class PictureFolder:
                 file = Path(place, name)
                 text = next((file.stem + suffix for suffix in CAPTIONS if file.stem + suffix in texts), None)
                 size, stamp = size_and_stamp(file)
-                told = size_and_stamp(Path(place, text))[1] if text else "none"
+                is_read = text is not None and not self._from_names
+                told = size_and_stamp(Path(place, text))[1] if is_read else "none"
                 pictures, captions = pictures + 1, captions + (text is not None)
                 yield Unit(file.relative_to(self._folder).as_posix(), size, f"{stamp}, {told}")
         if not (captions or (self._from_names and pictures)):
             missing = f"none of its {pictures:,} pictures has one" if pictures else "it has no pictures"
             raise ValueError(
                 f"expected pictures in {self._folder}, each with its caption in a text file of the same name (cat.jpg "
-                f"and cat.txt), but {missing}. With captions_from_names, the pictures' own names are taken."
+                f"and cat.txt), but {missing}. With captions_from_names (--captions-from-names), their own "
+                "names are taken."
             )
 
     def rows(self, name: str, start: int) -> Iterator[Row]:

@@ -117,9 +117,12 @@ class Journal:
         self._data.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
 
     def require_same(self, name: str, value: dict[str, object], what: str) -> None:
-        """Keep `value` if it is the first of this name. Raises ValueError, naming what differs, if it is another."""
+        """Keep `value` if it is the first of this name, or no unit of a source is known yet.
+
+        Raises ValueError, naming what differs, if it is another.
+        """
         value = json.loads(json.dumps(value))
-        if (known := self.meta(name)) is None:
+        if (known := self.meta(name)) is None or not self.unit_bytes()[0]:
             self.set_meta(name, value)
         elif known != value:
             changed = [key for key in {**known, **value} if known.get(key) != value.get(key)]

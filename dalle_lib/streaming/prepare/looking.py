@@ -48,14 +48,17 @@ def _add_flaws(folder: Path) -> None:
         (folder / f"{name}.txt").write_text(caption, encoding="utf-8")
 
 
-def first_pictures(source: str | Path, count: int = 24, token: str | None = None) -> list[tuple[str, np.ndarray]]:
+def first_pictures(
+    source: str | Path, count: int = 24, token: str | None = None, *, captions_from_names: bool = False
+) -> list[tuple[str, np.ndarray]]:
     """Return captions and pictures, uint8 [128, 128, 3], of the first usable pairs of what `prepare_dataset` takes.
 
     Raises ValueError if there is no such source, and ConnectionError if it cannot be reached.
     """
+    settings = PrepareSettings(captions_from_names=captions_from_names)
     with (
         tempfile.TemporaryDirectory() as passing,
-        closing(source_of(source, PrepareSettings(), Path(passing), token, None)) as opened,
+        closing(source_of(source, settings, Path(passing), token, None)) as opened,
     ):
         return list(islice(_usable(opened), count))
 

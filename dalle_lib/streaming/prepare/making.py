@@ -180,6 +180,7 @@ class Making:
             vqgan=self._out / VQGAN_FILE if VQGAN_FILE in files else Path(self._vqgan),
             vqgan_sha256=codes.vqgan_sha256,
             resolution=vqgan.config.resolution,
+            captions=tuple(sample.caption for sample in (shown["train"] + shown["held_out"])[:3]),
             rate=rate,
         )
         return prepared, files

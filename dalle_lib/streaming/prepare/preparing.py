@@ -40,6 +40,8 @@ class Prepared:
     vqgan_sha256: str
     resolution: int
     """Pixels on a side of the pictures that the VQ-GAN encodes."""
+    captions: tuple[str, ...]
+    """Some captions that were kept, to be looked at."""
     rate: float
     """Rows of the source that this call did a second."""
     repository: str | None = None
