@@ -255,13 +255,11 @@ def test_the_sheet_of_clips_choice_has_room_for_the_caption_with_most_pictures(s
 def test_the_summary_is_told_with_the_scores_only_where_there_are_some(peer, crew, tmp_path):
     (tmp_path / "before_after.png").touch()
     told = summary_text(summarize(crew, peer, examination(1), examination(2)), tmp_path)
-    assert "5 epochs" in told
     assert "20% before, 40% after" in told
     assert f"Look at {tmp_path / 'before_after.png'}." in told
     (tmp_path / "before_after.png").rename(tmp_path / "run.png")
     told = summary_text(summarize(crew, peer, None, None), tmp_path)
-    assert "5 epochs" in told
-    assert f"Look at {tmp_path / 'run.png'}." in told
+    assert re.search(rf"^5 epochs(?s:.*)Look at {tmp_path / 'run.png'}\.", told)
     assert "before" not in told
 
 
