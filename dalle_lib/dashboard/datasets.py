@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 
 from dalle_lib.dashboard.grids import on_page, wrapped
 from dalle_lib.dashboard.tables import sentence, table_html
+from dalle_lib.files import reading
 from dalle_lib.streaming import CodeRow
 from dalle_lib.streaming.batches import codes_of
 from dalle_lib.streaming.prepare import Prepared
@@ -23,7 +24,9 @@ _SIDE, _GAP, _LINES, _COLUMNS = 96, 8, 28, 8
 
 
 def captioned(pairs: Sequence[tuple[str, np.ndarray]]) -> HTML:
-    """Return pictures, each above its caption, in rows of eight."""
+    """Return pictures, each above its caption, in rows of eight; where there are none, a sentence that says so."""
+    if not pairs:
+        return sentence("No picture with a caption can be used: preparing the source says why.")
     return on_page(_sheet([(caption, [picture]) for caption, picture in pairs]), "pictures above their captions")
 
 
@@ -54,9 +57,13 @@ def beside_originals(prepared: Prepared, rows: Sequence[CodeRow], vqgan: VQGAN, 
     """Return pictures of the data set's preview, each above what the codes of a row with its caption make of it.
 
     `rows` are rows that were read back. A caption that several of them, or of the preview, have is left out, as it does
-    not say which is which. Where none is left, a sentence says so instead.
+    not say which is which. Where none is left, a sentence says so instead. Raises BrokenFile for a damaged preview.
     """
-    table = pq.read_table(prepared.folder / PREVIEW, columns=["caption", "picture"])
+    file = prepared.folder / PREVIEW
+    if not file.exists():
+        return sentence("This data set has no preview, which has the originals: it was prepared with preview=0.")
+    with reading(file, "the preview of a data set", "Prepare the data set again: it is written anew."):
+        table = pq.read_table(file, columns=["caption", "picture"])
     captions, read = table["caption"].to_pylist(), Counter(row.caption for row in rows)
     originals = dict(zip(captions, table["picture"].to_pylist(), strict=True))
     known = {caption for caption, count in Counter(captions).items() if count == 1}

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from dalle_lib.model import ModelConfig
 from dalle_lib.names import HUB
 from dalle_lib.run.card import RunCard
 from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, RecipeCard, file_card
-from dalle_lib.streaming import CodesFormat, stream_codes
+from dalle_lib.streaming import CodesFormat, Manifest, stream_codes
 from dalle_lib.streaming.prepare.hub_files import FetchedFiles
 from dalle_lib.streaming.prepare.preparing import TRAIN
 from dalle_lib.streaming.tokenizer import train_tokenizer
@@ -145,6 +145,8 @@ def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard,
             raise ValueError(
                 f"{source} has no manifest: is it still being prepared? Run the same dalle-lib prepare to its end."
             )
+        if commit is None:
+            _require_files(source, {"train": train.data.manifest, "held_out": held_out.data.manifest})
         splits = {split: f"{place}{split}" for split in SPLITS}
         return DataCard(**splits, revision=commit, manifest=train.data.manifest.sha256, format=codes), rows, captions
 
@@ -160,6 +162,18 @@ def _require_prepared(source: str) -> None:
     else:
         what = f"{source} has no folders train and held_out. Pictures become one by dalle-lib prepare"
     raise ValueError(f"expected the folder of a data set, or {HUB}owner/name, but got {source!r:.200}: {what}.")
+
+
+def _require_files(source: str, manifests: Mapping[str, Manifest]) -> None:
+    """Raise ValueError if a file of a data set on this machine is not there, such as one that the Hub alone has."""
+    for split, manifest in manifests.items():
+        for entry in manifest.files:
+            file = Path(source, split, entry.name)
+            if not file.is_file() or file.stat().st_size != entry.bytes:
+                raise ValueError(
+                    f"{file} is gone or is not the file that the manifest names. If the data were sent to the Hub and "
+                    f"not kept here, name them as {HUB}owner/name; else run the same dalle-lib prepare again."
+                )
 
 
 def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFiles | None) -> None:

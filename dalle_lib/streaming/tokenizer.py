@@ -20,6 +20,14 @@ PADDING_ID = 1
 MAX_LETTERS = 10_000
 """Letters of a caption that are read, hundreds of times those of a long one."""
 
+MAX_TOKEN_LETTERS = 100
+"""Letters of a text token of a trained tokenizer: of one caption of 9,999 times "a", it would make one of as many, and
+no peer could load its file."""
+
+MAX_ALPHABET = 8000
+"""Different letters that a trained tokenizer knows, the most frequent ones: Chinese captions have some thousands, and a
+few captions of strangers could bring the others of Unicode, each with an embedding in the model."""
+
 
 class CaptionTokenizer:
     """Turns captions into ids of one length: cut at `text_length` or padded with `PADDING_ID`, without special ids."""
@@ -65,6 +73,8 @@ class CaptionTokenizer:
 def train_tokenizer(captions: Iterable[str], vocab: int) -> "Tokenizer":
     """Return a byte-pair tokenizer of lower-case words with at most `vocab` ids, for the captions of one run.
 
+    Captions of more letters than that get more: one id for each of MAX_ALPHABET letters.
+
     Id 0 is kept for "no caption", PADDING_ID is the end of text, and 2 stands for letters that no caption has.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -73,7 +83,13 @@ def train_tokenizer(captions: Iterable[str], vocab: int) -> "Tokenizer":
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     specials = ["<null>", "</s>", "<unk>"]
-    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=specials,
+        show_progress=False,
+        limit_alphabet=MAX_ALPHABET,
+        max_token_length=MAX_TOKEN_LETTERS,
+    )
     tokenizer.train_from_iterator((caption[:MAX_LETTERS] for caption in captions), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", PADDING_ID)])
     return tokenizer

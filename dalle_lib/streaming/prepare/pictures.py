@@ -12,12 +12,16 @@ MAX_BYTES = 2**25
 """Bytes of a picture's file beyond which it is not read."""
 MAX_PIXELS = 50_000_000
 """Pixels beyond which a picture is not decoded: some kilobytes can claim any number of them."""
+MAX_SCANS = 1000
+"""Passes over a JPEG's pixels beyond which it is not decoded: a progressive one has some ten, and 10,000 fit into
+a megabyte. A video behind the picture has 15 a megabyte by chance."""
 _FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 """Formats that are read. Pillow knows others, one of which, EPS, would start a program."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".jp2")
 _LARGE_PIXELS, _LARGE = 4_000_000, Lock()
 """Pixels beyond which pictures are decoded one after the other: 49 million in RGBA took 0.9 GB (2026-11-25)."""
 _ORIENTATION = 0x0112
+_JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"
 _TOO_MANY = f"picture above {MAX_PIXELS // 10**6} megapixels"
 _BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
@@ -35,6 +39,8 @@ def open_picture(data: bytes) -> tuple[Image.Image, int, int]:
         raise Unusable("empty picture")
     if len(data) > MAX_BYTES:
         raise Unusable(f"picture above {MAX_BYTES // 2**20} MiB")
+    if data.startswith(_JPEG) and data.count(_SCAN) > MAX_SCANS:
+        raise Unusable("JPEG of too many scans")
     Image.init()
     try:
         picture = Image.open(BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])

@@ -17,6 +17,8 @@ from dalle_lib.streaming.prepare.journal import SPLITS, Journal
 logger = logging.getLogger(__name__)
 DELAYS_S = (1, 2, 4, 8, 15, 30, 60, 120, 240)
 """Seconds between tries of one upload; then it is given up."""
+MAX_ASKED_S = 3600
+"""Seconds that the Hub may ask to wait before the next try: it counts commits by the hour."""
 MAX_WAITING = 2
 """Files that wait on this machine, if they are not kept, before the encoder waits, too."""
 _ADVICE = {
@@ -51,17 +53,10 @@ class Publisher:
             lambda: self._api.create_repo(self._repository, repo_type="dataset", private=private, exist_ok=True),
         )
         journal.set_meta("repository", self._repository)
-        there, head = self._patiently(f"looking at {self._repository}", self._what_is_there)
+        there, head = self._patiently(f"looking at {self._repository}", lambda: self._what_is_there(journal))
         ours = {shard.name: shard for shard in journal.shards()}
-        if others := [
-            name for name in there if name.startswith(SPLITS) and name.endswith(".parquet") and name not in ours
-        ]:
-            raise ValueError(
-                f"expected no data in {self._repository} but this folder's, but {others[0]} is there: name another "
-                "repository, or the folder that it was made in."
-            )
         journal.mark_sent([name for name, shard in ours.items() if there.get(name) == shard.entry.sha256], head)
-        missing = [name for name, shard in ours.items() if shard.revision and there.get(name) != shard.entry.sha256]
+        missing = [name for name, shard in ours.items() if shard.revision and name not in there]
         if gone := [name for name in missing if not (self._folder / name).exists()]:
             raise ValueError(
                 f"{gone[0]} was sent to {self._repository}, but is not there any more, nor here: prepare the source "
@@ -80,7 +75,8 @@ class Publisher:
     def finish(self, files: Mapping[str, Path]) -> str:
         """Send what is left, then `files`, by their names there, in one commit, and return that commit's hash."""
         self._wait_for(0)
-        return self._send(files, "Manifests, card and preview")
+        with closing(Journal(self._work)) as journal:
+            return self._send(journal, files, "Manifests, card and preview")
 
     def leave(self) -> None:
         """Let the thread end after what it is sending."""
@@ -108,7 +104,7 @@ class Publisher:
                     if self._is_leaving:
                         return
                 shard = unsent[0]
-                revision = self._send({shard.name: self._folder / shard.name}, f"Add {shard.name}")
+                revision = self._send(journal, {shard.name: self._folder / shard.name}, f"Add {shard.name}")
                 journal.mark_sent([shard.name], revision)
                 self._remove_sent(journal)
                 with self._changed:
@@ -120,19 +116,32 @@ class Publisher:
         finally:
             journal.close()
 
-    def _send(self, files: Mapping[str, Path], message: str) -> str:
+    def _send(self, journal: Journal, files: Mapping[str, Path], message: str) -> str:
         def send() -> str:
             operations = [CommitOperationAdd(name, str(file)) for name, file in files.items()]
+            # Whoever commits after this look makes the Hub answer 412, so the next try looks again.
+            _, head = self._what_is_there(journal)
             return self._api.create_commit(
-                self._repository, operations, commit_message=message, repo_type="dataset"
+                self._repository, operations, commit_message=message, repo_type="dataset", parent_commit=head
             ).oid
 
         return self._patiently(f"sending {', '.join(files)}", send)
 
-    def _what_is_there(self) -> tuple[dict[str, str], str]:
-        """Return the SHA-256 of each large file of the repository, none of others, and the newest commit."""
+    def _what_is_there(self, journal: Journal) -> tuple[dict[str, str], str]:
+        """Return the SHA-256 of each large file of the repository, none of others, and the newest commit.
+
+        Raises ValueError if codes are there that are not the journal's, which must not be written over.
+        """
         told = self._api.dataset_info(self._repository, files_metadata=True)
-        return {file.rfilename: file.lfs.sha256 if file.lfs else "" for file in told.siblings}, told.sha
+        there = {file.rfilename: file.lfs.sha256 if file.lfs else "" for file in told.siblings}
+        ours = {shard.name: shard.entry.sha256 for shard in journal.shards()}
+        for name, digest in there.items():
+            if name.startswith(SPLITS) and name.endswith(".parquet") and digest != ours.get(name):
+                raise ValueError(
+                    f"expected no data in {self._repository} but this folder's, but {name} is another's: name another "
+                    "repository, or the folder that it was made in."
+                )
+        return there, told.sha
 
     def _remove_sent(self, journal: Journal) -> None:
         if not self._keep_local:
@@ -158,6 +167,7 @@ class Publisher:
                         f"{what} failed {attempt} times ({in_one_line(error):.300}). Run the same again later: nothing "
                         "that was encoded is lost, and nothing is sent twice."
                     ) from error
+                delay = max(delay, _asked_to_wait_s(error))
                 logger.warning("%s failed, try %d (%.300s): again in %d s", what, attempt, in_one_line(error), delay)
             with self._changed:
                 if self._changed.wait_for(lambda: self._is_leaving, delay):
@@ -165,10 +175,23 @@ class Publisher:
         raise AssertionError("the last try returns or raises")
 
 
-def _status(error: BaseException | None) -> int | None:
-    """Return the HTTP status that an error is about; uploads wrap the error that has it."""
+def _status(error: BaseException) -> int | None:
+    """Return the HTTP status that an error is about."""
+    answer = _answer(error)
+    return None if answer is None else answer.status_code
+
+
+def _asked_to_wait_s(error: BaseException) -> int:
+    """Return the seconds after which the Hub wants to be asked again, at most MAX_ASKED_S; 0 if it names none."""
+    answer = _answer(error)
+    told = "" if answer is None else answer.headers.get("Retry-After", "")
+    return min(int(told[:9]), MAX_ASKED_S) if told.isdecimal() else 0
+
+
+def _answer(error: BaseException | None) -> httpx.Response | None:
+    """Return the answer of the Hub that an error is about; uploads wrap the error that has it."""
     while error is not None:
         if (answer := getattr(error, "response", None)) is not None:
-            return answer.status_code
+            return answer
         error = error.__cause__
     return None
