@@ -10,7 +10,6 @@ import math
 import os
 import select
 import sys
-import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -95,7 +94,6 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
         stock = type("Stock", (QuickRounds, hivemind.Optimizer), {"group": group})
         return stock(**options, client_mode=dht.client_mode, grad_averager_factory=averager)
     codec.install()
-    hash_table.install()
     averagers.Runner = LyingRunner if scenario.attack == REDUCER and not is_honest else Runner
     bases = (QuickRounds, CollaborativeOptimizer) if is_honest else (NeverBehind, QuickRounds, CollaborativeOptimizer)
     ours = type("Ours", bases, {"group": group, "averager_type": averager})
@@ -124,8 +122,6 @@ def take_part(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.DHT,
         if planned is not None and not planned.done():
             planned.cancel()
     optimizer.scheduled_grads = optimizer.scheduled_state = None  # hivemind fails if it cancels them again
-    # An averager that ends while it waits for the hash table's answer ends the process of the hash table, too.
-    time.sleep(1.0)
     optimizer.shutdown()
     events.write("left", epoch=epoch)
 
@@ -154,6 +150,7 @@ def main(folder: Path) -> None:
     RSAPrivateKey._process_wide_key = Identity.load_or_create(folder / IDENTITY).private_key
     log_to(folder / "peer.log")
     torch.set_num_threads(1)
+    hash_table.install()
     dht = hivemind.DHT(
         start=True,
         initial_peers=settings["initial_peers"],

@@ -35,7 +35,10 @@ async def is_answered(caller, peer):
         yield message
     stream = await caller.iterate_protobuf_handler(peer.peer_id, "hold", one(), averaging_pb2.DownloadData)
     kept.append(stream)
-    return await anext(stream, None) is not None
+    try:
+        return await anext(stream, None) is not None
+    except ConnectionResetError:  # refused before this had sent all it had to say
+        return False
 
 async def open_silent(caller, peer):
     _, reader, writer = await caller.call_binary_stream_handler(peer.peer_id, "hold")

@@ -250,3 +250,39 @@ def test_one_liar_ends_and_stalls_searches_of_stock_peers_and_not_ours():
         told[how] = done.stdout.splitlines()
     assert told["installed"] == [f"{lie}: {{'ada': 7}}" for lie in ("size", "never expires", "unreadable", "nearer")]
     assert told["stock"] == ["size: hangs", "nearer: hangs"], "hash_table has become superfluous"
+
+
+ENDED = """
+import multiprocessing, os, sys
+multiprocessing.set_start_method("fork", force=True)
+import hivemind
+from hivemind.utils import get_dht_time
+from dalle_lib.swarm import hash_table
+
+if sys.argv[1] == "installed":
+    hash_table.install()
+
+def read_from_the_ended():
+    raise EOFError
+
+class Question:
+    def __reduce__(self):
+        return read_from_the_ended, ()
+
+dht = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+dht._outer_pipe.send(("_get", [], {"key": Question()}))
+stored = dht.store("key", 7, expiration_time=get_dht_time() + 600, return_future=True)
+try:
+    print(stored.result(60 if sys.argv[1] == "installed" else 8), dht.get("key").value)
+except TimeoutError:
+    print("hangs")
+dht.shutdown()
+os._exit(0)
+"""
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("how", "told"), [("installed", "True 7\n"), ("stock", "hangs\n")])
+def test_the_table_outlives_a_process_that_asks_and_ends(how, told):
+    done = subprocess.run([sys.executable, "-c", ENDED, how], capture_output=True, text=True, timeout=180)
+    assert done.stdout == told, f"{done.stderr}; if stock peers answer, Inbox has become superfluous"

@@ -3,11 +3,14 @@
 In hivemind 1.1.12 a peer chooses its place in the table, or many places: whoever has the 20 nearest to a key can hide
 what lies under it. It stores copies of what it has found with others, and takes in theirs. `install` replaces places,
 copies and searches (`searches.py`) in this process and its forks. What the records are is checked by `records.py`.
+The table is a process of its own, which outlives those that ask it (`Inbox`).
 """
 
 import asyncio
 from collections.abc import Collection
 from functools import lru_cache
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from hivemind.dht import DHTID, dht, node
@@ -26,12 +29,14 @@ MAX_STORED = 300
 SILENT_S = 5.0
 """Seconds for which a peer that has not answered is not asked again."""
 _stock_keep = TimedStorage.store
+_stock_run = dht.DHT.run
 
 
 def install() -> None:
     """Make hivemind decode by `wire.loads`, limit calls, search as here, give peers places, and keep by `keep`."""
     wire.install()
     calls.install()
+    dht.DHT.run = serve
     node._SearchState, node.traverse_dht = searches.Search, searches.traverse
     node.DHTProtocol, dht.DHTNode = Protocol, Node
     TimedStorage.store = keep
@@ -49,6 +54,32 @@ def keep(storage: TimedStorage, key: Any, value: Any, expiration_time: float) ->
     if len(storage.expiration_heap) > 2 * len(storage.data) + 10:
         storage.expiration_heap[:] = sorted(storage.key_to_heap.values())
     return _stock_keep(storage, key, value, expiration_time)
+
+
+class Inbox:
+    """The pipe from which the table's process reads what it is asked.
+
+    A question holds file descriptors of the process that asks. When that has just ended, reading them raises EOFError
+    or AuthenticationError, at which hivemind 1.1.12 ends the table; at a ConnectionError it goes on.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self.fileno, self.poll = pipe.fileno, pipe.poll
+
+    def recv(self) -> Any:
+        """Return the next question. Raises ConnectionError if nobody can read it, EOFError if none will come."""
+        question = self._pipe.recv_bytes()
+        try:
+            return ForkingPickler.loads(question)
+        except Exception as error:
+            raise ConnectionError(f"the process that asked the hash table has ended: {error!r}") from error
+
+
+def serve(table: dht.DHT) -> None:
+    """Be the table's process, as hivemind is, with an `Inbox`."""
+    table._inner_pipe = Inbox(table._inner_pipe)
+    _stock_run(table)
 
 
 @lru_cache(maxsize=10_000)

@@ -142,6 +142,10 @@ NAMES: dict[str, dict[str, str]] = {
         "async def rpc_store(self, request, context)": "Protocol stores what its writer brings",
     },
     "dht.dht": {"DHTNode": "hash_table.install puts Node in its place, whose `node_id` follows from its peer's id"},
+    "dht.dht.DHT": {
+        "def run(self)": "hash_table.install puts serve in its place",
+        "_inner_pipe": "serve reads it by an Inbox",
+    },
     "dht.node.DHTNode": {
         "classmethod create(cls, p2p=None, node_id=None, initial_peers=None, bucket_size=20, num_replicas=5, "
         "depth_modulo=5, parallel_rpc=None, wait_timeout=3, refresh_timeout=None, bootstrap_timeout=None, "
