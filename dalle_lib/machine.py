@@ -44,6 +44,22 @@ def working_gpus() -> list[str]:
     return [gpu.device for gpu in gpus() if gpu.problem is None]
 
 
+def choose_device(device: str | torch.device | None = None) -> torch.device:
+    """Return `device` if it is given, else the first GPU that computes, else the processor.
+
+    Raises ValueError for a name that is no device, and for a GPU that torch does not find here.
+    """
+    if device is None:
+        return torch.device(next(iter(working_gpus()), "cpu"))
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"expected device cpu or cuda, but got device={str(device)!r}.") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= (found := torch.cuda.device_count()):
+        raise ValueError(f"expected a device that is here (torch finds {found} GPUs), but got device={str(device)!r}.")
+    return chosen
+
+
 def check_gpu(device: str) -> DeviceCheck:
     """Return a GPU's name and size, and what is wrong with a matrix product on it (`compute_problem`)."""
     try:

@@ -58,7 +58,7 @@ class CLIPRanker:
             except OSError as error:
                 raise OSError(
                     f"the CLIP {source}, which chooses among pictures, cannot be loaded: expected its folder, or "
-                    f"owner/name on the Hub. {in_one_line(error)}"
+                    f"owner/name on the Hub. To draw without one: --no-clip, or clip=False. {in_one_line(error)}"
                 ) from error
         self.model = self.model.to(device).eval().requires_grad_(False)
 

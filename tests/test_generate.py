@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,9 @@ from PIL import Image
 
 from dalle_lib.cli import main
 from dalle_lib.cli.generate import describe_drawing, drawer, one_or_many
+from dalle_lib.dashboard.pictures import best_of
 from dalle_lib.inference import TextToImage
+from dalle_lib.run import RunCard
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +112,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_is_told_how_far_a_drawing_is(draw, monkeypatch, tmp_path):
-    monkeypatch.setattr(TextToImage, "from_run", lambda *_: draw)
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_, **__: draw)
     monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog", "--candidates", "1", "--out", str(tmp_path)])
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     main()
@@ -125,7 +128,7 @@ def test_ctrl_c_ends_in_one_line_and_writes_nothing(monkeypatch, tmp_path):
         progress("frog: 50% of 1 candidates ...")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(TextToImage, "from_run", lambda *_: interrupt)
+    monkeypatch.setattr(TextToImage, "from_run", lambda *_, **__: interrupt)
     monkeypatch.setattr(sys, "argv", ["dalle-lib", "generate", "frog", "--out", str(tmp_path)])
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with pytest.raises(SystemExit) as ended:
@@ -168,3 +171,27 @@ def test_the_terminal_explains_a_mistake(tmp_path):
     assert done.returncode == 2
     assert "expected an embedded run (emoji, emoji-mini)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_a_clip_the_commonest_pictures_come_first(tmp_path, capsys, monkeypatch):
+    folder = RunCard.load("emoji").save(tmp_path / "run")
+    shutil.rmtree(folder / RunCard.load("emoji").clip)
+    typed = ["dalle-lib", "generate", "penguin on a yellow background", "--run", str(folder), "--seed", "1"]
+    typed += ["--candidates", "12", "--temperature", "2", "--out", str(tmp_path), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", typed)
+    with pytest.raises(SystemExit):
+        main()
+    assert "--no-clip" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*typed, "--no-clip", "--json"])
+    main()
+    (told,) = json.loads(capsys.readouterr().out)
+    counts = [picture["count"] for picture in told["pictures"]]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 1
+    assert told["noise"] is None
+    assert "score" not in told["pictures"][0]
+    drawing = TextToImage.from_run(folder, "cpu", clip=False)("green frog", candidates=2, best=1, seed=1)
+    assert drawing.labels == [f"x{drawing.choices[0].count}"]
+    assert "in the order drawn" in best_of(drawing).data
+    with pytest.raises(ValueError, match="clip=True"):
+        TextToImage.from_run(folder, "cpu", clip=False).nearest_training("green frog")

@@ -19,8 +19,8 @@ from dalle_lib.checks.preflight import preflight
 from dalle_lib.checks.report import LOG_LINES, problem_report
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.watching import watch
-from dalle_lib.inference import TextToImage, choose_device
-from dalle_lib.machine import NotEnoughRoom, autocast_dtype
+from dalle_lib.inference import TextToImage
+from dalle_lib.machine import NotEnoughRoom, autocast_dtype, choose_device
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings

@@ -40,6 +40,9 @@ class Generate:
     """At most how many different ones of them to keep, by CLIP; where its scores differ by no more than its noise, the
     commoner picture comes first."""
     settings: Annotated[Settings, tyro.conf.arg(name="")] = field(default_factory=Settings)
+    clip: bool = True
+    """Let the run's CLIP choose. With --no-clip none is loaded, or fetched, and the pictures come first that were drawn
+    most often."""
     device: str | None = None
     """cpu or cuda; None takes a GPU if there is one."""
     out: Path = Path("outputs/pictures")
@@ -58,7 +61,7 @@ class Generate:
         settings.check()
         require_writable(self.out)
         show_progress("loading the model ...")
-        draw = drawer(self.model, self.device)
+        draw = drawer(self.model, self.device, clip=self.clip)
         show_progress("")
         drawings = draw(prompts, candidates=candidates, best=self.best, progress=show_progress, **asdict(settings))
         files = [drawing.save(self.out) for drawing in drawings]
@@ -118,7 +121,7 @@ def as_dict(drawing: "Drawing", files: list[Path]) -> dict:
     }
 
 
-def drawer(run: str, device: str | None) -> "TextToImage":
+def drawer(run: str, device: str | None, *, clip: bool = True) -> "TextToImage":
     """Return what draws with the model of a run, or with the one that a peer has saved in its folder.
 
     Raises ValueError if there is neither, or the peer has saved no model yet.
@@ -133,11 +136,11 @@ def drawer(run: str, device: str | None) -> "TextToImage":
     if not folder.exists() and len(folder.parts) > 1 and (there := folders_of_peers(folder.parent)):
         raise ValueError(f"there is no peer in {folder}. Expected one of {', '.join(map(str, there))}.")
     if not (folder / SETTINGS).is_file():
-        return TextToImage.from_run(run, device)
+        return TextToImage.from_run(run, device, clip=clip)
     if not (folder / MODEL).is_file():
         raise ValueError(f"the peer in {folder} has saved no model yet: it does so when it leaves, and now and then.")
     card = RunCard.load(PeerSettings.load(folder / SETTINGS).run)
-    return TextToImage.from_card(card, load_model(folder / MODEL, card.model), device)
+    return TextToImage.from_card(card, load_model(folder / MODEL, card.model), device, clip=clip)
 
 
 def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
@@ -147,7 +150,8 @@ def describe_drawing(drawing: "Drawing", files: list[Path]) -> str:
     prompt, seed = shortened(drawing.prompt), drawing.settings.seed
     read = f", {drawing.reading}" if drawing.reading else ""
     lines = [f"{prompt!r}{read}, seed {seed}, {seconds:.1f} s; xN: N of {count} are this picture"]
-    lines += [f"  {file}  {label} CLIP score" for file, label in zip(pictures, drawing.labels, strict=True)]
+    unit = "" if drawing.scores is None else " CLIP score"
+    lines += [f"  {file}  {label}{unit}" for file, label in zip(pictures, drawing.labels, strict=True)]
     lines.append(f"  {sheet}  all {count}")
     novelty = drawing.novelty
     if str(novelty) and not (novelty.words or novelty.phrases):  # what is missing has been told before drawing

@@ -56,13 +56,15 @@ def best_of(drawing: Drawing) -> HTML:
     read = f", {escape(drawing.reading)}" if drawing.reading else ""
     told = str(drawing.novelty)
     new = f"<p>{escape(drawing.model)}: {escape(told)}.</p>" if told else ""
-    order = drawing.scores.argsort(descending=True)
-    sheet = contact_sheet(drawing.candidates[order], side=SIDE // 2)
+    shown, order = drawing.candidates, "in the order drawn"
+    if drawing.scores is not None:
+        shown, order = shown[drawing.scores.argsort(descending=True)], "best first"
+    sheet = contact_sheet(shown, side=SIDE // 2)
     return HTML(
         f"<p><b>{escape(drawing.prompt)}</b>{read}, seed {drawing.settings.seed}, "
         f"{sum(drawing.seconds.values()):.1f} s</p>{new}"
         f"<div style='display:flex;flex-wrap:wrap;gap:12px'>{best}</div>"
-        f"<details><summary>all {len(order)} candidates, best first</summary>"
+        f"<details><summary>all {len(shown)} candidates, {order}</summary>"
         f"{picture_html(sheet, f'all candidates for {drawing.prompt}')}</details>"
     )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dalle_lib.inference.nearest import Nearest
     from dalle_lib.inference.published import PAPER, PaperFiles
     from dalle_lib.inference.settings import PRESETS, Settings
-    from dalle_lib.inference.text_to_image import TextToImage, choose_device, downloads
+    from dalle_lib.inference.text_to_image import TextToImage, downloads
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -27,6 +27,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "nearest": ("Nearest",),
         "published": ("PAPER", "PaperFiles"),
         "settings": ("PRESETS", "Settings"),
-        "text_to_image": ("TextToImage", "choose_device", "downloads"),
+        "text_to_image": ("TextToImage", "downloads"),
     },
 )

@@ -1,5 +1,6 @@
 """Which of many candidates to show: different pictures, each once, those first that CLIP prefers beyond its noise."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +30,18 @@ class Choice:
 
 
 def choose_best(
-    scores: Float[Tensor, "candidates"],
+    scores: Float[Tensor, "candidates"] | None,
     pictures: UInt8[Tensor, "candidates height width 3"],
     count: int,
     noise: float = 0.0,
 ) -> list[Choice]:
-    """Return at most `count` of the different pictures, best first.
+    """Return at most `count` of the different pictures, best first, or the commonest first if `scores` are None.
 
     The picture with the higher score comes first; among those whose scores are less than `noise` below the highest one
     left, the picture comes first of which there are most.
     """
+    if scores is None:
+        scores, noise = torch.zeros(len(pictures)), math.inf
     left, ordered = different(scores, pictures), []
     while left and len(ordered) < count:
         highest = scores[left[0].number]

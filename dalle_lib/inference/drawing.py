@@ -48,7 +48,7 @@ class Progress:
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """All candidates for one prompt, and how well each fits it according to CLIP."""
+    """All candidates for one prompt, and how well each fits it according to CLIP, if there was one."""
 
     prompt: str
     caption: str
@@ -61,12 +61,13 @@ class Drawing:
     """The pictures, in the order drawn."""
     codes: Int[Tensor, "candidates codes"]
     """Their codes, row by row."""
-    scores: Float[Tensor, "candidates"]
-    """Cosine similarity of each picture and the prompt."""
+    scores: Float[Tensor, "candidates"] | None
+    """Cosine similarity of each picture and the prompt; None without a CLIP."""
     choices: list[Choice]
     """The best of the different pictures, best first, and how many candidates are the same; see `choose_best`."""
     noise: float | None
-    """Scores that differ by less mean the same; see `CLIPRanker.noise`. None where all candidates are one picture."""
+    """Scores that differ by less mean the same; see `CLIPRanker.noise`. None where all candidates are one picture,
+    and without a CLIP."""
     seconds: dict[str, float]
     """Seconds that drawing, decoding and ranking took."""
     novelty: Novelty = field(default_factory=Novelty)
@@ -96,6 +97,8 @@ class Drawing:
     @property
     def labels(self) -> list[str]:
         """For each of the best: how many candidates are the same picture, and its CLIP score, as in "x31 · 0.874"."""
+        if self.scores is None:
+            return [f"x{choice.count}" for choice in self.choices]
         return [f"x{choice.count} · {float(self.scores[choice.number]):.3f}" for choice in self.choices]
 
     def __repr__(self) -> str:
@@ -156,7 +159,7 @@ class Drawing:
             "prompt": self.prompt,
             "model": self.model,
             "candidate": f"{number + 1} of {len(self.candidates)}",
-            "score": round(float(self.scores[number]), 4),
+            **({} if self.scores is None else {"score": round(float(self.scores[number]), 4)}),
             **asdict(self.settings),
         }
 

@@ -35,18 +35,18 @@ class Download:
     """Whether the Hub's cache on this machine holds it already."""
 
 
-def downloads_of(card: RunCard) -> list[Download]:
-    """Return what loading a run's model fetches from the Hub; nothing for what lies beside a local card.
+def downloads_of(card: RunCard, *, clip: bool = True) -> list[Download]:
+    """Return what loading a run's model fetches from the Hub, with its CLIP if `clip`; nothing beside a local card.
 
     Raises ConnectionError if the Hub cannot be asked, and ValueError if a repository lacks a file.
     """
-    found = [] if card.clip_is_beside else [hub_file("clip", card.clip)]
+    found = [] if card.clip_is_beside or not clip else [hub_file("clip", card.clip)]
     if card.repository is not None:
         files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
         found += [
             hub_file(part, card.repository, file.name, card.token) for part, file in files.items() if file is not None
         ]
-        if card.clip_is_beside:
+        if card.clip_is_beside and clip:
             found.append(hub_file("clip", card.repository, f"{card.clip}/model.safetensors", card.token))
     return found
 

@@ -18,7 +18,7 @@ from dalle_lib.inference.fetching import Download, downloads_of, sizes_of
 from dalle_lib.inference.nearest import Nearest, TrainingPictures
 from dalle_lib.inference.published import PAPER, PaperFiles
 from dalle_lib.inference.settings import SIDE_BY_SIDE, Settings, check_counts, check_prompts, how_many
-from dalle_lib.machine import autocast_dtype, few_threads, free_memory, require_room_in_cache, working_gpus
+from dalle_lib.machine import autocast_dtype, choose_device, few_threads, free_memory, require_room_in_cache
 from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.one_line import printable, shortened
 from dalle_lib.rerank import CLIPRanker
@@ -48,15 +48,16 @@ class TextToImage:
         model: DALLE,
         tokenizer: CaptionTokenizer,
         vqgan: VQGAN,
-        ranker: CLIPRanker,
+        ranker: CLIPRanker | None,
         guidance: float = 1.0,
         captions: TrainingCaptions | None = None,
         rows: Callable[[], list[CodeRow]] | None = None,
     ) -> None:
         """Take the parts of a model: `from_run` finds those of a run, `from_paper` those of the paper.
 
-        `guidance` is used where a call names none. `captions` are those of the training data, if at hand;
-        `rows` then reads these with their pictures. Raises ValueError if the VQ-GAN has other codes than the model.
+        Without a `ranker`, the commonest pictures are the best. `guidance` is used where a call names none. `captions`
+        are those of the training data, if at hand; `rows` then reads these with their pictures. Raises ValueError if
+        the VQ-GAN has other codes than the model.
         """
         require_same_codes(name, model.config, vqgan.config)
         self.name = name
@@ -69,24 +70,28 @@ class TextToImage:
         self._training: TrainingPictures | None = None
 
     @classmethod
-    def from_run(cls, run: str | Path = "emoji", device: str | torch.device | None = None) -> "TextToImage":
-        """Return a TextToImage with the parts of a run and its checkpoint.
+    def from_run(
+        cls, run: str | Path = "emoji", device: str | torch.device | None = None, *, clip: bool = True
+    ) -> "TextToImage":
+        """Return a TextToImage with the parts of a run and its checkpoint; its CLIP only with `clip`.
 
         `run` is an embedded run, a folder, "owner/name" on the Hub, or "paper-2021". Without `device`, a GPU is taken
         if there is one. Raises ValueError if there is no such run or device, or the run has no checkpoint yet, and
         NotEnoughRoom before a download that would not fit.
         """
         if run == PAPER:
-            return cls.from_paper(device=device)
+            return cls.from_paper(device=device, clip=clip)
         device = choose_device(device)  # a wrong one is told before anything is fetched
         card = RunCard.load(run)
         if card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
-        require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card)))
-        return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device)
+        require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card, clip=clip)))
+        return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device, clip=clip)
 
     @classmethod
-    def from_paper(cls, files: PaperFiles | None = None, device: str | torch.device | None = None) -> "TextToImage":
+    def from_paper(
+        cls, files: PaperFiles | None = None, device: str | torch.device | None = None, *, clip: bool = True
+    ) -> "TextToImage":
         """Return a TextToImage with the paper's published model, after fetching what is not here yet.
 
         Raises NotEnoughRoom before a download that would not fit, ValueError if a file is not what it should be, and
@@ -99,19 +104,21 @@ class TextToImage:
             files.read_model().to(device),
             files.read_tokenizer(),
             files.read_vqgan().to(device),
-            CLIPRanker(files.clip, device),
+            CLIPRanker(files.clip, device) if clip else None,
         )
 
     @classmethod
-    def from_card(cls, card: RunCard, model: DALLE, device: str | torch.device | None = None) -> "TextToImage":
-        """Return a TextToImage with `model` and the run's tokenizer, VQ-GAN and CLIP, on `device`."""
+    def from_card(
+        cls, card: RunCard, model: DALLE, device: str | torch.device | None = None, *, clip: bool = True
+    ) -> "TextToImage":
+        """Return a TextToImage with `model` and the run's tokenizer and VQ-GAN, on `device`; its CLIP with `clip`."""
         device = choose_device(device)
         return cls(
             card.name,
             model.to(device),
             CaptionTokenizer(card.path(card.tokenizer), card.model.text_length),
             load_vqgan(card.path(card.vqgan)).to(device),
-            CLIPRanker(card.clip_source(), device, card.clip_commit),
+            CLIPRanker(card.clip_source(), device, card.clip_commit) if clip else None,
             # Guidance pushes away from what the model draws without a caption: it must have seen pictures without one.
             guidance=GUIDANCE if card.recipe.caption_dropout else 1.0,
             captions=(captions := TrainingCaptions.of(card)),
@@ -134,7 +141,8 @@ class TextToImage:
     ) -> Drawing | list[Drawing]:
         """Return the Drawing of a prompt, or one for each of a list: `candidates` pictures, the `best` of them by CLIP.
 
-        Only different pictures are kept, so they may be fewer than `best`; see `choose_best`.
+        Only different pictures are kept, so they may be fewer than `best`; see `choose_best`. Without a CLIP, the best
+        are those that were drawn most often.
 
         `Settings` says what `top_k` to `seed` mean; `preset` is a name of PRESETS, such as "paper-top-p", which sets
         top_k, top_p and, where none are given, `candidates`. `progress` is called after each row of codes. Raises
@@ -185,10 +193,12 @@ class TextToImage:
         """Return the training pictures whose CLIP embeddings are nearest to the prompt's, as the paper shows them.
 
         They tell whether a drawing repeats what the model saw. The first call embeds all training pictures, 12 s on one
-        core for the run `emoji`; later calls take no time. Raises ValueError if the training data are not at hand.
+        core for the run `emoji`; later calls take no time. Raises ValueError if they or a CLIP are not at hand.
         """
         if self.rows is None:
             raise ValueError(f"the training data of {self.name} are not at hand: expected a folder beside its card.")
+        if self.ranker is None:
+            raise ValueError("which pictures are near is for a CLIP to say: load the model with clip=True.")
         with few_threads(self.model):
             if self._training is None:
                 self._training = TrainingPictures(self.rows(), self.vqgan, self.ranker)
@@ -216,9 +226,11 @@ class TextToImage:
         drawn = time.perf_counter()
         pictures = self.vqgan.decode(codes)
         decoded = time.perf_counter()
-        scores = self.ranker.score(caption, pictures)
-        compared = [choice.number for choice in different(scores, pictures)[:MAX_COMPARED]]
-        noise = self.ranker.noise(caption, pictures[compared]) if len(compared) > 1 else None
+        scores = noise = None
+        if self.ranker is not None:
+            scores = self.ranker.score(caption, pictures)
+            compared = [choice.number for choice in different(scores, pictures)[:MAX_COMPARED]]
+            noise = self.ranker.noise(caption, pictures[compared]) if len(compared) > 1 else None
         ranked = time.perf_counter()
         return Drawing(
             prompt=prompt,
@@ -282,19 +294,3 @@ def downloads(run: str | Path) -> list[Download]:
     ConnectionError if the Hub cannot be asked.
     """
     return PaperFiles().downloads() if run == PAPER else downloads_of(RunCard.load(run))
-
-
-def choose_device(device: str | torch.device | None = None) -> torch.device:
-    """Return `device` if it is given, else the first GPU that computes, else the processor.
-
-    Raises ValueError for a name that is no device, and for a GPU that torch does not find here.
-    """
-    if device is None:
-        return torch.device(next(iter(working_gpus()), "cpu"))
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"expected device cpu or cuda, but got device={str(device)!r}.") from error
-    if chosen.type == "cuda" and (chosen.index or 0) >= (found := torch.cuda.device_count()):
-        raise ValueError(f"expected a device that is here (torch finds {found} GPUs), but got device={str(device)!r}.")
-    return chosen

@@ -275,7 +275,7 @@ class RunCard(Part):
         if self.clip_is_beside and self.repository is None and not self.has_clip():
             raise ValueError(
                 f"the run's CLIP, the folder {self.clip!r}, is not beside its card. It chooses among pictures: "
-                "to draw, ask the run's organiser for it. Training needs none."
+                "ask the run's organiser for it, or draw without one (--no-clip). Training needs none."
             )
         return self.data_source(self.clip) if self.clip_is_beside else self.clip
 
