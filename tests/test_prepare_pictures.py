@@ -32,8 +32,8 @@ def bomb(width: int, height: int) -> bytes:
     )
 
 
-def square_of(data: bytes, side: int = 16) -> np.ndarray:
-    return np.asarray(to_square(open_picture(data)[0], side)).astype(int)
+def square_of(data: bytes, side: int = 16, fit: str = "crop") -> np.ndarray:
+    return np.asarray(to_square(open_picture(data)[0], side, fit)).astype(int)
 
 
 WHOLE = encoded(picture(1))
@@ -60,6 +60,17 @@ def test_what_cannot_be_a_picture_is_left_out_and_told_in_the_same_words(data, w
     with pytest.raises(Unusable) as left_out:
         square_of(data)
     assert str(left_out.value) == why
+
+
+def test_a_picture_is_cut_or_padded():
+    flags = Image.new("RGB", (64, 32), "red")
+    flags.paste("blue", (16, 0, 48, 32))
+    cut, padded = square_of(encoded(flags)), square_of(encoded(flags), fit="pad")
+    assert np.allclose(cut, (0, 0, 255), atol=20), "its middle"
+    assert (padded[:4] == 255).all(), "white above and below"
+    assert (padded[-4:] == 255).all()
+    assert (padded[5:-5, [0, -1]] == (255, 0, 0)).all(), "all of its width"
+    assert np.allclose(padded[5:-5, 5:-5], (0, 0, 255), atol=20)
 
 
 def test_what_can_be_seen_through_lies_on_white():

@@ -52,7 +52,8 @@ class Encoder:
     ) -> None:
         self._source, self._journal, self._folder = source, journal, folder
         self._vqgan, self._format, self._settings = vqgan, codes_format, settings
-        self._judge = partial(judge, filters=filters, side=vqgan.config.resolution, tells_nsfw="nsfw" in source.tells)
+        judged_by = {"filters": filters, "side": vqgan.config.resolution, "fit": settings.fit}
+        self._judge = partial(judge, tells_nsfw="nsfw" in source.tells, **judged_by)
         self._samples = max(settings.preview, MIN_SAMPLES)
         self._last_place = {split: journal.last_place(split, self._samples) for split in SPLITS}
         self._units, self._unit_bytes = journal.unit_bytes()

@@ -125,7 +125,8 @@ class Making:
         config = local_config(
             settings.train_resolution, factor=settings.train_factor, codebook_size=settings.train_codebook
         )
-        look = partial(judge, filters=self._filters, side=config.resolution, tells_nsfw="nsfw" in source.tells)
+        judged_by = {"filters": self._filters, "side": config.resolution, "fit": settings.fit}
+        look = partial(judge, tells_nsfw="nsfw" in source.tells, **judged_by)
         found = ahead(rows_from(source, journal), look, settings.workers, 100)
         ready = (made for _, made in found if isinstance(made, Ready) and made.split(settings.held_out) == "train")
         pixels = [made.pixels for made in islice(ready, settings.train_pictures)]

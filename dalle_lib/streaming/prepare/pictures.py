@@ -8,6 +8,8 @@ import imagehash
 import numpy as np
 from PIL import Image, ImageOps
 
+from dalle_lib.streaming.prepare.settings import Fit
+
 MAX_BYTES = 2**25
 """Bytes of a picture's file beyond which it is not read."""
 MAX_PIXELS = 50_000_000
@@ -56,8 +58,8 @@ def open_picture(data: bytes) -> tuple[Image.Image, int, int]:
     return picture, *((height, width) if _is_turned(picture) else (width, height))
 
 
-def to_square(picture: Image.Image, side: int) -> Image.Image:
-    """Return the middle of an opened picture in RGB, with `side` pixels on each side.
+def to_square(picture: Image.Image, side: int, fit: Fit = "crop") -> Image.Image:
+    """Return an opened picture in RGB as a square of `side` pixels: its middle, or all of it with "pad".
 
     Of an animation it is the first frame; what can be seen through lies on white; 16 bits become 8. Raises Unusable if
     the picture is damaged.
@@ -66,6 +68,8 @@ def to_square(picture: Image.Image, side: int) -> Image.Image:
         picture.draft("RGB", (side, side))  # a JPEG is decoded at a fraction of its size where that is enough
         with _LARGE if picture.width * picture.height > _LARGE_PIXELS else nullcontext():
             picture = _in_rgb(ImageOps.exif_transpose(picture))
+            if fit == "pad":
+                return ImageOps.pad(picture, (side, side), Image.Resampling.LANCZOS, "white")
             return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
     except Unusable:
         raise

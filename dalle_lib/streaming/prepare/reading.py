@@ -14,6 +14,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.filters import Filters
 from dalle_lib.streaming.prepare.journal import Journal, place_of
 from dalle_lib.streaming.prepare.pictures import Unusable, open_picture, perceptual_hash, to_square
+from dalle_lib.streaming.prepare.settings import Fit
 from dalle_lib.streaming.prepare.sources import Row, Source
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ class Found:
         return replace(self, row=Row(_damaged))
 
 
-def judge(row: Row, filters: Filters, side: int, tells_nsfw: bool) -> Ready | str:
-    """Return a row's picture, cut and scaled to `side` pixels, or why the row is left out."""
+def judge(row: Row, filters: Filters, side: int, tells_nsfw: bool, fit: Fit = "crop") -> Ready | str:
+    """Return a row's picture as a square of `side` pixels (`to_square`), or why the row is left out."""
     try:
         pair = row.load()
         caption = _caption(pair.caption)
@@ -69,7 +70,7 @@ def judge(row: Row, filters: Filters, side: int, tells_nsfw: bool) -> Ready | st
         nsfw = (pair.nsfw or "") if tells_nsfw else None
         if (why := filters.why_not(caption, nsfw=nsfw, width=width, height=height)) is not None:
             return why
-        square = to_square(picture, side)
+        square = to_square(picture, side, fit)
     except Unusable as why:
         return str(why)
     return Ready(caption, np.asarray(square), perceptual_hash(square), nsfw, width, height, len(pair.picture))

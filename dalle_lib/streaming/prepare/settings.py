@@ -9,6 +9,8 @@ from dalle_lib.streaming.layouts import LayoutName
 
 Kind = Literal["pictures", "tars", "tables"]
 """What a source is: a folder of pictures, WebDataset tars, or tables in Parquet or CSV."""
+Fit = Literal["crop", "pad"]
+"""How a picture becomes a square: its middle is taken, or the whole of it, between white borders."""
 PACKAGES = {"PIL": "pillow", "imagehash": "ImageHash", "taming": "taming-transformers-rom1504", "einops": "einops"}
 """Modules that preparing needs beside what the kit always has, and the packages that bring them."""
 
@@ -27,6 +29,8 @@ class PrepareSettings:
     """Rows of a row group, which a reader fetches and holds as one."""
     groups_per_shard: int = 100
     """Row groups of a file. Choose fewer where there would be less than a file for each peer."""
+    fit: Fit = "crop"
+    """Make a picture square by taking its middle, or with "pad" by white borders around the whole of it."""
     kind: Kind | None = None
     """What the source is; None looks: pictures with text files of the same names, then tars, then Parquet or CSV."""
     captions_from_names: bool = False
@@ -97,7 +101,7 @@ class PrepareSettings:
     @property
     def lasting(self) -> dict[str, object]:
         """What must stay the same when the work on a data set goes on, or later rows are added to it."""
-        names = ("held_out", "drop_duplicates", "format", "rows_per_group", "groups_per_shard")
+        names = ("held_out", "drop_duplicates", "format", "rows_per_group", "groups_per_shard", "fit")
         return {name: getattr(self, name) for name in (*names, "image_column", "caption_column", "preview")}
 
 
