@@ -21,16 +21,16 @@ from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 A_TOKEN = AccessToken("ada", Role.VOUCHED, RUN, b"key", NOON, b"signature")
 GOLDEN_SIGNATURE = (
-    "1c13b654c229afb8ef54971bb373fe3709be3f653f013ae42563dd19472815bf"
-    "e52fb05b0afa9d27353c1f754259b18b908da1532c737fb87555026df0126403"
+    "4454b550d822f0b7d1452d95b501545c630862eb587e9c713e418fd1e173f7e0"
+    "6a4464351a47747f6db3265dd01a28a3ff2fa51d77399ed35f9c3b0e9dcb7d08"
 )
 
 
 def test_a_token_is_these_bytes():
     assert A_TOKEN.to_bytes() == (
-        b"dalle-lib access token 1\n"
+        b"dalle-lib access token 2\n"
         b"\0\0\0\3ada\0\0\0\7vouched\0\0\0\7org/run\0\0\0\3key\0\0\0\x08\0\0\0\0\x6b\x01\x87\xc0"
-        b"\0\0\0\x09signature"
+        b"\0\0\0\0\0\0\0\x09signature"
     )
     assert A_TOKEN.to_bytes() == A_TOKEN.signed_bytes() + b"\0\0\0\x09signature"
 
@@ -62,10 +62,10 @@ def test_an_access_token_survives_its_bytes():
 
 
 def with_fields(*fields: bytes) -> bytes:
-    return b"dalle-lib access token 1\n" + b"".join(len(field).to_bytes(4) + field for field in fields)
+    return b"dalle-lib access token 2\n" + b"".join(len(field).to_bytes(4) + field for field in fields)
 
 
-FIELDS = [b"ada", b"member", b"org/run", b"key", bytes(8), b"signature"]
+FIELDS = [b"ada", b"member", b"org/run", b"key", bytes(8), b"", b"signature"]
 
 
 def test_the_fields_below_make_a_token():
@@ -77,10 +77,10 @@ def test_the_fields_below_make_a_token():
     [
         (b"", "expected an access token, but it is b''"),
         (b"hello", "but it is b'hello'"),
-        (b"dalle-lib access token 2\n" + with_fields(*FIELDS)[25:], "another version"),
+        (b"dalle-lib access token 1\n" + with_fields(*FIELDS)[25:], "another version"),
         (with_fields(*FIELDS) + b"\0", "followed by 1 bytes that do not belong to it"),
-        (with_fields(*FIELDS[:5]), "ends within its field 6 of 6"),
-        (with_fields(*FIELDS)[:-1], "ends within its field 6 of 6"),
+        (with_fields(*FIELDS[:6]), "ends within its field 7 of 7"),
+        (with_fields(*FIELDS)[:-1], "ends within its field 7 of 7"),
         (with_fields(*FIELDS[:3])[:-3] + b"\xff\xff\xff\xff", "ends within its field"),
         (with_fields(b"x" * 5000, *FIELDS[1:]), "at most 4096 bytes"),
         (with_fields(b"\xff\xfe", *FIELDS[1:]), "utf-8"),
@@ -89,8 +89,12 @@ def test_the_fields_below_make_a_token():
         (with_fields(b"x" * 201, *FIELDS[1:]), "1 to 200 printable"),
         (with_fields(b"ada", b"king", *FIELDS[2:]), "'king' is not a valid Role"),
         (with_fields(*FIELDS[:2], b"\x00", *FIELDS[3:]), "the run to be 1 to 200 printable"),
-        (with_fields(*FIELDS[:4], b"1234567", FIELDS[5]), "the time when an access token expires"),
-        (with_fields(*FIELDS[:4], b"\xff" * 8, FIELDS[5]), "the time when an access token expires"),
+        (with_fields(*FIELDS[:4], b"1234567", *FIELDS[5:]), "the time when an access token expires"),
+        (with_fields(*FIELDS[:4], b"\xff" * 8, *FIELDS[5:]), "the time when an access token expires"),
+        (
+            with_fields(*FIELDS[:5], b"key", FIELDS[6]),
+            "malformed: expected a delegation of an authority, but it is b'key'",
+        ),
     ],
 )
 def test_bytes_that_are_no_access_token_are_refused_with_a_reason(data, reason):

@@ -9,18 +9,22 @@ from dalle_lib.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dalle_lib.auth.authority import Authority
+    from dalle_lib.auth.bans import BanList, Bans
     from dalle_lib.auth.identity import Identity
     from dalle_lib.auth.members import Members, clock_offset_s, current_token
     from dalle_lib.auth.roster import Roster, TokenValidator, find_token, publish_token, token_key
+    from dalle_lib.auth.server.app import create_app
     from dalle_lib.auth.tokens import AccessToken, Refused, Role
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "authority": ("Authority",),
+        "bans": ("BanList", "Bans"),
         "identity": ("Identity",),
         "members": ("Members", "clock_offset_s", "current_token"),
         "roster": ("Roster", "TokenValidator", "find_token", "publish_token", "token_key"),
+        "server.app": ("create_app",),
         "tokens": ("AccessToken", "Refused", "Role"),
     },
 )

@@ -2,30 +2,35 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dalle_lib.auth.signing import (
+    Delegation,
+    Refused,
+    as_seconds,
+    check_signed,
+    from_seconds,
+    joined,
+    require_name,
+    require_time,
+    split,
+    unwrapped,
+)
 
 _NAME = b"dalle-lib access token "
-_MAGIC = _NAME + b"1\n"
+_MAGIC = _NAME + b"2\n"
 """The version is part of what is signed; another layout needs another number."""
 _MAX_BYTES = 4096
-_MAX_NAME = 200
-_FIELDS = 6
+_FIELDS = 7
+_WHAT = "an access token"
 _KEY_BITS, _EXPONENT = range(2048, 4097), 65537
 """Of the keys of peers. A signature by one with the longest exponent takes 2 ms to check, in place of 0.1."""
-_START = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_S = 253_402_300_799
-"""The last second of the year 9999, the last year of datetime."""
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-
-
-class Refused(ValueError):
-    """An access token does not count here; the text says why, and what to do."""
 
 
 class Role(StrEnum):
@@ -40,8 +45,9 @@ class Role(StrEnum):
 class AccessToken:
     """Names a user, their role in one run, and the one peer of theirs that it is for; the run's authority signs it.
 
-    Bytes on the wire: the line ``dalle-lib access token 1``, then user, role, run, public key, seconds since 1970 when
-    it expires (8 bytes), and signature, each after its length in 4 bytes. Numbers are big-endian, text is UTF-8.
+    Bytes on the wire: the line ``dalle-lib access token 2``, then user, role, run, public key, seconds since 1970 when
+    it expires (8 bytes), delegation (empty where the authority's own key signed), and signature, each after its length
+    in 4 bytes. Numbers are big-endian, text is UTF-8.
     """
 
     user: str
@@ -52,14 +58,14 @@ class AccessToken:
     expires: datetime
     """In UTC, to the second."""
     signature: bytes = b""
-    """The authority's Ed25519 signature of `signed_bytes()`; empty before it signs."""
+    """The Ed25519 signature of `signed_bytes()`, by the authority or for it; empty before it signs."""
+    delegation: Delegation | None = None
+    """Which key signed this for the authority; None if its own did."""
 
     def __post_init__(self) -> None:
-        for name, text in ("user", self.user), ("run", self.run):
-            if not text or not text.isprintable() or len(text) > _MAX_NAME:
-                raise ValueError(f"expected the {name} to be 1 to {_MAX_NAME} printable characters, not {text!r}")
-        if self.expires.utcoffset() != timedelta(0) or self.expires.microsecond or self.expires < _START:
-            raise ValueError(f"expected a time in UTC since 1970, to the second, not {self.expires!r}")
+        require_name("user", self.user)
+        require_name("run", self.run)
+        require_time(self.expires)
 
     @property
     def peer_id(self) -> str:
@@ -67,29 +73,24 @@ class AccessToken:
         return peer_id_of(self.public_key)
 
     def signed_bytes(self) -> bytes:
-        """Return the bytes that the authority signs; no two different access tokens share them."""
-        seconds = int((self.expires - _START).total_seconds()).to_bytes(8)
-        fields = self.user.encode(), self.role.value.encode(), self.run.encode(), self.public_key, seconds
-        return _MAGIC + b"".join(map(_with_length, fields))
+        """Return the bytes that are signed; no two different access tokens share them."""
+        fields = self.user.encode(), self.role.value.encode(), self.run.encode(), self.public_key
+        delegation = b"" if self.delegation is None else self.delegation.to_bytes()
+        return _MAGIC + joined(*fields, as_seconds(self.expires), delegation)
 
     def to_bytes(self) -> bytes:
         """Return the access token as bytes, signature included."""
-        return self.signed_bytes() + _with_length(self.signature)
+        return self.signed_bytes() + joined(self.signature)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "AccessToken":
         """Return the access token in `to_bytes()`. Raises ValueError for anything else."""
-        if len(data) > _MAX_BYTES:
-            raise ValueError(f"expected an access token of at most {_MAX_BYTES} bytes, but {len(data)} came")
-        if not data.startswith(_MAGIC):
-            what = "one of another version of this program" if data.startswith(_NAME) else f"{data[:30]!r}"
-            raise ValueError(f"expected an access token, but it is {what}: ask the run's authority for a new one")
-        user, role, run, public_key, seconds, signature = _split(data[len(_MAGIC) :])
-        if len(seconds) != 8 or int.from_bytes(seconds) > _MAX_S:
-            raise ValueError(f"expected the time when an access token expires, but it holds {seconds[:30]!r}")
-        expires = _START + timedelta(seconds=int.from_bytes(seconds))
+        fields = split(unwrapped(data, _NAME, _MAGIC, _MAX_BYTES, _WHAT), _FIELDS, _WHAT)
+        user, role, run, public_key, seconds, delegation, signature = fields
+        expires = from_seconds(seconds, _WHAT)
         try:
-            return cls(user.decode(), Role(role.decode()), run.decode(), public_key, expires, signature)
+            by = Delegation.from_bytes(delegation) if delegation else None
+            return cls(user.decode(), Role(role.decode()), run.decode(), public_key, expires, signature, by)
         except ValueError as error:
             raise ValueError(f"an access token is malformed: {error}") from error
 
@@ -100,19 +101,12 @@ class AccessToken:
     def check_issued(self, authority: bytes, run: str) -> None:
         """Return None if the authority issued this for a peer of that run, expired or not. Raises Refused otherwise.
 
-        `authority` is the Ed25519 public key, 32 bytes.
+        `authority` is its own key, the root, 32 bytes: one to which it delegated may have signed.
         """
-        try:
-            Ed25519PublicKey.from_public_bytes(authority).verify(self.signature, self.signed_bytes())
-        except InvalidSignature:
-            raise Refused(
-                f"the access token of {self.user!r} is not signed by the authority of {run!r}: it comes from another, "
-                "or was altered. Ask for one where the run says."
-            ) from None
+        what = f"the access token of {self.user!r}"
+        check_signed(what, self.signed_bytes(), self.signature, self.delegation, self.expires, authority, run)
         if self.run != run:
-            raise Refused(
-                f"the access token of {self.user!r} is for the run {self.run!r}, not for {run!r}: ask for one."
-            )
+            raise Refused(f"{what} is for the run {self.run!r}, not for {run!r}: ask for one.")
         check_key(self.public_key)
 
     def check(self, authority: bytes, run: str, now: datetime) -> None:
@@ -169,21 +163,3 @@ def peer_id_of(public_key: bytes) -> str:
         number, index = divmod(number, 58)
         text = _BASE58[index] + text
     return text
-
-
-def _with_length(field: bytes) -> bytes:
-    return len(field).to_bytes(4) + field
-
-
-def _split(data: bytes) -> list[bytes]:
-    """Return the fields of an access token, each after its length. Raises ValueError if they do not fill it exactly."""
-    fields = []
-    for _ in range(_FIELDS):
-        size = int.from_bytes(data[:4])
-        if len(data) < 4 + size:
-            raise ValueError(f"an access token ends within its field {len(fields) + 1} of {_FIELDS}")
-        fields.append(data[4 : 4 + size])
-        data = data[4 + size :]
-    if data:
-        raise ValueError(f"an access token is followed by {len(data)} bytes that do not belong to it")
-    return fields

@@ -1,0 +1,238 @@
+"""Who gets an access token: each way in, with all that is checked on it."""
+
+import base64
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.server.database import MAX_DEVICES, MAX_SIGNATURES, Database, hashed
+from dalle_lib.auth.server.hub import HubClient, HubUser, require_member
+from dalle_lib.auth.server.limits import Limiter, first_part
+from dalle_lib.auth.server.refusals import AGAIN, BEGIN_AGAIN, Refusal, too_many_tries
+from dalle_lib.auth.server.requests import (
+    CLOCK_S,
+    Join,
+    Renewal,
+    Signed,
+    check_clock,
+    check_signature,
+    from_base64,
+    peer_key,
+    signed_text,
+)
+from dalle_lib.auth.server.runs import Runs, ServedRun
+from dalle_lib.auth.server.sealing import sealed, unsealed
+from dalle_lib.auth.tokens import AccessToken, Refused, peer_id_of
+
+ACCESS = timedelta(hours=1)
+"""How long an access token lets its peer take part."""
+PROOF_S = 12 * 3600.0
+"""Seconds for which a proof of identity by the Hub can be renewed."""
+MAX_PENDING = 3
+"""Device flows of one peer that may be open at a time."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The peer that asks."""
+
+    public_key: bytes
+    name: str
+    platform: str
+
+    @property
+    def id(self) -> str:
+        """Its libp2p id."""
+        return peer_id_of(self.public_key)
+
+
+class Admission:
+    """Answers requests for access tokens. Each method raises Refusal, with its cause, where it gives none."""
+
+    def __init__(self, runs: Runs, database: Database, hub: HubClient) -> None:
+        self.runs, self.database, self.hub = runs, database, hub
+        self.joins, self.users = Limiter(), Limiter()
+
+    async def device(self, run: ServedRun, asked: Join, address: str, now: float) -> dict:
+        """Begin a device flow, and return its handle, with the link and the code for the user."""
+        peer = self._joining(run, "device", asked, address, now)
+        if run.card.members.client_id is None:
+            raise Refusal("bad_request", "expected a run with a client_id in its card, but this one has none.",
+                          "Join with a Hub token instead, or ask the organiser.")  # fmt: skip
+        pending = "SELECT COUNT(*) FROM devices WHERE state = 'pending' AND peer = :peer AND expires > :now"
+        if self.database.count(pending, peer=peer.id, now=now) >= MAX_PENDING:
+            raise too_many_tries("this peer, whose earlier codes are still open", 60)
+        if self.database.count("SELECT COUNT(*) FROM devices") >= MAX_DEVICES:
+            raise Refusal("busy", "too many volunteers are joining now.", AGAIN, retry_after_s=60)
+        flow = await self.hub.begin(run.card.members.client_id)
+        handle = secrets.token_urlsafe(24)
+        told = {"device_code": flow.device_code, "code": flow.user_code, "url": flow.url}
+        self.database.insert(
+            "devices", handle=hashed(handle), run=run.name, public_key=peer.public_key, peer=peer.id, name=peer.name,
+            platform=peer.platform, address=first_part(address), asked=now, expires=now + flow.expires_s,
+            interval_s=flow.interval_s, next_poll=now, state="pending", sealed=sealed(handle, told),
+        )  # fmt: skip
+        times = {"interval_s": flow.interval_s, "expires_s": flow.expires_s}
+        return {"handle": handle, "url": flow.url, "code": flow.user_code, **times}
+
+    async def poll(self, run: ServedRun, handle: str, asked: Signed, now: float) -> tuple[int, dict]:
+        """Return 202 while the user has not approved, and 200 with the access token once they have."""
+        row = self.database.row("SELECT * FROM devices WHERE handle = :handle AND run = :run",
+                                handle=hashed(handle), run=run.name)  # fmt: skip
+        if row is None:
+            raise Refusal("code_expired", "expected a code of the last minutes, but it has expired.", BEGIN_AGAIN)
+        peer = Peer(row["public_key"], row["name"], row["platform"])
+        self._proved(run, "poll", asked, handle, peer, now)
+        if row["state"] == "used":
+            raise Refusal("used", "expected a new code, but this one has given its access token.", BEGIN_AGAIN)
+        if row["state"] != "pending" or row["expires"] <= now:
+            self._end(handle, "expired")
+            raise Refusal("code_expired", "expected an approval before the code expired.", BEGIN_AGAIN)
+        claim = (
+            "UPDATE devices SET next_poll = :next WHERE handle = :handle AND next_poll <= :now AND state = 'pending'"
+        )
+        interval = row["interval_s"]
+        if not self.database.change(claim, next=now + interval * 0.9, handle=hashed(handle), now=now):
+            return 202, {"state": "pending", "interval_s": interval}
+        code = unsealed(handle, row["sealed"])["device_code"]
+        try:
+            told = await self.hub.approved(run.card.members.client_id or "", code)
+        except Refusal as refusal:
+            if refusal.code in ("denied", "code_expired"):
+                self._end(handle, refusal.code)
+            raise
+        if isinstance(told, int):
+            slower = interval + told
+            self.database.change("UPDATE devices SET interval_s = :slower WHERE handle = :handle",
+                                 slower=slower, handle=hashed(handle))  # fmt: skip
+            return 202, {"state": "pending", "interval_s": slower}
+        self._end(handle, "spent")  # the Hub gives an approval once
+        user = await self.hub.user_of_approval(told)
+        answer = self._admitted(run, peer, user, "device", now)
+        self._end(handle, "used")
+        return 200, answer
+
+    async def token(self, run: ServedRun, asked: Join, hub_token: str, address: str, now: float) -> dict:
+        """Return an access token for the peer of the user whose Hub token this is."""
+        peer = self._joining(run, "token", asked, address, now)
+        return self._admitted(run, peer, await self.hub.user_of_token(hub_token), "token", now)
+
+    async def renewal(self, run: ServedRun, asked: Renewal, now: float) -> dict:
+        """Return a new access token in the place of a valid one, as long as the Hub's proof is not too old."""
+        try:
+            old = AccessToken.from_bytes(from_base64(asked.access_token, "an access token", "proof_expired"))
+            old.check(authority_key(run.card.members.authority), run.name, _time(now))
+        except (Refused, ValueError) as error:
+            raise Refusal("proof_expired", str(error), "Prove your identity again.") from None
+        row = self.database.row("SELECT * FROM peers WHERE run = :run AND peer = :peer", run=run.name, peer=old.peer_id)
+        known = row is not None and row["user"] == old.user
+        peer = Peer(old.public_key, row["name"] if known else "", row["platform"] if known else "")
+        self._proved(run, "renewal", asked, asked.nonce, peer, now)
+        if not known or row["proof_until"] <= now:
+            raise Refusal("proof_expired", "expected a proof of identity of the last 12 hours.", "Prove it again.")
+        self._require_state(run, new=False)
+        organisation, lister = run.card.members.organization, self.runs.folder.members_token()
+        self._require_not_banned(old.user, peer)
+        if organisation and lister and await self.hub.is_listed(organisation, old.user, lister) is False:
+            ended = "UPDATE peers SET proof_until = 0 WHERE run = :run AND user = :user"
+            self.database.change(ended, run=run.name, user=old.user)
+            require_member(HubUser(old.user, frozenset(), True), organisation, run.card.members.invitation, False)
+        return self._issued(run, peer, old.user, row["proof_until"], now)
+
+    def _joining(self, run: ServedRun, purpose: str, asked: Join, address: str, now: float) -> Peer:
+        if wait_s := self.joins.wait_s(address, self.runs.settings.joins_per_minute, 60, now):
+            raise too_many_tries("your address", wait_s)
+        peer = Peer(peer_key(asked.public_key), asked.peer_name, asked.platform)
+        self._proved(run, purpose, asked, asked.nonce, peer, now)
+        self._require_state(run, new=True)
+        return peer
+
+    def _proved(self, run: ServedRun, purpose: str, asked: Signed, nonce: str, peer: Peer, now: float) -> None:
+        """Return None if the peer has signed this, now, and not before."""
+        check_clock(asked.time, now)
+        signed = signed_text(purpose, run.name, nonce, asked.time)
+        digest = check_signature(peer.public_key, asked.signature, signed)
+        if self.database.count("SELECT COUNT(*) FROM signatures") >= MAX_SIGNATURES:
+            raise Refusal("busy", "too many requests are coming now.", AGAIN, retry_after_s=60)
+        if not self.database.remember_signature(digest, now + 3 * CLOCK_S):
+            raise Refusal(
+                "bad_signature", "expected a new signature, but this one was used before.", "Sign each request."
+            )
+        if peer.id in self.database.banned()["peer"]:
+            raise _banned("this peer")
+
+    def _require_state(self, run: ServedRun, new: bool) -> None:
+        said = f" Its organiser says: {run.card.message}" if run.card.message else ""
+        if run.card.state == "finished":
+            raise Refusal("run_finished", f"expected an open run, but {run.name} is finished.{said}",
+                          "Draw with its model.")  # fmt: skip
+        if new and run.card.state == "paused":
+            raise Refusal("run_paused", f"expected an open run, but {run.name} is paused.{said}", "Try again later.")
+
+    def _require_not_banned(self, user: str, peer: Peer) -> None:
+        banned = self.database.banned()
+        if user.casefold() in banned["user"]:
+            raise _banned(user)
+        if peer.id in banned["peer"]:
+            raise _banned("this peer")
+
+    def _admitted(self, run: ServedRun, peer: Peer, user: HubUser, way: str, now: float) -> dict:
+        self._require_not_banned(user.name, peer)
+        require_member(user, run.card.members.organization, run.card.members.invitation, of_token=way == "token")
+        self._require_state(run, new=True)
+        answer = self._issued(run, peer, user.name, now + PROOF_S, now)
+        self.database.change(
+            "INSERT INTO users VALUES (:run, :user, :way, :now, :now) "
+            "ON CONFLICT DO UPDATE SET proved = :now, way = :way",
+            run=run.name, user=user.name, way=way, now=now,
+        )  # fmt: skip
+        return answer
+
+    def _issued(self, run: ServedRun, peer: Peer, user: str, proof_until: float, now: float) -> dict:
+        """Return a signed access token, and remember its peer."""
+        wait_s = self.users.wait_s(f"{run.name} {user}", self.runs.settings.joins_per_hour, 3600, now)
+        if wait_s:
+            raise too_many_tries(f"the user {user}", wait_s)
+        valid_for, role = min(ACCESS, timedelta(seconds=proof_until - now)), run.role(user)
+        with self.database.writing():
+            others = "SELECT COUNT(*) FROM peers WHERE run = :run AND user = :user AND peer != :peer AND expires > :now"
+            count = self.database.count(others, run=run.name, user=user, peer=peer.id, now=now)
+            if count >= run.card.members.max_peers:
+                raise Refusal(
+                    "too_many_peers",
+                    f"expected at most {run.card.members.max_peers} peers of one user, but {user} has {count} others.",
+                    f"Stop one of them, and wait until its access token ends, at most {ACCESS.seconds // 60} minutes.",
+                )
+            try:
+                token = run.key.issue(user, role, run.name, peer.public_key, valid_for, _time(now))
+            except ValueError as error:
+                raise Refusal("busy", f"this authority cannot sign: {error}", "Tell the run's organiser.",
+                              retry_after_s=600) from error  # fmt: skip
+            expires = token.expires.timestamp()
+            first = "SELECT first_seen FROM peers WHERE run = :run AND peer = :peer"
+            row = self.database.row(first, run=run.name, peer=peer.id)
+            self.database.insert(
+                "peers", run=run.name, peer=peer.id, user=user, name=peer.name, platform=peer.platform,
+                first_seen=row["first_seen"] if row else now, renewed=now, expires=expires, proof_until=proof_until,
+            )  # fmt: skip
+        return {
+            "access_token": base64.b64encode(token.to_bytes()).decode(),
+            "user": user,
+            "role": role.value,
+            "expires": int(expires),
+            "proof_until": int(proof_until),
+        }
+
+    def _end(self, handle: str, state: str) -> None:
+        """Close a device flow; its codes are forgotten."""
+        self.database.change("UPDATE devices SET state = :state, sealed = NULL WHERE handle = :handle",
+                             state=state, handle=hashed(handle))  # fmt: skip
+
+
+def _banned(whom: str) -> Refusal:
+    return Refusal("banned", f"expected a welcome member, but {whom} is banned.", "Ask the run's organiser why.")
+
+
+def _time(now: float) -> datetime:
+    return datetime.fromtimestamp(now, UTC)
