@@ -1,0 +1,40 @@
+"""The constants of planning and of simulations: each with the measurement or the code that it comes from."""
+
+CODEBOOK_BYTES = 8 + 256 * 4
+"""Bytes of an 8-bit message besides a byte a value: the number of levels and the levels, as `Uniform8Bit` in
+dalle_lib/swarm/averaging/codec.py writes them."""
+MESSAGE_BYTES = 90
+"""Bytes of a message besides its tensor, about: names, shape and dtype in protobuf, and the group's id."""
+WEIGHT_BYTES = 4
+"""Bytes of each sender's weight in each answer: `pack_weights` in dalle_lib/swarm/averaging/all_reduce.py."""
+FRAMES = 1.003
+"""Bytes on a link for each byte of a message: libp2p encrypts up to 64 KiB at a time, with 18 bytes added, and its
+streams add 12 bytes a frame."""
+RECORD_BYTES, MAX_ASKED = 1400, 20
+"""Bytes of a peer's record in an answer of the hash table, and how many of its peers are asked for a key: all that can
+be reached, up to those in a bucket of hivemind's. The bytes are what `python benchmarks/plan.py` found beside tensors
+in its first scenario, eight peers that all hold a share of the table; more peers were not tried."""
+LOOK_EVERY_S, LOOK_S_PER_PEER = 0.3, 0.03
+"""Seconds between two looks at who is looking for a group: as in dalle_lib/swarm/averaging/matchmaking.py."""
+PROGRESS_EVERY_S = 10.0
+"""Seconds between two readings of the others' progress, at most: `shared_options` in dalle_lib/swarm/peer/build.py."""
+
+ROUND_SLOWDOWN = 1.15
+"""Seconds of a round as a multiple of what its fullest link needs. `python
+benchmarks/averaging.py` (2 cores, 2026-11-22): 1.18 with 4 peers, 1.10 with 12 clients and 2 reducers."""
+ROUND_START_S = 1.0
+"""Seconds between the last sample of an epoch and the first byte of a round, where matchmaking was over in time."""
+STEP_PARAMETERS_PER_S = 104e6
+"""Parameters that LAMB in 8 bits updates in a second on one core: `python benchmarks/lamb.py`, in
+benchmarks/README.md."""
+
+STATE_BYTES = {8: 6.0, 32: 12.0}
+"""Bytes a parameter of the state that a newcomer takes over, by the bits of the optimizer's statistics: 4 of the
+parameter and two statistics (dalle_lib/optimizer/lamb.py; scales add 0.1%)."""
+ROW_BYTES_PER_CODE, READ_AHEAD = 928 / 1024, 1.09
+"""Bytes of a streamed row for each code, and how many are read for each that is used: `python benchmarks/storage.py`
+and `python benchmarks/streaming.py`, benchmarks/README.md (photographs, 1024 codes of 8192)."""
+FILES_PER_STATE = 2
+"""Copies of the state on a trainer's disk: the last one, and the next while it is written
+(dalle_lib/swarm/peer/state.py)."""
+DAY_S = 86_400

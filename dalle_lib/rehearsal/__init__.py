@@ -1,0 +1,1 @@
+"""A run tried on one machine, over links as slow as its volunteers'."""

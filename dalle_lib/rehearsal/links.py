@@ -1,0 +1,224 @@
+"""Slow links on one machine: a relay in user space through which peers on 127.0.0.1 reach each other.
+
+Each peer listens on a port that nobody is told, and announces a port of the relay. All that is sent to it passes its
+download, and all that it sends passes its upload, also over connections that it has opened itself: the relay finds out
+which peer is at the other end of a connection by the port that it comes from. It needs no root, and counts every byte.
+
+A direction of a link is a queue: each piece waits until the ones before it are through, at the link's rate. Connections
+take turns, and one whose receiver is slow keeps its sender waiting, as TCP does. Nothing is dropped and nothing of TCP
+and IP is counted: rates and bytes are those of the data.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import psutil
+
+logger = logging.getLogger(__name__)
+
+LOCALHOST = "127.0.0.1"
+BURST_S = 0.05
+"""Seconds of its rate that a link catches up on after a late wake-up, or gives at once after a rest."""
+PIECE_S, PIECE_BYTES = 0.01, (2**12, 2**16)
+"""A piece is what a link carries in so many seconds, within these bounds: smaller ones keep the processor busy."""
+QUEUE = 4
+"""Pieces of a connection between its sender's link and its receiver's."""
+BUFFER_BYTES = 2**17
+"""Bytes that a socket of the relay keeps: with those of an operating system, a slow link would fill for seconds."""
+DIAL_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What a peer's connection to the internet carries."""
+
+    up_mbps: float
+    """Rate of its upload in megabits a second."""
+    down_mbps: float
+    """Rate of its download in megabits a second."""
+
+    def __post_init__(self) -> None:
+        for name in "up_mbps", "down_mbps":
+            if not 0 < (rate := getattr(self, name)) < float("inf"):
+                raise ValueError(f"Link.{name} must be above 0 and finite, but is {rate}.")
+
+
+class Direction:
+    """One direction of a link: bytes go through one after another."""
+
+    def __init__(self, mbps: float) -> None:
+        self.bytes_per_s = mbps * 1e6 / 8
+        self.bytes_through = 0
+        """Bytes that have gone through since the link was made."""
+        self._free_at = 0.0
+
+    async def carry(self, count: int) -> None:
+        """Return when this many bytes more are through."""
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now - BURST_S) + count / self.bytes_per_s
+        self.bytes_through += count
+        if self._free_at > now:
+            await asyncio.sleep(self._free_at - now)
+
+
+class Plug:
+    """A peer's end of its link, which the relay makes."""
+
+    def __init__(self, link: Link) -> None:
+        self.up, self.down = Direction(link.up_mbps), Direction(link.down_mbps)
+        with _listener() as free:
+            self.listens_on: int = free.getsockname()[1]
+            """The port on which the peer has to listen."""
+        self.listener = _listener()
+        self.announced: int = self.listener.getsockname()[1]
+        """The port of the relay by which others reach the peer."""
+        self.process: int | None = None
+        """Id of the process that the peer's connections belong to, or that started the one; set it on starting it."""
+
+    @property
+    def listens_at(self) -> str:
+        """The address on which the peer has to listen, as libp2p writes it."""
+        return f"/ip4/{LOCALHOST}/tcp/{self.listens_on}"
+
+    @property
+    def announced_at(self) -> str:
+        """The address by which others reach it, as libp2p writes it."""
+        return f"/ip4/{LOCALHOST}/tcp/{self.announced}"
+
+    def owns(self, port: int) -> bool:
+        """Return whether a connection that comes from this port is the peer's."""
+        if port == self.listens_on:  # libp2p dials from the port on which it listens
+            return True
+        if self.process is None:
+            return False
+        with contextlib.suppress(psutil.Error):
+            root = psutil.Process(self.process)
+            return any(_has_port(process, port) for process in (root, *root.children(recursive=True)))
+        return False
+
+
+class Relay:
+    """The network between the plugs of all peers; a context manager, which runs in a thread of its own.
+
+    Connections of processes that belong to no plug pass the link of the peer that they reach, and no other.
+    """
+
+    def __init__(self) -> None:
+        self.plugs: list[Plug] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
+        self._tasks: set[asyncio.Task] = set()
+
+    def __enter__(self) -> "Relay":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self._call(self._end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def plug(self, link: Link) -> Plug:
+        """Return a new peer's end of a link. Start the peer to listen and announce what it says; set its process."""
+        made = Plug(link)
+        self.plugs.append(made)
+        self._call(self._begin(self._accept(made))).result()
+        return made
+
+    def _call(self, coroutine) -> Future:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def _begin(self, coroutine) -> None:
+        self._tasks.add(task := asyncio.create_task(coroutine))
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self) -> None:
+        ending = list(self._tasks)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for plug in self.plugs:
+            plug.listener.close()
+
+    async def _accept(self, plug: Plug) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, (_host, port) = await loop.sock_accept(plug.listener)
+            connection.setblocking(False)
+            await self._begin(self._connect(connection, port, plug))
+
+    async def _connect(self, caller: socket.socket, port: int, called: Plug) -> None:
+        """Carry what a connection to a peer brings, both ways, until both ends have closed it."""
+        with caller, _socket() as onward:
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    await loop.sock_connect(onward, (LOCALHOST, called.listens_on))
+            except OSError:  # the peer is gone; TimeoutError is one too
+                return
+            calling = await asyncio.to_thread(self._owner, port)
+            there = [calling.up] if calling else [], [called.down]
+            back = [called.up], [calling.down] if calling else []
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_carry(caller, onward, *there))
+                    both.create_task(_carry(onward, caller, *back))
+            except* OSError as errors:
+                logger.debug("a connection to port %d broke off: %s", called.listens_on, errors.exceptions)
+
+    def _owner(self, port: int) -> Plug | None:
+        return next((plug for plug in self.plugs if plug.owns(port)), None)
+
+
+async def _carry(source: socket.socket, sink: socket.socket, first: list[Direction], second: list[Direction]) -> None:
+    """Carry bytes one way over the sender's link and then the receiver's, until the sender has no more."""
+    loop = asyncio.get_running_loop()
+    between: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
+    slowest = min((one.bytes_per_s for one in (*first, *second)), default=0.0)
+    piece_bytes = int(min(max(slowest * PIECE_S, PIECE_BYTES[0]), PIECE_BYTES[1]))
+
+    async def send() -> None:
+        while piece := await loop.sock_recv(source, piece_bytes):
+            for direction in first:
+                await direction.carry(len(piece))
+            await between.put(piece)
+        await between.put(b"")
+
+    async def receive() -> None:
+        while piece := await between.get():
+            for direction in second:
+                await direction.carry(len(piece))
+            await loop.sock_sendall(sink, piece)
+        sink.shutdown(socket.SHUT_WR)
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(send())
+        both.create_task(receive())
+
+
+def _socket() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def _listener() -> socket.socket:
+    made = _socket()  # whose buffers the connections that it accepts inherit
+    made.bind((LOCALHOST, 0))
+    made.listen(128)
+    return made
+
+
+def _has_port(process: psutil.Process, port: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(one.laddr.port == port for one in process.net_connections("tcp4"))
+    return False
