@@ -18,6 +18,7 @@ Importing this package changes nothing and loads nothing heavy: each name is imp
 from typing import TYPE_CHECKING
 
 from dalle_lib.lazy import lazy_names
+from dalle_lib.version import __version__
 
 if TYPE_CHECKING:
     from dalle_lib.inference import TextToImage
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from dalle_lib.optimizer import LAMB8bit
     from dalle_lib.run import RunCard
     from dalle_lib.swarm import PeerSettings, join_run, local_swarm
-
-__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

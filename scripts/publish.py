@@ -1,6 +1,6 @@
 """Write the repository's address, the kit's version, the install cell and the badges into the notebooks.
 
-pyproject.toml holds the address and `dalle_lib.__version__` the version; everything else is made from these two.
+pyproject.toml holds the address and `dalle_lib.version` the version; everything else is made from these two.
 Run `python scripts/publish.py` after a change to the version or to a notebook's first cells, and
 `make slug SLUG=owner/name REF=v0.2.0` when the repository moves or a release is tagged: badges and install cells then
 name the same commit. A release's tag is `v` followed by the version.
@@ -144,7 +144,7 @@ def fold(cell: dict) -> None:
 
 def version() -> str:
     """Return the version of the kit."""
-    return re.search(r'__version__ = "(.+)"', (ROOT / "dalle_lib" / "__init__.py").read_text(encoding="utf-8"))[1]
+    return re.search(r'__version__ = "(.+)"', (ROOT / "dalle_lib" / "version.py").read_text(encoding="utf-8"))[1]
 
 
 def notebooks() -> list[Path]:

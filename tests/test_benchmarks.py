@@ -51,4 +51,4 @@ def test_a_failure_is_its_exit_status():
     command = [sys.executable, ROOT / "benchmarks" / "run_all.py", "no_such_benchmark"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "expected names among aggregation, averaging" in done.stderr
+    assert "expected names among aggregation, auth_server" in done.stderr

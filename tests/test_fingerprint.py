@@ -11,7 +11,8 @@ from dalle_lib.run.fingerprint import SHARED, fingerprint_of
 
 APART = {
     *("name", "protocol", "clip", "checkpoint", "initial_peers", "pins", "data.held_out", "tokenizer.name"),
-    *("vqgan.name", "members.authority"),
+    *("vqgan.name", "state", "message", "kit", "members.authority", "members.server", "members.organization"),
+    *("members.client_id", "members.invitation"),
 }
 """Fields that may differ or change while peers train; the protocol counts by itself."""
 AUTHORITY = "A" * 43 + "="

@@ -15,7 +15,7 @@ from dalle_lib.evaluation import examine
 from dalle_lib.files import sha256_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.run import RunCard, batches_of, initial_model, new_run, require_fit, vqgan_file
-from dalle_lib.run.new import sizes_for
+from dalle_lib.run.sizes import sizes_for
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, Manifest, read_codes, write_codes
 from dalle_lib.swarm.process.local import is_alone
 
@@ -143,16 +143,17 @@ def test_a_data_set_that_is_not_on_the_hub_is_told_so(tmp_path, hub):
 def test_small_pictures_are_seen_sixty_times_and_large_ones_as_in_the_paper(rows, epochs):
     small = sizes_for(CodesFormat(grid=16, codebook_size=100, vqgan_sha256="0" * 64), rows=rows, **TEXT)
     assert small["optimizer"].total_epochs == epochs
-    assert small["model"] == ModelConfig(**{**vars(ModelConfig.emoji()), **TEXT, "grid": 16, "image_vocab": 100})
+    assert small["model"] == ModelConfig(**{**vars(ModelConfig.emoji()), **OWN, "grid": 16, "image_vocab": 100})
     large = sizes_for(CodesFormat(grid=32, codebook_size=8192, vqgan_sha256="0" * 64), rows=rows, **TEXT)
     told = large["optimizer"], large["averaging"]
     assert [told[0].lr, told[0].warmup_epochs, told[0].total_epochs, told[1].target_batch_size] == [
         2.5e-3, 3125, 31_250, 4096,
     ]  # fmt: skip
-    assert large["model"] == ModelConfig(**{**vars(ModelConfig.paper()), **TEXT})
+    assert large["model"] == ModelConfig(**{**vars(ModelConfig.paper()), **OWN})
 
 
-TEXT = {"text_vocab": 77, "text_length": 12}
+TEXT = {"text_vocab": 77, "needed_text": 17}
+OWN = {"text_vocab": 77, "text_length": 20}
 
 
 def test_captions_too_long_for_one_in_a_hundred_do_not_lengthen_all(data, tmp_path):

@@ -19,6 +19,7 @@ from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.platforms import this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.run.state import RunClosed, require_open
 
 NEEDED_MEMORY = 3e9
 """Free bytes of RAM that the demo needs. Its four peers took 0.4 to 0.6 GB each (proportional set size)."""
@@ -109,7 +110,7 @@ def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
     card, (size, weights, download) = None, (0, 0, "not known")
     try:
         card = RunCard.load(run, token)
-        yield Check("run", "can be read", card.name, True)
+        yield _run_is_open(card)
         size, weights, download = _downloads(card)
     except (ValueError, ConnectionError) as error:
         yield Check("run", "can be read", f"{run} cannot be read", False, in_one_line(error))
@@ -123,6 +124,15 @@ def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
     )
     if card is not None:
         yield _clip(card)
+
+
+def _run_is_open(card: RunCard) -> Check:
+    """Return whether the run, whose card could be read, takes peers now."""
+    try:
+        require_open(card)
+    except RunClosed as error:
+        return Check("run", "open", f"{card.name} is {card.state}", False, in_one_line(error))
+    return Check("run", "can be read", card.name, True)
 
 
 def _clip(card: RunCard) -> Check:

@@ -1,5 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `run`, `memory`, `doctor`, and
-`convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `run`, `memory`, `doctor`,
+`auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from dalle_lib import __version__
+from dalle_lib.cli.auth_server import AuthServer
 from dalle_lib.cli.convert_vqgan import ConvertVqgan
 from dalle_lib.cli.demo import Demo
 from dalle_lib.cli.doctor import Doctor
@@ -27,7 +28,12 @@ from dalle_lib.cli.run import Run
 from dalle_lib.cli.status import Status
 from dalle_lib.one_line import in_one_line, printable, told
 
-EXTRAS = {"hivemind": "swarm", "cryptography": "swarm", "altair": "notebooks", "nbconvert": "notebooks"}
+EXTRAS = {
+    "hivemind": "swarm",
+    "cryptography": "swarm",
+    "altair": "notebooks",
+    "nbconvert": "notebooks",
+} | dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "server")
 """The part of the kit that brings a package that not every command needs; "inference" brings all others."""
 
 
@@ -40,6 +46,7 @@ COMMANDS = {
     "run": Run,
     "memory": Memory,
     "doctor": Doctor,
+    "auth-server": AuthServer,
     "convert-vqgan": ConvertVqgan,
 }
 MISTAKE, FAILURE, STOPPED = 2, 1, 130

@@ -117,6 +117,8 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
         f"Folder:  {peer.folder}{old}{kept}.",
         f"Limits:  {limits(settings)}.",
     ]
+    if card.message:
+        lines.append(f"Says:    {card.message}")
     # A bootstrap peer that comes back has the address that it had, so the others find it again.
     if settings.alone and settings.role == "trainer" and (here := running_in(peer.folder.parent)):
         lines.append(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         file_card,
     )
     from dalle_lib.run.start import batches_of, codes_of_run, initial_model, require_fit
+    from dalle_lib.run.state import RunClosed
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -37,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "RecipeCard",
             "file_card",
         ),
+        "state": ("RunClosed",),
         "start": ("batches_of", "codes_of_run", "initial_model", "require_fit"),
     },
 )

@@ -1,11 +1,10 @@
 """The run card: everything that the peers of one run must share, under one name."""
 
-import re
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from dalle_lib.files import copy_folder, reading, replace_file, sha256_of, sha256_of_folder, small_text
 from dalle_lib.model import ModelConfig
@@ -20,14 +19,16 @@ from dalle_lib.run.parts import (
     Part,
     Pin,
     RecipeCard,
+    is_printable,
     problems_in,
 )
+from dalle_lib.run.sense import OPENAI_CLIP, require_sense
+from dalle_lib.run.state import check_kit, require_this_kit
 from dalle_lib.streaming import code_files
+from dalle_lib.version import __version__
 
 PROTOCOL = 3
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
-OPENAI_CLIP = "openai/clip-vit-base-patch32"
-"""`dalle_lib.rerank.OPENAI_CLIP`, of which `CLIPRanker` knows the commit; importing that would load torch."""
 CLIP_CONFIG = "config.json"
 """The file by which a CLIP is known to be there."""
 
@@ -70,46 +71,20 @@ class RunCard(Part):
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
     """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
     refused. For a CLIP on the Hub, its commit there; data there have `data.revision`."""
+    state: Literal["open", "paused", "finished"] = "open"
+    """Whether peers may join: a paused run takes nobody until its organiser opens it again, a finished one nobody any
+    more. Drawing works in each state."""
+    message: Annotated[str, AfterValidator(is_printable)] = Field(default="", max_length=500)
+    """What the organiser tells volunteers: one line, of at most 500 characters."""
+    kit: Annotated[str | None, AfterValidator(check_kit)] = Field(default=None, max_length=100)
+    """Versions of this package that the run takes, as pip writes them: `>=0.2,<0.4`; without it, all do that have its
+    protocol."""
 
     _home: Home = PrivateAttr(default=Home())
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RunCard":
-        if self.averaging.reducers != "all" and self.members is None:
-            raise ValueError(
-                f"reducers={self.averaging.reducers!r} needs `members`: without access tokens nobody is known."
-            )
-        if self.averaging.strategy == "local" and self.averaging.delayed:
-            raise ValueError(
-                f'strategy="local" cannot be delayed={self.averaging.delayed!r}: the common step would undo the steps '
-                f"that a peer makes meanwhile. Write delayed=false."
-            )
-        if self.averaging.matchmaking_s > self.averaging.timeout_s:
-            raise ValueError(
-                f"matchmaking_s={self.averaging.matchmaking_s:g} is above timeout_s={self.averaging.timeout_s:g}: no "
-                "round would be whole before it is given up."
-            )
-        if self.optimizer.total_epochs < self.optimizer.warmup_epochs:
-            raise ValueError(
-                f"total_epochs={self.optimizer.total_epochs} is below warmup_epochs={self.optimizer.warmup_epochs}."
-            )
-        is_elsewhere = any(source.startswith("hf://") for source in (self.data.train, self.data.held_out))
-        if is_elsewhere and not re.fullmatch("[0-9a-f]{40}", self.data.revision or ""):
-            raise ValueError(
-                f"data.revision must be a commit of the data on the Hub, 40 hexadecimal digits, but is "
-                f"{self.data.revision!r}: a branch may hold other data tomorrow."
-            )
-        if not self.clip_is_beside and self.clip != OPENAI_CLIP and self.clip not in self.pins:
-            raise ValueError(
-                f"pins must name the commit of the CLIP {self.clip} on the Hub, but does not: its main branch may hold "
-                "another one tomorrow."
-            )
-        codes = self.data.format
-        if (self.model.grid, self.model.image_vocab) != (codes.grid, codes.codebook_size):
-            raise ValueError(
-                f"the model draws grids of {self.model.grid} among {self.model.image_vocab} codes, but the data have "
-                f"grids of {codes.grid} among {codes.codebook_size}."
-            )
+        require_sense(self)
         return self
 
     @classmethod
@@ -123,6 +98,7 @@ class RunCard(Part):
         home, path = Home.of(run, token)
         with reading(path, "a run card"):
             text = small_text(path)
+        require_this_kit(text, PROTOCOL, __version__)
         try:
             card = cls.model_validate_json(text)
         except ValidationError as error:
@@ -130,11 +106,6 @@ class RunCard(Part):
                 f"{path} is no valid run card: {problems_in(error)}. Ask the run's organiser for another; a card that "
                 "is newer than this program needs a newer dalle-lib."
             ) from error
-        if card.protocol != PROTOCOL:
-            raise ValueError(
-                f"run {card.name!r} needs protocol {card.protocol}, this version has {PROTOCOL}: "
-                f"{'update dalle_lib' if card.protocol > PROTOCOL else 'ask its organiser for a newer card'}."
-            )
         card._home = home
         return card
 

@@ -5,33 +5,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dalle_lib.files import copy_folder, require_writable, sha256_of
-from dalle_lib.model import ModelConfig
 from dalle_lib.names import HUB
+from dalle_lib.one_line import in_one_line
 from dalle_lib.run.card import RunCard
-from dalle_lib.run.parts import AveragingCard, DataCard, OptimizerCard, RecipeCard, file_card
-from dalle_lib.streaming import CodesFormat, Manifest, stream_codes
+from dalle_lib.run.parts import DataCard, file_card
+from dalle_lib.run.sizes import SMALL_GRID, T5, Preset, require_paper_codes, sizes_for
+from dalle_lib.run.start import codes_of_run
+from dalle_lib.streaming import CodesFormat, Filters, Manifest, stream_codes
 from dalle_lib.streaming.prepare.hub_files import FetchedFiles
 from dalle_lib.streaming.prepare.preparing import TRAIN
 from dalle_lib.streaming.tokenizer import train_tokenizer
+from dalle_lib.streaming.tokenizer_file import load_tokenizer
+from dalle_lib.version import __version__
 
 TOKENIZER, VQGAN = "tokenizer.json", "vqgan.safetensors"
 """Names of the files beside a new card; the VQ-GAN's is also the one in a data set that `prepare_dataset` made."""
 SPLITS = ("train", "held_out")
-SMALL_GRID = 16
-"""Rows of codes up to which a picture is small."""
-SMALL_BATCH, PASSES = 192, 60
-"""Samples of an epoch of a small model, and how often it sees each row of its data."""
-PAPER_EPOCHS = 31_250
 MAX_CAPTIONS = 20_000
 """Captions, from the start of a pass over the training data, of which a tokenizer is made."""
-MIN_TEXT, MAX_TEXT = 16, 256
-"""Text tokens that are read of a caption: no fewer than in `emoji-mini`, as prompts are longer than names, and no more
-than in the paper."""
 SMALL_VOCAB, LARGE_VOCAB = 1024, 16_384
 """Different text tokens at most, for small pictures and for larger ones."""
 CUT = 0.01
@@ -44,6 +38,8 @@ def new_run(
     *,
     name: str | None = None,
     vqgan: str | Path | None = None,
+    preset: Preset | None = None,
+    tokenizer: str | Path | None = None,
     revision: str | None = None,
     token: str | None = None,
 ) -> RunCard:
@@ -54,10 +50,12 @@ def new_run(
     where that is not beside the data; `name` is the run's, the folder's if None. `token` is a Hub token, without which
     huggingface_hub looks for one.
 
-    Data of at most 16x16 codes a picture get the model and the schedule of `emoji-mini`, which a processor trains in
-    minutes to hours; larger ones those of the paper (arXiv:2207.03481). All may be changed in the card until the first
-    peer joins: `card.with_changes(...).save(out)`. Raises ValueError for data, files, a name or a folder that cannot be
-    used, and ConnectionError if the Hub cannot be asked.
+    `preset` is "small" for the model and the schedule of `emoji-mini`, which a processor trains in minutes to hours, or
+    "paper" for the run of arXiv:2207.03481 in every field, with its filters and T5's tokenizer. With None, data of at
+    most 16x16 codes a picture get the small model; larger ones get the paper's model and schedule, with a tokenizer of
+    their own and no filters. `tokenizer` is a file, or owner/name on the Hub, to take in place of a new one. All may be
+    changed in the card until the first peer joins: `card.with_changes(...).save(out)`. Raises ValueError for data,
+    files, a name or a folder that cannot be used, and ConnectionError if the Hub cannot be asked.
     """
     out, source = Path(out), str(data).rstrip("/")
     with _whole_or_not_there(out) as folder:
@@ -65,48 +63,39 @@ def new_run(
         if source.startswith(HUB):
             on_hub = FetchedFiles(source, revision, folder.with_name("from_hub"), token)
         data_card, rows, captions = _read(source, on_hub and on_hub.revision, token)
+        if preset == "paper":
+            require_paper_codes(data_card.format)
+            data_card = data_card.model_copy(update={"filters": Filters.paper()})
+            tokenizer = tokenizer or T5
         _bring_vqgan(folder, data_card.format, Path(vqgan or Path(source, VQGAN)), None if vqgan else on_hub)
         if on_hub is None:
             for split in SPLITS:
                 copy_folder(Path(source, split), folder / split)
-        tokenizer = train_tokenizer(captions, SMALL_VOCAB if data_card.format.grid <= SMALL_GRID else LARGE_VOCAB)
-        tokenizer.save(str(folder / TOKENIZER))
-        lengths = sorted(len(encoding.ids) for encoding in tokenizer.encode_batch(captions))
+        vocab = SMALL_VOCAB if data_card.format.grid <= SMALL_GRID else LARGE_VOCAB
+        if tokenizer is None:
+            train_tokenizer(captions, vocab).save(str(folder / TOKENIZER))
+        else:
+            shutil.copyfile(_tokenizer_file(tokenizer, token), folder / TOKENIZER)
+        used = load_tokenizer(folder / TOKENIZER)
+        lengths = sorted(len(encoding.ids) for encoding in used.encode_batch(captions))
         RunCard.of(
             name=name or out.name,
             data=data_card,
             tokenizer=file_card(folder / TOKENIZER),
             vqgan=file_card(folder / VQGAN),
+            kit=f">={__version__}",
             **sizes_for(
                 data_card.format,
                 rows=rows,
-                text_vocab=tokenizer.get_vocab_size(),
-                text_length=min(MAX_TEXT, max(MIN_TEXT, -(-lengths[int((1 - CUT) * (len(lengths) - 1))] // 4) * 4)),
+                text_vocab=used.get_vocab_size(),
+                needed_text=lengths[int((1 - CUT) * (len(lengths) - 1))],
+                preset=preset,
             ),
         ).in_folder(folder).save(folder)
+        if preset == "paper":
+            with closing(codes_of_run(RunCard.load(folder), seed=0)) as stream:
+                next(stream)  # raises ValueError if the data do not tell what the filters ask
     return RunCard.load(out)
-
-
-def sizes_for(codes: CodesFormat, *, rows: int, text_vocab: int, text_length: int) -> dict[str, Any]:
-    """Return the parts of a card that say how large a model of such codes is, and how it is trained on `rows`.
-
-    A small model sees each row PASSES times, if that takes no more epochs than the paper's run, and no fewer than 100.
-    """
-    own = {"text_vocab": text_vocab, "text_length": text_length, "image_vocab": codes.codebook_size, "grid": codes.grid}
-    if codes.grid <= SMALL_GRID:
-        epochs = min(PAPER_EPOCHS, max(100, -(-PASSES * rows // SMALL_BATCH)))
-        return {
-            "model": replace(ModelConfig.emoji(), **own),
-            "optimizer": OptimizerCard(lr=2e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
-            "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20),
-            "recipe": RecipeCard(caption_dropout=0.1),
-        }
-    return {
-        "model": replace(ModelConfig.paper(), **own),
-        "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
-        "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300),
-        "recipe": RecipeCard(),
-    }
 
 
 @contextmanager
@@ -189,6 +178,22 @@ def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFi
             )
         if file != folder / VQGAN:
             shutil.copyfile(file, folder / VQGAN)
+
+
+def _tokenizer_file(named: str | Path, token: str | None) -> Path:
+    """Return a tokenizer's file, fetched from the Hub for owner/name. Raises ValueError if there is none."""
+    if Path(named).is_file() or Path(named).suffix == ".json":
+        return Path(named)  # a file that is not there says so when it is copied
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(str(named), TOKENIZER, token=token))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+        raise ValueError(
+            f"expected {TOKENIZER} of {str(named)!r:.100} on the Hub, but got {in_one_line(error):.200}. Is the name "
+            "right, and this machine online? A file on this machine may be named in its place."
+        ) from error
 
 
 def vqgan_file(named: str) -> str | Path:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -129,6 +130,32 @@ class AveragingCard(Part):
     strangers."""
 
 
+def is_printable(text: str) -> str:
+    """Return `text`. Raises ValueError unless it is one line of letters that a terminal shows as they are."""
+    if not text.isprintable():
+        raise ValueError(f"expected one line of printable characters, but got {text!r:.60}")
+    return text
+
+
+def _is_address(text: str) -> str:
+    """Return an address of a web page. Raises ValueError unless it is encrypted, or of this machine, and no secret."""
+    try:
+        told = urlsplit(is_printable(text))
+        host, port = told.hostname, told.port
+    except ValueError:
+        host, port = None, None
+    is_here = host in ("localhost", "127.0.0.1", "::1")
+    if not host or told.scheme not in (("https", "http") if is_here else ("https",)) or "@" in told.netloc or port == 0:
+        raise ValueError(
+            f"expected an address such as https://run.example.org (http for this machine alone), but got {text!r:.60}"
+        )
+    return text.rstrip("/")
+
+
+Address = Annotated[str, AfterValidator(_is_address)]
+"""A page on the web, by HTTPS; this machine may use HTTP."""
+
+
 class MembersCard(Part):
     """Who may take part: peers that show an access token which the authority has signed."""
 
@@ -138,6 +165,15 @@ class MembersCard(Part):
     """How many peers of one user may take part at a time."""
     max_share: float = Field(default=0.5, gt=0, le=1)
     """Cap on one user's share of an average, in rounds with other users."""
+    server: Annotated[Address | None, Field(max_length=300)] = None
+    """Address of the authority's server, which gives access tokens to the members of `organization`; without it, the
+    organiser gives them by hand."""
+    organization: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=96)
+    """The organisation on the Hub whose members may take part."""
+    client_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]+$", max_length=100)
+    """Public client id of the authority's application on the Hub, through which volunteers prove who they are."""
+    invitation: Annotated[Address | None, Field(max_length=300)] = None
+    """Link by which somebody joins the organisation."""
 
 
 class RecipeCard(Part):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dalle_lib.files import require_writable
 from dalle_lib.run import RunCard
+from dalle_lib.run.state import require_open
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
@@ -76,10 +77,11 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
     A bootstrap peer computes nothing, so there is one whatever GPUs there are.
 
-    Before any peer is started, this raises ValueError if there is no such run, one of the folders belongs to another
-    run, the run's data are not beside its card, an address is malformed, or there is no first peer and the settings do
-    not say `alone`; ConnectionError if the port is in use, or none of the first peers answers and the settings neither
-    say `alone` nor are a bootstrap peer's; and RuntimeError without hivemind.
+    Before any peer is started, this raises RunClosed, a ValueError, if the run is paused or finished; ValueError if
+    there is no such run, one of the folders belongs to another run, the run's data are not beside its card, an address
+    is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if the port is in use,
+    or none of the first peers answers and the settings neither say `alone` nor are a bootstrap peer's; and RuntimeError
+    without hivemind.
     """
     card = RunCard.load(settings.run, token)
     require_way_in(settings, card, folder)
@@ -148,6 +150,8 @@ def require_way_in(
     require_own(Path(folder) / settings.name, card)
     if Peer(Path(folder) / settings.name).is_running:
         return
+    if settings.role == "trainer":  # first peers serve those who are there, also while nobody else may join
+        require_open(card)
     require_writable(Path(folder) / settings.name, "--folder")
     if importlib.util.find_spec("hivemind") is None:
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')

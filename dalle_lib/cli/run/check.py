@@ -1,46 +1,13 @@
-"""`dalle-lib run new` and `dalle-lib run check`."""
+"""`dalle-lib run check`."""
 
-import shlex
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
-
-
-@dataclass(frozen=True, kw_only=True)
-class New:
-    """Make a run of a data set: a folder with its card, a tokenizer and the VQ-GAN, which peers can join.
-
-    For example, of what `dalle-lib prepare` has made:
-
-    dalle-lib run new outputs/photos-run --data outputs/photos
-    """
-
-    folder: Annotated[Path, tyro.conf.Positional]
-    """A new folder for the run."""
-    data: str
-    """The folder of a data set, or hf://datasets/owner/name, whose newest commit becomes the run's."""
-    name: str | None = None
-    """The run's name; None takes the folder's."""
-    vqgan: Path | None = None
-    """The file of the VQ-GAN that made the codes; None takes the one beside the data."""
-    json: bool = False
-    """Print the card as JSON on standard output."""
-
-    def run(self) -> None:
-        """Make the run, and print what it is and how to train it."""
-        from dalle_lib.platforms import hub_token
-        from dalle_lib.run import new_run
-
-        token = hub_token() if self.data.startswith("hf://") else None
-        card = new_run(self.folder, self.data, name=self.name, vqgan=self.vqgan, token=token)
-        told = card.model_dump_json(indent=1) if self.json else f"{describe(card)}\n{how_to_train(self.folder)}"
-        print(told)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +33,6 @@ class Check:
         print(f"{describe(card)}\nAll that the card names is there, and fits.")
 
 
-@dataclass(frozen=True)
-class Run:
-    """Make a run of a data set, or look at one."""
-
-    command: Annotated[
-        Annotated[New, tyro.conf.subcommand("new")] | Annotated[Check, tyro.conf.subcommand("check")],
-        tyro.conf.arg(name=""),
-    ]
-
-    def run(self) -> None:
-        """Do what was chosen."""
-        self.command.run()
-
-
 def describe(card: "RunCard") -> str:
     """Return what a run is: its model, data and schedule, and the key under which its peers meet."""
     from dalle_lib.cli.join import size_of
@@ -99,9 +52,3 @@ def describe(card: "RunCard") -> str:
             f"Key:      {card.key}. Only peers with the same one meet.",
         ]
     )
-
-
-def how_to_train(folder: Path) -> str:
-    """Return the ways to train a run that is in a folder."""
-    join = shlex.join(["dalle-lib", "join", "--run", str(folder), "--name", "ada", "--alone"])
-    return f"Begin:    {join}\n          Its line Friends lets others join. Or notebook 01, with RUN = {str(folder)!r}."

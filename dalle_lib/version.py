@@ -1,0 +1,3 @@
+"""The version of the kit, which run cards may ask for."""
+
+__version__ = "0.2.0"
