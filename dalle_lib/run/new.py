@@ -13,8 +13,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.run.card import RunCard
 from dalle_lib.run.parts import DataCard, file_card
 from dalle_lib.run.sizes import SMALL_GRID, T5, Preset, require_paper_codes, sizes_for
-from dalle_lib.run.start import codes_of_run
-from dalle_lib.streaming import CodesFormat, Filters, Manifest, stream_codes
+from dalle_lib.streaming import CodesFormat, CodeStream, Filters, Manifest, stream_codes
 from dalle_lib.streaming.prepare.hub_files import FetchedFiles
 from dalle_lib.streaming.prepare.preparing import TRAIN
 from dalle_lib.streaming.tokenizer import train_tokenizer
@@ -53,19 +52,21 @@ def new_run(
     `preset` is "small" for the model and the schedule of `emoji-mini`, which a processor trains in minutes to hours, or
     "paper" for the run of arXiv:2207.03481 in every field, with its filters and T5's tokenizer. With None, data of at
     most 16x16 codes a picture get the small model; larger ones get the paper's model and schedule, with a tokenizer of
-    their own and no filters. `tokenizer` is a file, or owner/name on the Hub, to take in place of a new one. All may be
-    changed in the card until the first peer joins: `card.with_changes(...).save(out)`. Raises ValueError for data,
-    files, a name or a folder that cannot be used, and ConnectionError if the Hub cannot be asked.
+    their own and no filters. `tokenizer` is a file, or owner/name on the Hub, to take in place of a new one.
+
+    All may be changed in the card until the first peer joins: `card.with_changes(...).save(out)`. Raises ValueError for
+    data, files, a name or a folder that cannot be used, and for data that the preset does not fit; ConnectionError if
+    the Hub cannot be asked.
     """
     out, source = Path(out), str(data).rstrip("/")
+    filters = Filters.paper() if preset == "paper" else Filters()
     with _whole_or_not_there(out) as folder:
         on_hub = None
         if source.startswith(HUB):
             on_hub = FetchedFiles(source, revision, folder.with_name("from_hub"), token)
-        data_card, rows, captions = _read(source, on_hub and on_hub.revision, token)
+        data_card, rows, captions = _read(source, on_hub and on_hub.revision, token, filters)
         if preset == "paper":
             require_paper_codes(data_card.format)
-            data_card = data_card.model_copy(update={"filters": Filters.paper()})
             tokenizer = tokenizer or T5
         _bring_vqgan(folder, data_card.format, Path(vqgan or Path(source, VQGAN)), None if vqgan else on_hub)
         if on_hub is None:
@@ -92,9 +93,6 @@ def new_run(
                 preset=preset,
             ),
         ).in_folder(folder).save(folder)
-        if preset == "paper":
-            with closing(codes_of_run(RunCard.load(folder), seed=0)) as stream:
-                next(stream)  # raises ValueError if the data do not tell what the filters ask
     return RunCard.load(out)
 
 
@@ -115,14 +113,15 @@ def _whole_or_not_there(out: Path) -> Iterator[Path]:
         os.replace(folder, out)
 
 
-def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard, int, list[str]]:
+def _read(source: str, commit: str | None, token: str | None, filters: Filters) -> tuple[DataCard, int, list[str]]:
     """Return what a card says of a data set, its rows for training, and captions of them, at most MAX_CAPTIONS."""
     _require_prepared(source)
+
+    def open_split(split: str) -> CodeStream:
+        return stream_codes(f"{source}/{split}", seed=0, revision=commit, filters=filters, token=token)
+
     with ExitStack() as stack:
-        train, held_out = (
-            stack.enter_context(closing(stream_codes(f"{source}/{split}", seed=0, revision=commit, token=token)))
-            for split in SPLITS
-        )
+        train, held_out = (stack.enter_context(closing(open_split(split))) for split in SPLITS)
         codes, rows = train.data.manifest.format, train.data.manifest.rows
         if held_out.data.manifest.format != codes:
             raise ValueError(f"the codes of {source}/held_out mean something else than those of {source}/train.")
@@ -137,7 +136,11 @@ def _read(source: str, commit: str | None, token: str | None) -> tuple[DataCard,
         if commit is None:
             _require_files(source, {"train": train.data.manifest, "held_out": held_out.data.manifest})
         splits = {split: f"{place}{split}" for split in SPLITS}
-        return DataCard(**splits, revision=commit, manifest=train.data.manifest.sha256, format=codes), rows, captions
+        return (
+            DataCard(**splits, revision=commit, manifest=train.data.manifest.sha256, format=codes, filters=filters),
+            rows,
+            captions,
+        )
 
 
 def _require_prepared(source: str) -> None:

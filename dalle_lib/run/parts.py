@@ -147,7 +147,8 @@ def _is_address(text: str) -> str:
     is_here = host in ("localhost", "127.0.0.1", "::1")
     if not host or told.scheme not in (("https", "http") if is_here else ("https",)) or "@" in told.netloc or port == 0:
         raise ValueError(
-            f"expected an address such as https://run.example.org (http for this machine alone), but got {text!r:.60}"
+            "expected an address such as https://run.example.org (http for this machine alone), without a "
+            f"user or password, but got {text.rpartition('@')[2]!r:.60}"
         )
     return text.rstrip("/")
 
