@@ -148,10 +148,6 @@ def test_a_state_that_cannot_be_used_is_told_without_the_log(mini, swarm_folder)
         join(PeerSettings(run="emoji-mini", host="127.0.0.1", alone=True), swarm_folder).wait(timeout_s=300)
 
 
-FAMILIES = ("run", "auth-server")
-"""Commands that are several."""
-
-
 @pytest.mark.parametrize("command", [*COMMANDS])
 def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed(command, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
@@ -159,7 +155,7 @@ def test_each_commands_help_ends_its_description_with_examples_that_can_be_typed
         main()
     told = capsys.readouterr().out
     examples = [line.strip() for line in told.splitlines() if line.strip().startswith(f"dalle-lib {command}")]
-    assert len(examples) in (range(2, 13) if command in FAMILIES else (2, 3))
+    assert len(examples) in (range(2, 13) if command in ("run", "auth-server") else (2, 3))  # these are several
     started = []
     for kind in COMMANDS.values():
         monkeypatch.setattr(kind, "run", lambda command: started.append(command))
