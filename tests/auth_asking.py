@@ -14,7 +14,7 @@ from hub_oauth import OAuth
 
 from dalle_lib.auth import Authority, create_app
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
-from dalle_lib.auth.server.requests import signed_text
+from dalle_lib.auth.signing import signed_text
 from dalle_lib.auth.tokens import key_bytes, peer_id_of
 from dalle_lib.run import RunCard
 from dalle_lib.run.parts import MembersCard

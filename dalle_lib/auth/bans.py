@@ -22,6 +22,8 @@ from dalle_lib.files import replace_file, small_bytes
 
 logger = logging.getLogger(__name__)
 
+BANS = "bans"
+"""The file in a peer's folder that holds the newest list it knows."""
 MAX_BYTES = 2**20
 """Size of a ban list, beyond which it is none: about 20,000 names and peers."""
 _NAME = b"dalle-lib bans "
@@ -135,10 +137,14 @@ class Bans:
             return None
         return bans
 
+    def names(self, token: AccessToken) -> bool:
+        """Return whether an access token's user or peer is banned now."""
+        bans = self.current()
+        return bans is not None and bans.names(token)
+
     def check(self, token: AccessToken) -> None:
         """Return None if neither the user nor the peer of an access token is banned. Raises Refused otherwise."""
-        bans = self.current()
-        if bans is not None and bans.names(token):
+        if self.names(token):
             raise Refused(f"{token.user!r} or peer {token.peer_id} is banned from this run: ask its organiser why.")
 
     def keep(self, data: bytes) -> BanList:

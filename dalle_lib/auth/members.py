@@ -14,9 +14,11 @@ from hivemind.utils.crypto import RSAPublicKey
 from hivemind.utils.timed_storage import get_dht_time
 
 from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.bans import Bans
 from dalle_lib.auth.clocks import ClockWatch
 from dalle_lib.auth.identity import Identity
 from dalle_lib.auth.tokens import AccessToken, Refused
+from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +26,8 @@ RENEW_BEFORE = timedelta(minutes=10)
 """An access token is renewed when it expires within this time."""
 MAX_NONCE_BYTES = 64
 """hivemind remembers the nonce of each call for three minutes, and its own have 8 bytes."""
+BANS_EVERY = timedelta(minutes=1)
+"""How often a member looks for a newer ban list."""
 _RETRY_AFTER = timedelta(minutes=1)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -33,6 +37,8 @@ class Members(TokenAuthorizerBase):
 
     For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `renew` returns a new access token
     for the same identity; a thread of the hash table's process calls it when the old one expires within RENEW_BEFORE.
+    Members that `bans` names are none any more; `look_at_bans`, which that process calls every BANS_EVERY, may change
+    its file.
     Raises Refused for an access token that is not this peer's, or not valid now.
     """
 
@@ -43,11 +49,16 @@ class Members(TokenAuthorizerBase):
         authority: str,
         run: str,
         renew: Callable[[], AccessToken] | None = None,
+        bans: Bans | None = None,
+        look_at_bans: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(identity.private_key)
         self.clocks = ClockWatch()
         self._peer_id, self._authority, self._run = identity.peer_id, authority_key(authority), run
         self._ask, self._renewal = renew, None
+        self._bans, self._look, self._looking, self._look_at = bans, look_at_bans, None, _now()
+        self.renewal_problem: str | None = None
+        """Why the last attempt to renew the access token failed; None if it did not."""
         self._carry(token)
 
     def _carry(self, token: AccessToken) -> None:
@@ -82,6 +93,8 @@ class Members(TokenAuthorizerBase):
         """Return the access token in a message, expired or not. Raises ValueError if the authority did not issue it."""
         token = AccessToken.from_bytes(message.signature)
         token.check_issued(self._authority, self._run)
+        if self._bans is not None:
+            self._bans.check(token)
         if message != _message(token):
             raise Refused("hivemind's fields do not say what the authority signed")
         return token
@@ -95,7 +108,16 @@ class Members(TokenAuthorizerBase):
             elif self._renewal is None or self._renewal.done():
                 self._act_at = now + _RETRY_AFTER
                 self._renewal = asyncio.create_task(self._renew())
+        if self._look is not None and now >= self._look_at and (self._looking is None or self._looking.done()):
+            self._look_at = now + BANS_EVERY
+            self._looking = asyncio.create_task(self._look_for_bans())
         await super().refresh_token_if_needed()
+
+    async def _look_for_bans(self) -> None:
+        try:
+            await asyncio.to_thread(self._look)
+        except (OSError, ValueError) as error:  # the list that is known counts on
+            logger.warning("No newer ban list was read: %s", error)
 
     def _tell_of_the_end(self, now: datetime) -> None:
         """Log that nobody renews the access token: a warning before it expires, an error after that."""
@@ -115,14 +137,17 @@ class Members(TokenAuthorizerBase):
         try:
             self._carry(await asyncio.to_thread(self._ask))
         except Exception as error:  # `renew` may raise anything, and the old access token may still be valid
+            self._act_at = _now() + max(_RETRY_AFTER, timedelta(seconds=getattr(error, "retry_after_s", 0)))
+            self.renewal_problem = in_one_line(error)
             logger.warning(
                 "This peer's access token, which expires at %s, could not be renewed (%s: %s); trying again in %.0f s.",
                 f"{self.token.expires:%Y-%m-%d %H:%M:%S} UTC",
                 type(error).__name__,
                 error,
-                _RETRY_AFTER.total_seconds(),
+                (self._act_at - _now()).total_seconds(),
             )
         else:
+            self.renewal_problem = None
             logger.info("This peer's access token was renewed.")
 
     async def validate_request(self, request) -> bool:
@@ -177,12 +202,25 @@ def clock_offset_s(dht: hivemind.DHT) -> float | None:
     return dht.run_coroutine(partial(_ask_members, question=_offset_of))
 
 
+def renewal_problem(dht: hivemind.DHT) -> str | None:
+    """Return why a peer's access token could not be renewed, and until when it counts; None if nothing is wrong."""
+    return dht.run_coroutine(partial(_ask_members, question=_problem_of))
+
+
 async def _ask_members(_dht: hivemind.DHT, node, question: Callable[[Members], object]) -> object:
     return question(node.protocol.authorizer)
 
 
 def _token_of(members: Members) -> AccessToken:
     return members.token
+
+
+def _problem_of(members: Members) -> str | None:
+    if members.renewal_problem is None:
+        return None
+    until = f"{members.token.expires:%H:%M} UTC"
+    counts = f"counts until {until}" if _now() < members.token.expires else f"ended at {until}, so others refuse it"
+    return f"this peer's access token {counts} and was not renewed: {members.renewal_problem}"
 
 
 def _offset_of(members: Members) -> float | None:

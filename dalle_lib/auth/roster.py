@@ -19,6 +19,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils.timed_storage import get_dht_time
 
 from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.bans import Bans
 from dalle_lib.auth.tokens import AccessToken, Refused
 
 logger = logging.getLogger(__name__)
@@ -109,7 +110,8 @@ class TokenValidator(RecordValidatorBase):
     """Lets only access tokens be stored under a run's keys, each under its peer's id and until it expires.
 
     An expired access token stays valid here: peers' clocks differ, and hivemind drops a whole dictionary if one entry
-    is invalid. Entries vanish when their access tokens expire anyway.
+    is invalid. Entries vanish when their access tokens expire anyway. For the same reason that of a banned peer stays
+    valid here, or it would hide others: `Members` lets no banned peer store anything, and `Roster` believes none.
     """
 
     def __init__(self, authority: str, run: str, run_key: str) -> None:
@@ -145,7 +147,9 @@ class Roster:
     A member's user and role are those of its first access token, until that one expires or a newer one is learnt.
     """
 
-    def __init__(self, authority: str, run: str, run_key: str, dht: hivemind.DHT) -> None:
+    def __init__(self, authority: str, run: str, run_key: str, dht: hivemind.DHT, bans: Bans | None = None) -> None:
+        """`bans` names members whose access tokens count no more."""
+        self._bans = bans
         self._authority, self._run, self._run_key, self._dht = authority, run, run_key, dht
         self._tokens: dict[str, AccessToken] = {}
         self._missed: dict[str, float] = {}
@@ -154,7 +158,12 @@ class Roster:
     def known(self, peer_id: str) -> AccessToken | None:
         """Return the access token of a peer that was met before, if it is still valid; None otherwise."""
         token = self._tokens.get(peer_id)
-        return token if token is not None and get_dht_time() < token.expires.timestamp() else None
+        if token is None or get_dht_time() >= token.expires.timestamp() or self._is_banned(token):
+            return None
+        return token
+
+    def _is_banned(self, token: AccessToken) -> bool:
+        return self._bans is not None and self._bans.names(token)
 
     def learn(self, peer_id: str, token: AccessToken) -> None:
         """Note an access token that a peer has shown. Raises Refused if it does not let that peer take part now."""
@@ -162,6 +171,8 @@ class Roster:
         if known == token:
             return
         check_token_of(peer_id, token, authority_key(self._authority), self._run)
+        if self._bans is not None:
+            self._bans.check(token)
         if known is None or known.expires < token.expires:
             self._tokens = {peer: valid for peer in self._tokens if (valid := self.known(peer)) is not None}
             self._tokens[peer_id] = token
@@ -192,7 +203,7 @@ class Roster:
         return time.monotonic() - self._missed.get(peer_id, -MISS_S) < MISS_S
 
     def _note(self, peer_id: str, found: AccessToken | None) -> AccessToken | None:
-        if found is not None:
+        if found is not None and not self._is_banned(found):
             self.learn(peer_id, found)
             return found
         self._missed = {peer: at for peer, at in self._missed.items() if self._was_missed(peer)}

@@ -99,6 +99,11 @@ def _is_by(key: bytes, signature: bytes, signed: bytes) -> bool:
     return True
 
 
+def signed_text(purpose: str, run: str, nonce: str, time: int) -> bytes:
+    """Return what a peer signs to a server; `nonce` is the handle where a device flow is asked for its result."""
+    return f"dalle-lib authority 1\n{purpose}\n{run}\n{nonce}\n{time}".encode()
+
+
 def joined(*fields: bytes) -> bytes:
     """Return fields one after the other, each after its length in 4 bytes, big-endian."""
     return b"".join(len(field).to_bytes(4) + field for field in fields)

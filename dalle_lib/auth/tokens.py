@@ -22,6 +22,8 @@ from dalle_lib.auth.signing import (
     unwrapped,
 )
 
+TOKEN = "access.token"
+"""The file in a peer's folder that lets it take part in a run for members."""
 _NAME = b"dalle-lib access token "
 _MAGIC = _NAME + b"2\n"
 """The version is part of what is signed; another layout needs another number."""

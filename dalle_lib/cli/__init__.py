@@ -1,4 +1,4 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `generate`, `prepare`, `run`, `memory`, `doctor`,
+"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `memory`, `doctor`,
 `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
@@ -21,6 +21,7 @@ from dalle_lib.cli.convert_vqgan import ConvertVqgan
 from dalle_lib.cli.demo import Demo
 from dalle_lib.cli.doctor import Doctor
 from dalle_lib.cli.generate import Generate
+from dalle_lib.cli.id import Id
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.prepare import Prepare
@@ -41,6 +42,7 @@ COMMANDS = {
     "demo": Demo,
     "join": Join,
     "status": Status,
+    "id": Id,
     "generate": Generate,
     "prepare": Prepare,
     "run": Run,

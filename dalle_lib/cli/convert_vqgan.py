@@ -11,10 +11,10 @@ from dalle_lib.files import require_writable, sha256_of
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertVqgan:
-    """Turn a Lightning checkpoint of the published VQ-GAN into safetensors.
+    """Turn the published VQ-GAN into safetensors.
 
-    Only numbers are taken from the checkpoint; the Python objects in it are never made, so nothing in it can run. You
-    still trust the numbers: compare the hash that is printed with the one that the publisher names.
+    Only numbers are taken from the Lightning checkpoint; the Python objects in it are never made, so nothing in it can
+    run. You still trust the numbers: compare the hash that is printed with the one that the publisher names.
 
     For example:
 

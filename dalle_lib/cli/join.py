@@ -34,6 +34,9 @@ class Join:
     peer: Options
     folder: Path = PEERS
     """Folder of a folder for each run, with one for each peer in it. A peer goes on from what is there."""
+    hub_token: bool = False
+    """Prove who you are by your Hub token, where a run asks who you are and no browser is at hand: the one of your
+    login, of the platform's secrets or of HF_TOKEN, or else you are asked. The run's authority sees it."""
 
     def run(self) -> None:
         """Start the peers, and show their progress until they end; or watch the one that runs there already."""
@@ -65,7 +68,8 @@ class Join:
         if not is_complete(peer, card):
             require_way_in(self.peer, card, folder, say=partial(print, flush=True))
             print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
-            crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True))
+            proof = proving_token() if self.hub_token and card.members and card.members.server else None
+            crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
             watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
             crew.close()
         print(_fitted(ending(peer, self, card)))
@@ -82,6 +86,19 @@ class Join:
             values = [] if value is True else map(str, value) if isinstance(value, tuple) else [str(value)]
             words += [f"--{name.replace('_', '-')}", *values]
         return words
+
+
+def proving_token() -> str:
+    """Return the volunteer's Hub token, typed if it is nowhere. Raises ValueError if nobody can be asked."""
+    from getpass import getpass
+
+    from dalle_lib.platforms import hub_token
+
+    if token := hub_token():
+        return token
+    if not sys.stdin.isatty():
+        raise ValueError("expected a Hub token, but there is none: log in with `hf auth login`, or set HF_TOKEN.")
+    return getpass("Your Hub token (of type read; it is not shown and not kept): ").strip()
 
 
 def refuse_folder_of_peer(run: str) -> None:

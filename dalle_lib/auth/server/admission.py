@@ -19,10 +19,10 @@ from dalle_lib.auth.server.requests import (
     check_signature,
     from_base64,
     peer_key,
-    signed_text,
 )
 from dalle_lib.auth.server.runs import Runs, ServedRun
 from dalle_lib.auth.server.sealing import sealed, unsealed
+from dalle_lib.auth.signing import signed_text
 from dalle_lib.auth.tokens import AccessToken, Refused, peer_id_of
 
 ACCESS = timedelta(hours=1)
@@ -63,7 +63,7 @@ class Admission:
         pending = "SELECT COUNT(*) FROM devices WHERE state = 'pending' AND peer = :peer AND expires > :now"
         if self.database.count(pending, peer=peer.id, now=now) >= MAX_PENDING:
             raise too_many_tries("this peer, whose earlier codes are still open", 60)
-        if self.database.count("SELECT COUNT(*) FROM devices") >= MAX_DEVICES:
+        if self.database.count("SELECT COUNT(*) FROM devices WHERE state = 'pending'") >= MAX_DEVICES:
             raise Refusal("busy", "too many volunteers are joining now.", AGAIN, retry_after_s=60)
         flow = await self.hub.begin(run.card.members.client_id)
         handle = secrets.token_urlsafe(24)
@@ -86,6 +86,8 @@ class Admission:
         self._proved(run, "poll", asked, handle, peer, now)
         if row["state"] == "used":
             raise Refusal("used", "expected a new code, but this one has given its access token.", BEGIN_AGAIN)
+        if row["state"] == "spent" and row["expires"] > now:  # another request of this peer hears whose approval it is
+            return 202, {"state": "pending", "interval_s": row["interval_s"]}
         if row["state"] != "pending" or row["expires"] <= now:
             self._end(handle, "expired")
             raise Refusal("code_expired", "expected an approval before the code expired.", BEGIN_AGAIN)
@@ -131,13 +133,13 @@ class Admission:
         self._proved(run, "renewal", asked, asked.nonce, peer, now)
         if not known or row["proof_until"] <= now:
             raise Refusal("proof_expired", "expected a proof of identity of the last 12 hours.", "Prove it again.")
-        self._require_state(run, new=False)
         organisation, lister = run.card.members.organization, self.runs.folder.members_token()
-        self._require_not_banned(old.user, peer)
         if organisation and lister and await self.hub.is_listed(organisation, old.user, lister) is False:
             ended = "UPDATE peers SET proof_until = 0 WHERE run = :run AND user = :user"
             self.database.change(ended, run=run.name, user=old.user)
             require_member(HubUser(old.user, frozenset(), True), organisation, run.card.members.invitation, False)
+        self._require_state(run, new=False)
+        self._require_not_banned(old.user, peer)
         return self._issued(run, peer, old.user, row["proof_until"], now)
 
     def _joining(self, run: ServedRun, purpose: str, asked: Join, address: str, now: float) -> Peer:

@@ -118,7 +118,8 @@ class _Service:
 
     def address(self, request: Request) -> str:
         host = request.client.host if request.client else None
-        return address_of(host, request.headers, self.runs.settings.proxies)
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for"))  # a proxy may add a line of its own
+        return address_of(host, forwarded, self.runs.settings.proxies)
 
     async def healthz(self) -> Response:
         try:

@@ -76,10 +76,11 @@ class Database:
         self._sqlite.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._sqlite.execute("COMMIT")
         except BaseException:
-            self._sqlite.execute("ROLLBACK")
+            if self._sqlite.in_transaction:  # after some errors SQLite has undone it by itself
+                self._sqlite.execute("ROLLBACK")
             raise
-        self._sqlite.execute("COMMIT")
 
     def rows(self, query: str, **values: object) -> list[sqlite3.Row]:
         """Return what a query finds."""
@@ -145,7 +146,7 @@ class Database:
                 "UPDATE devices SET sealed = NULL, state = 'expired' WHERE expires < :now AND state = 'pending'",
                 now=now,
             )
-            self.change("DELETE FROM devices WHERE expires < :now - 3600", now=now)
+            self.change("DELETE FROM devices WHERE expires < :now - 600", now=now)
             self.change("DELETE FROM peers WHERE expires < :now - :keep", now=now, keep=FORGET_S)
             over = self.count("SELECT COUNT(*) FROM peers") - MAX_PEERS
             if over > 0:

@@ -7,6 +7,7 @@ huggingface_hub 2.4 sends. It was tried on a stand-in, not on the live Hub.
 import asyncio
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Collection
@@ -23,6 +24,8 @@ MAX_PAGES = 200
 """Pages of an organisation's members that are read."""
 LIST_S, LIST_AGAIN_S = 300.0, 10.0
 """Seconds for which a list of members counts, and after which it is read anew for who is not in it."""
+LISTED_IN_S, LIST_PAUSE_S = 20.0, 30.0
+"""Seconds in which a whole list must come, and for which the Hub is not asked again where it did not."""
 SCOPE = "openid profile"
 """The narrowest scopes that are known to tell the user's organisations."""
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -63,7 +66,7 @@ class HubClient:
         limits = httpx.Limits(max_connections=50, max_keepalive_connections=20)
         self._http = httpx.AsyncClient(base_url=endpoint, timeout=TIMEOUT_S, limits=limits, follow_redirects=False)
         self._members: dict[str, tuple[float, frozenset[str]]] = {}
-        self._listing = asyncio.Lock()
+        self._listing, self._list_from = asyncio.Lock(), -math.inf
 
     async def close(self) -> None:
         """Close its connections."""
@@ -155,13 +158,17 @@ class HubClient:
     async def is_listed(self, organisation: str, user: str, token: str) -> bool | None:
         """Return whether a user is among an organisation's members, as `token` may list them; None if nobody knows."""
         async with self._listing:
-            read_at, names = self._members.get(organisation, (-LIST_S, frozenset()))
+            read_at, names = self._members.get(organisation, (-math.inf, frozenset()))
             age = time.monotonic() - read_at
+            if time.monotonic() < self._list_from:
+                return None
             if age > LIST_S or (age > LIST_AGAIN_S and user.casefold() not in names):
                 try:
-                    names = await self._list(organisation, token)
-                except Refusal as refusal:
-                    logger.warning("the members of %s cannot be listed: %s", organisation, refusal)
+                    async with asyncio.timeout(LISTED_IN_S):
+                        names = await self._list(organisation, token)
+                except (Refusal, TimeoutError) as error:
+                    logger.warning("the members of %s cannot be listed: %s", organisation, error or "it takes too long")
+                    self._list_from = time.monotonic() + LIST_PAUSE_S
                     return None
                 self._members[organisation] = time.monotonic(), names
         return user.casefold() in names

@@ -3,7 +3,6 @@
 import ipaddress
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
 
 MAX_KEYS = 50_000
 """Addresses and users that are remembered; the one that asked longest ago is forgotten first."""
@@ -19,8 +18,9 @@ class Limiter:
     def wait_s(self, key: str, times: int, period_s: float, now: float) -> int:
         """Return 0 and count the request, if it may pass; or else after how many seconds one may."""
         each = period_s / times
-        free_at = max(self._free_at.get(key, now), now)
+        free_at = min(max(self._free_at.get(key, now), now), now + period_s)  # the clock may have been set back
         if free_at + each > now + period_s + 1e-6:
+            self._free_at[key] = free_at
             return max(1, math.ceil(free_at + each - now - period_s))
         self._free_at[key] = free_at + each
         self._free_at.move_to_end(key)
@@ -29,16 +29,16 @@ class Limiter:
         return 0
 
 
-def address_of(peer: str | None, headers: Mapping[str, str], proxies: int) -> str:
+def address_of(peer: str | None, forwarded: str, proxies: int) -> str:
     """Return the address that a request comes from, as its limits count it: of IPv6 the first 64 bits, a household.
 
-    Of X-Forwarded-For, the last `proxies` addresses were written by the organiser's own proxies; what stands before
-    them may be invented.
+    Of `forwarded`, all of X-Forwarded-For, the last `proxies` addresses were written by the organiser's own proxies;
+    what stands before them may be invented.
     """
     told = peer or ""
     if proxies:
-        forwarded = [part.strip() for part in headers.get("x-forwarded-for", "").split(",")]
-        told = forwarded[-proxies] if len(forwarded) >= proxies else told
+        hops = [part.strip() for part in forwarded.split(",")]
+        told = hops[-proxies] if len(hops) >= proxies else told
     try:
         address = ipaddress.ip_address(told)
     except ValueError:

@@ -63,11 +63,6 @@ class Join(Signed):
     platform: Annotated[str, Field(max_length=64), AfterValidator(_is_printable)] = ""
 
 
-def signed_text(purpose: str, run: str, nonce: str, time: int) -> bytes:
-    """Return what a peer signs; `nonce` is the handle where a device flow is asked for its result."""
-    return f"dalle-lib authority 1\n{purpose}\n{run}\n{nonce}\n{time}".encode()
-
-
 async def read(request: Request, kind: type[Asked]) -> Asked:
     """Return the JSON body of a request. Raises Refusal if it is too long, too slow, or another."""
     data = b""

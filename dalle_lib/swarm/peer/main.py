@@ -13,7 +13,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
-from dalle_lib.swarm.process.join import LOG, CannotJoin
+from dalle_lib.swarm.process.join import LOG, CannotJoin, NotAMember
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         code = 0
     except CannotJoin as error:
         logger.exception("this peer cannot take part")
-        events.write("failed", error=str(error), cannot_join=True)
+        events.write("failed", error=str(error), cannot_join=True, not_a_member=isinstance(error, NotAMember))
     except Exception as error:
         logger.exception("this peer failed")
         events.write("failed", error=f"{type(error).__name__}: {error}")
@@ -106,18 +106,28 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
     """Return the run's card, this peer's membership and, for a trainer, its workplace. Raises CannotJoin."""
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
-    from dalle_lib.swarm.peer.membership import Membership
     from dalle_lib.swarm.peer.trainer import Workplace
 
     try:
         card = RunCard.load(settings.run, token)
         bind(folder, card)
-        membership = Membership(card, folder)
+        membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
         return card, membership, Workplace.prepare(card, settings, membership.identity.peer_id)
+    except CannotJoin:
+        raise
     except (ValueError, ConnectionError, NotEnoughRoom) as error:
         raise CannotJoin(in_one_line(error)) from error
+
+
+def _membership(card, folder: Path):
+    from dalle_lib.swarm.peer.membership import Membership
+
+    try:
+        return Membership(card, folder)
+    except ValueError as error:
+        raise NotAMember(in_one_line(error)) from error
 
 
 def connect(card, settings: PeerSettings, membership, validators: list):

@@ -9,6 +9,8 @@ from hivemind.dht.validation import RecordValidatorBase
 
 from dalle_lib.auth import (
     AccessToken,
+    Bans,
+    HubAuthorizer,
     Identity,
     Members,
     Refused,
@@ -17,9 +19,12 @@ from dalle_lib.auth import (
     clock_offset_s,
     current_token,
     publish_token,
+    renewal_problem,
 )
 from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.bans import BANS
 from dalle_lib.auth.clocks import TOLERATED_S
+from dalle_lib.auth.keys import PeerKey
 from dalle_lib.auth.roster import check_token_of, token_keys
 from dalle_lib.files import small_bytes
 from dalle_lib.run import RunCard
@@ -40,7 +45,11 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
     Raises ValueError if there is none, or it does not let this peer take part now.
     """
     file = folder / TOKEN
-    remedy = f"Ask the run's organiser for one that names peer {identity.peer_id}, put it there, and start again."
+    remedy = (
+        "Start it with dalle-lib join, which asks you to prove who you are."
+        if card.members.server
+        else f"Ask the run's organiser for one that names peer {identity.peer_id}, put it there, and start again."
+    )
     if not file.exists():
         raise ValueError(f"run {card.name!r} is for members: expected an access token in {file}. {remedy}")
     try:
@@ -79,7 +88,10 @@ class Membership:
         self.authorizer: Members | None = None
         if card.members is not None:
             token = access_token(card, folder, self.identity)
-            self.authorizer = Members(self.identity, token, card.members.authority, card.name)
+            self.bans = Bans(folder / BANS, authority_key(card.members.authority), card.name)
+            hub = HubAuthorizer(card, PeerKey.load(folder / IDENTITY), folder) if card.members.server else None
+            asked = {} if hub is None else {"renew": hub.renew, "look_at_bans": hub.look_at_bans}
+            self.authorizer = Members(self.identity, token, card.members.authority, card.name, bans=self.bans, **asked)
 
     @property
     def identity_file(self) -> str:
@@ -105,10 +117,14 @@ class Membership:
         """Return whom this peer's averagers may average with, and by which rules."""
         if self.authorizer is None:
             return Trust.of(self.card, identity=self.identity)
-        roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht)
+        roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht, self.bans)
         roster.learn(self.identity.peer_id, self.authorizer.token)
         token = self.authorizer.token.to_bytes()
         return Trust.of(self.card, identity=self.identity, roster=roster, token=token)
+
+    def renewal_problem(self, dht: hivemind.DHT) -> str | None:
+        """Return why this peer's access token could not be renewed, and until when it counts, or None."""
+        return None if self.authorizer is None else renewal_problem(dht)
 
     def clock_problem(self, dht: hivemind.DHT) -> str | None:
         """Return what is wrong with this computer's clock, compared with other members' clocks, or None."""

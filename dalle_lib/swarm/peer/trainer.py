@@ -262,7 +262,8 @@ class Trainer:
                 published = time.monotonic()
                 try:
                     self.membership.publish(self.dht)
-                    if (problem := self.membership.clock_problem(self.dht)) is not None:
+                    told = self.membership.clock_problem(self.dht), self.membership.renewal_problem(self.dht)
+                    for problem in filter(None, told):
                         self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
                 except Exception:  # whatever it is, the access token must be published again
                     logger.exception("the access token was not published")

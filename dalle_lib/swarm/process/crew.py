@@ -68,7 +68,7 @@ class Crew:
         self.wait(timeout_s)
 
 
-def join_run(settings: PeerSettings, folder: str | Path, token: str | None = None) -> Crew:
+def join_run(settings: PeerSettings, folder: str | Path, token: str | None = None, *, by_token: bool = False) -> Crew:
     """Join a run of others with a peer on each GPU that works, or on the processor where there is none.
 
     Settings that name a device make one peer, on that device. The first peer has the settings' name and port; the
@@ -77,15 +77,21 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
     A bootstrap peer computes nothing, so there is one whatever GPUs there are.
 
+    Where the card names the server of the run's authority, a link and a code are printed for each peer that has no
+    access token, and this waits until you have proved there who you are; `by_token` shows `token` to the authority
+    instead.
+
     Before any peer is started, this raises RunClosed, a ValueError, if the run is paused or finished; ValueError if
     there is no such run, one of the folders belongs to another run, the run's data are not beside its card, an address
     is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if the port is in use,
     or none of the first peers answers and the settings neither say `alone` nor are a bootstrap peer's; and RuntimeError
-    without hivemind.
+    without hivemind. Where the authority refuses one of the peers, it raises NotAdmitted, a ValueError.
     """
+    if by_token and not token:
+        raise ValueError("expected a Hub token that proves who you are: give it as `token`.")
     card = RunCard.load(settings.run, token)
     require_way_in(settings, card, folder)
-    return start_crew(settings, card, folder, token)
+    return start_crew(settings, card, folder, token, proof=token if by_token else None)
 
 
 def start_crew(
@@ -94,10 +100,12 @@ def start_crew(
     folder: str | Path,
     token: str | None = None,
     say: Callable[[str], None] = logger.info,
+    proof: str | None = None,
 ) -> Crew:
     """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs.
 
-    `say` is told what is waited for. If one cannot be started, or the wait is interrupted, those before it leave again.
+    `say` is told what is waited for. `proof` is a Hub token that is shown to the run's authority.
+    If one cannot be started, or the wait is interrupted, those before it leave again.
     """
     folder = Path(folder).resolve()
     devices = _devices(settings)
@@ -105,6 +113,12 @@ def start_crew(
     names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
     for name in names:
         require_own(folder / name, card)
+    if card.members is not None and card.members.server is not None:
+        from dalle_lib.swarm.process.proof import prove_identity  # loads huggingface_hub's HTTP client
+
+        for name in names:
+            if not Peer(folder / name).is_running:
+                prove_identity(card, folder / name, proof)
     try:
         for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
             own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dalle_lib.auth.tokens import key_bytes, peer_id_of
-from dalle_lib.files import read_record, reading, replace_file, require_file, small_bytes
+from dalle_lib.auth.tokens import TOKEN
+from dalle_lib.files import read_record, reading, replace_file, require_file
 from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ PEERS = Path("peers")
 """Folder in which `dalle-lib join` keeps peers unless it is told another."""
 SETTINGS = "settings.json"
 BOUND = "bound_to.json"
-IDENTITY, TOKEN = "identity.key", "access.token"
-"""The key by which a peer is known, and what lets it take part in a run for members."""
+IDENTITY = "identity.key"
+"""The key by which a peer is known."""
 MODEL = "model.safetensors"
 """The model as this peer last saved it."""
 OPTIMIZER = "optimizer.safetensors"
@@ -109,20 +109,14 @@ def require_own(folder: Path, card: "RunCard") -> None:
 
 
 def own_id(folder: Path) -> str | None:
-    """Return the id of the peer whose folder this is, or None where it has no identity that can be read.
-
-    This loads no hivemind; `dalle_lib.auth.Identity` says what is wrong with an identity.
-    """
+    """Return the id of the peer whose folder this is, or None where it has no identity that can be read."""
     if not (folder / IDENTITY).exists():
         return None
-    from cryptography.hazmat.primitives.serialization import load_der_private_key
+    from dalle_lib.auth.keys import PeerKey
 
     try:
-        data = small_bytes(folder / IDENTITY)
-        # A protobuf of two fields: the type of the key in two bytes, then a byte, the length in base 128, and the key.
-        begin = next(place for place in range(3, len(data)) if data[place] < 128) + 1
-        return peer_id_of(key_bytes(load_der_private_key(data[begin:], password=None).public_key()))
-    except (OSError, ValueError, StopIteration):
+        return PeerKey.load(folder / IDENTITY).peer_id
+    except (OSError, ValueError):
         return None
 
 

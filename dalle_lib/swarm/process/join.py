@@ -58,6 +58,10 @@ class CannotJoin(PeerFailed):
     """A peer found that it cannot take part, for a reason that its volunteer or organiser can mend: one line."""
 
 
+class NotAMember(CannotJoin, ValueError):
+    """A peer's identity or access token does not let it take part: a mistake, which its volunteer can mend."""
+
+
 @dataclass(frozen=True, init=False)
 class Peer:
     """A running or finished peer, known by its folder."""
@@ -175,7 +179,7 @@ class Peer:
     def _raise_if_it_cannot_join(self) -> None:
         for event in self.events():
             if event["event"] == "failed" and event.get("cannot_join"):
-                raise CannotJoin(event["error"])
+                raise (NotAMember if event.get("not_a_member") else CannotJoin)(event["error"])
 
 
 def join(settings: PeerSettings, folder: str | Path, token: str | None = None, card: "RunCard | None" = None) -> Peer:

@@ -1,0 +1,54 @@
+"""Who a volunteer is, proved before their peers start, in a run whose authority has a server."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dalle_lib.auth.hub_authorizer import AuthorityAway, DeviceCode, HubAuthorizer, NotAdmitted
+from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.tokens import AccessToken
+from dalle_lib.swarm.process.folder import IDENTITY
+
+if TYPE_CHECKING:
+    from dalle_lib.run import RunCard
+
+
+def prove_identity(card: "RunCard", folder: Path, hub_token: str | None = None) -> AccessToken:
+    """Return the access token that the authority gives to the peer in `folder`, where it is kept from then on.
+
+    One that still counts there is renewed, and nobody is asked. Otherwise the volunteer is shown a link and a code,
+    and this waits until they have approved; or `hub_token`, a Hub token, is shown to the authority instead.
+    Raises NotAdmitted, a ValueError, if the authority refuses, ValueError if the run takes no codes, and
+    AuthorityAway, a ConnectionError, if the authority does not answer while no access token counts.
+    """
+    authorizer = HubAuthorizer(card, PeerKey.load_or_create(folder / IDENTITY), folder, folder.name)
+    if (kept := authorizer.kept()) is not None:
+        try:
+            return authorizer.renew()
+        except AuthorityAway as away:
+            _say(f"Going on with an access token until {kept.expires:%H:%M} UTC, because {away}.")
+            return kept
+        except NotAdmitted as refused:
+            if refused.code != "proof_expired":
+                raise
+    if hub_token is not None:
+        token = authorizer.prove_by_token(hub_token)
+    elif card.members.client_id is None:
+        raise ValueError(f"run {card.name!r} takes no codes: prove who you are by your Hub token, with --hub-token.")
+    else:
+        token = authorizer.prove_by_code(lambda code: _say(_asking(card, folder.name, code)))
+    _say(f"{folder.name} takes part as {token.user}, a {token.role.value} of {card.name}.")
+    return token
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # in a notebook too, where nobody sees the log
+
+
+def _asking(card: "RunCard", name: str, code: DeviceCode) -> str:
+    of = f" as a member of {card.members.organization}" if card.members.organization else ""
+    return (
+        f"Run {card.name} asks who you are{of}. Open this page, on this or another device:\n\n"
+        f"    {code.page}\n\n"
+        f"It must name the peer {name} and the code {code.code}, and leads to {code.link}. Waiting for up to "
+        f"{code.expires_s // 60} minutes ..."
+    )

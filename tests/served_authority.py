@@ -1,0 +1,65 @@
+"""An authority's server under uvicorn in a thread, with the run "club" and its clock that of this machine."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import uvicorn
+from hub import Hub, User
+from hub_oauth import OAuth
+
+from dalle_lib.auth import Authority, create_app
+from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
+from dalle_lib.run import RunCard
+from dalle_lib.run.parts import MembersCard
+
+ADA, BOB = "hf_ada_secret", "hf_bob_secret"
+
+
+class ServedAuthority:
+    """Serves the run "club" at `card.members.server`; `away` ends the server for a while. `ahead_s` sets its clock."""
+
+    def __init__(self, folder: Path, hub: Hub, card: RunCard) -> None:
+        self.place, self.oauth, self.root, self.ahead_s = Folder(folder), OAuth(hub), Authority.generate(), 0.0
+        hub.users |= {ADA: User("Ada", {"crew": "read"}), BOB: User("bob", {"others": "read"})}
+        self.port, self._server = 0, None
+        (folder / "keys").mkdir(parents=True)
+        (folder / "card").mkdir()
+        members = {"authority": self.root.public_key, "organization": "crew", "client_id": "app"}
+        self.card = card.with_changes(name="club", members=MembersCard(**members))
+        self.write()
+        self.root.delegate("club", timedelta(days=30)).save(self.place.key("club"))
+        self.place.save(ServerSettings(runs=(RunSettings(card="card"),)))
+        self.start()
+        members |= {"server": f"http://127.0.0.1:{self.port}", "invitation": "https://huggingface.co/crew"}
+        self.write(members=MembersCard(**members))
+
+    def write(self, **changes) -> None:
+        """Write the card, with other values."""
+        self.card = self.card.with_changes(**changes)
+        (self.place.path / "card" / "run.json").write_text(self.card.model_dump_json())
+
+    def start(self) -> None:
+        app = create_app(self.place.path, clock=lambda: time.time() + self.ahead_s)
+        self._server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="error"))
+        self._thread = threading.Thread(target=self._server.run)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive()
+            time.sleep(0.02)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        self.stop()
+        try:
+            yield
+        finally:
+            self.start()
