@@ -21,14 +21,14 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import tyro
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from auth_asking import Key, joined_body, signed_body
+from auth_asking import Key, joined_body, lay_out, signed_body
 from hub import Hub, User
 from hub_oauth import OAuth
 
@@ -113,13 +113,9 @@ def main(benchmark: Benchmark) -> None:
         hub.users |= {f"hf_{number}": User(f"user{number}", {"crew": "read"}) for number in range(count)}
         root, folder = Authority.generate(), Folder(Path(place, "authority"))
         members = MembersCard(authority=root.public_key, organization="crew", client_id="app")
-        (folder.path / "keys").mkdir(parents=True)
-        (folder.path / "card").mkdir()
         card = RunCard.load("emoji-mini").with_changes(name="club", members=members)
-        (folder.path / "card" / "run.json").write_text(card.model_dump_json())
-        root.delegate("club", timedelta(days=1)).save(folder.key("club"))
         many = {"requests_per_minute": 10**6, "joins_per_minute": 10**6}
-        folder.save(ServerSettings(runs=(RunSettings(card="card"),), **many))
+        lay_out(folder, card, root, ServerSettings(runs=(RunSettings(card="card"),), **many))
         command = [sys.executable, "-m", "dalle_lib", "auth-server", "serve", "--folder", folder.path, "--port"]
         environment = os.environ | {"HF_ENDPOINT": hub.url, "NO_PROXY": "127.0.0.1"}
         server = subprocess.Popen([*command, str(PORT)], env=environment, stdout=subprocess.DEVNULL,

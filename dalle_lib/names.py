@@ -1,7 +1,8 @@
-"""Names that people type: which known one is meant, and which data set on the Hub."""
+"""Names that people type: which known one is meant, which data set on the Hub, and what is a web address."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from urllib.parse import urlsplit
 
 HUB = "hf://datasets/"
 """How the name of a data set on the Hub begins."""
@@ -30,3 +31,15 @@ def data_on_hub(source: str) -> tuple[str, str]:
     if not source.startswith(HUB) or len(parts) < 2 or not all(parts):
         raise ValueError(f"expected {HUB}owner/name or a folder of it, but got {source!r:.200}.")
     return "/".join(parts[:2]), "/".join(parts[2:])
+
+
+def is_web_address(text: str) -> bool:
+    """Return whether this is the address of an encrypted web page, or of one on this machine, without a password."""
+    try:
+        told = urlsplit(text)
+        host, port = told.hostname, told.port
+    except ValueError:
+        return False
+    schemes = ("https", "http") if host in ("localhost", "127.0.0.1", "::1") else ("https",)
+    is_plain = text.isprintable() and not any(map(str.isspace, text)) and "@" not in told.netloc
+    return bool(host) and port != 0 and told.scheme in schemes and is_plain

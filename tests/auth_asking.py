@@ -46,6 +46,20 @@ def joined_body(key: Key, purpose: str, **fields) -> dict:
     return signed_body(key, purpose, **(named | fields))
 
 
+def lay_out(place: Folder, card: RunCard, root: Authority, settings: ServerSettings) -> None:
+    """Make the folder of a server of one run, with its card and a signing key in it."""
+    for name in "keys", "card":
+        (place.path / name).mkdir(parents=True)
+    write_card(place, card)
+    root.delegate(card.name, timedelta(days=4000)).save(place.key(card.name))
+    place.save(settings)
+
+
+def write_card(place: Folder, card: RunCard) -> None:
+    """Put the run's card, or another one of it, into the folder of its server."""
+    (place.path / "card" / "run.json").write_text(card.model_dump_json())
+
+
 class Server:
     """A server of the run "club" in a folder, with a clock to set; `client` talks to it."""
 
@@ -54,17 +68,14 @@ class Server:
         self.root = Authority.generate()
         members = MembersCard(authority=self.root.public_key, max_peers=2, organization="crew", client_id="app")
         self.card = card.with_changes(name="club", members=members)
-        self.change()
-        (folder / "keys").mkdir()
-        self.root.delegate("club", timedelta(days=4000)).save(self.folder.key("club"))
-        self.folder.save(ServerSettings(runs=(RunSettings(card="card", roles={"Ada": "vouched"}),), **settings))
+        runs = (RunSettings(card="card", roles={"Ada": "vouched"}),)
+        lay_out(self.folder, self.card, self.root, ServerSettings(runs=runs, **settings))
         self.start()
 
     def change(self, **fields) -> None:
         """Write the card with other values."""
         self.card = self.card.with_changes(**fields)
-        (self.folder.path / "card").mkdir(parents=True, exist_ok=True)
-        (self.folder.path / "card" / "run.json").write_text(self.card.model_dump_json())
+        write_card(self.folder, self.card)
 
     def start(self) -> None:
         self.client = TestClient(create_app(self.folder.path, clock=lambda: self.now), raise_server_exceptions=False)

@@ -4,10 +4,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import uvicorn
+from auth_asking import lay_out, write_card
 from hub import Hub, User
 from hub_oauth import OAuth
 
@@ -26,13 +26,9 @@ class ServedAuthority:
         self.place, self.oauth, self.root, self.ahead_s = Folder(folder), OAuth(hub), Authority.generate(), 0.0
         hub.users |= {ADA: User("Ada", {"crew": "read"}), BOB: User("bob", {"others": "read"})}
         self.port, self._server = 0, None
-        (folder / "keys").mkdir(parents=True)
-        (folder / "card").mkdir()
         members = {"authority": self.root.public_key, "organization": "crew", "client_id": "app"}
         self.card = card.with_changes(name="club", members=MembersCard(**members))
-        self.write()
-        self.root.delegate("club", timedelta(days=30)).save(self.place.key("club"))
-        self.place.save(ServerSettings(runs=(RunSettings(card="card"),)))
+        lay_out(self.place, self.card, self.root, ServerSettings(runs=(RunSettings(card="card"),)))
         self.start()
         members |= {"server": f"http://127.0.0.1:{self.port}", "invitation": "https://huggingface.co/crew"}
         self.write(members=MembersCard(**members))
@@ -40,7 +36,7 @@ class ServedAuthority:
     def write(self, **changes) -> None:
         """Write the card, with other values."""
         self.card = self.card.with_changes(**changes)
-        (self.place.path / "card" / "run.json").write_text(self.card.model_dump_json())
+        write_card(self.place, self.card)
 
     def start(self) -> None:
         app = create_app(self.place.path, clock=lambda: time.time() + self.ahead_s)

@@ -6,6 +6,7 @@ import pytest
 from command_line import answer
 
 from dalle_lib.checks.preflight import preflight
+from dalle_lib.names import is_web_address
 from dalle_lib.run import MembersCard, RunCard, RunClosed
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.crew import require_way_in
@@ -82,3 +83,11 @@ def test_what_volunteers_are_told_makes_no_other_run(mini):
     plain = mini.with_changes(members=members)
     changed = mini.with_changes(members=members | told, state="paused", message="soon", kit=">=0.1")
     assert changed.fingerprint == plain.fingerprint
+
+
+def test_a_web_address_is_encrypted_or_of_this_machine_and_holds_no_password():
+    for good in "https://run.example.org", "http://127.0.0.1:8000/x?y=1", "http://[::1]/", "http://localhost":
+        assert is_web_address(good)
+    bad = ["http://run.example.org", "https://u:p@x.y", "javascript://localhost/x", "ftp://localhost", "https://a b"]
+    for other in [*bad, "https://x\n", "https://x\u200b.y", "https://", "https://x:0", "https://x:99999", ""]:
+        assert not is_web_address(other), other

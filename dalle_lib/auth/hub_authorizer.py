@@ -23,6 +23,7 @@ from dalle_lib.auth.signing import Refused, signed_text
 from dalle_lib.auth.tokens import TOKEN, AccessToken
 from dalle_lib.files import small_bytes
 from dalle_lib.hub_http import httpx
+from dalle_lib.names import is_web_address
 from dalle_lib.one_line import printable
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ TIMEOUT_S = 20.0
 """Seconds in which the server must have answered; each part of an answer has half of that."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_LETTERS = 600
-"""Of each text that the server tells."""
+"""Letters of a text from the server, at most."""
 INTERVAL_S = range(1, 61)
 """Seconds between questions whether the user has approved."""
 MAX_FLOW_S = 1800.0
@@ -174,9 +175,7 @@ class HubAuthorizer:
 
     def _checked(self, data: bytes) -> AccessToken:
         token = AccessToken.from_bytes(data)
-        token.check(self.authority, self.run, datetime.now(UTC))
-        if token.peer_id != self.key.peer_id:
-            raise Refused(f"the access token is for peer {token.peer_id}, not for {self.key.peer_id}")
+        token.check_for(self.key.peer_id, self.authority, self.run, datetime.now(UTC))
         self.bans.check(token)
         return token
 
@@ -255,6 +254,6 @@ def _number(told: dict, name: str) -> float:
 
 def _link(link: str) -> str:
     """Return a link that may be shown. Raises AuthorityAway for one that is neither https nor of this machine."""
-    if re.match(r"https://[^\s@]+$|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", link):
+    if is_web_address(link) and "@" not in link:
         return link
     raise AuthorityAway(f"the authority names a link that is no https address: {link!r:.200}. Ask the organiser.")

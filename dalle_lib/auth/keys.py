@@ -4,26 +4,23 @@ import base64
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from dalle_lib.auth.authority import write_private
-from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
+from dalle_lib.auth.signing import PEER_SIGNS
+from dalle_lib.auth.tokens import Refused, check_key, key_bytes, peer_id_of
 from dalle_lib.files import small_bytes
-
-_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
-_TYPE = b"\x08\x00\x12"
-"""How libp2p writes a private key: its type, RSA; what follows is a length in base 128, and the key."""
 
 
 class PeerKey:
     """The RSA key in an identity file, the one that `Identity` and hivemind read."""
 
-    def __init__(self, key: rsa.RSAPrivateKey) -> None:
+    def __init__(self, private_key: rsa.RSAPrivateKey) -> None:
         """Raises Refused for a key that no peer may have."""
-        self._key = key
-        self.public_key: bytes = key_bytes(key.public_key())
-        """As access tokens hold it: DER, SubjectPublicKeyInfo."""
+        self.private_key = private_key
+        self.public_key: bytes = key_bytes(private_key.public_key())
+        """The public key as access tokens hold it: DER, SubjectPublicKeyInfo."""
         check_key(self.public_key)
         self.peer_id: str = peer_id_of(self.public_key)
         """The libp2p id that follows from the key."""
@@ -34,14 +31,18 @@ class PeerKey:
     @classmethod
     def load(cls, file: Path) -> "PeerKey":
         """Return the key in an identity file. Raises ValueError if it holds none, and FileNotFoundError without it."""
-        data = small_bytes(file)
         try:
-            begin = next(place for place in range(3, len(data)) if data[place] < 128) + 1
-            key = serialization.load_der_private_key(data[begin:], password=None)
+            data = small_bytes(file)
+            der = data[len(_before(b"")) :]
+            if data != _before(der) + der:
+                raise ValueError("it does not begin as libp2p writes an RSA key")
+            key = serialization.load_der_private_key(der, password=None)
             if not isinstance(key, rsa.RSAPrivateKey):
                 raise ValueError(f"it is {type(key).__name__}, not RSA")
             return cls(key)
-        except (ValueError, TypeError, StopIteration, UnsupportedAlgorithm) as error:
+        except Refused as error:
+            raise ValueError(f"{file}: {error}") from error
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise ValueError(
                 f"expected {file} to hold a peer's identity: {error}. Move it away, and a new one is made; the peer "
                 "then needs a new access token."
@@ -55,9 +56,14 @@ class PeerKey:
             key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
                 serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
             )
-            write_private(file, _TYPE + bytes([len(key) & 127 | 128, len(key) >> 7]) + key)
+            write_private(file, _before(key) + key)
         return cls.load(file)
 
     def sign(self, data: bytes) -> str:
         """Return the signature of `data` in base64, as an authority's server expects it."""
-        return base64.b64encode(self._key.sign(data, _PSS, hashes.SHA256())).decode()
+        return base64.b64encode(self.private_key.sign(data, *PEER_SIGNS)).decode()
+
+
+def _before(key: bytes) -> bytes:
+    """Return what libp2p writes before a private key in DER: its type, RSA, and its length in base 128."""
+    return b"\x08\x00\x12" + bytes([len(key) & 127 | 128, len(key) >> 7 & 127])

@@ -20,7 +20,7 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import Bans
-from dalle_lib.auth.tokens import AccessToken, Refused
+from dalle_lib.auth.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +101,7 @@ async def _copies(_dht: hivemind.DHT, node: DHTNode, key: str, peer_id: str) -> 
 
 def check_token_of(peer_id: str, token: AccessToken, authority: bytes, run: str) -> None:
     """Return None if an access token lets that peer take part now. Raises Refused otherwise."""
-    if token.peer_id != peer_id:
-        raise Refused(f"the access token is for peer {token.peer_id}, not for {peer_id}")
-    token.check(authority, run, datetime.fromtimestamp(get_dht_time(), UTC))
+    token.check_for(peer_id, authority, run, datetime.fromtimestamp(get_dht_time(), UTC))
 
 
 class TokenValidator(RecordValidatorBase):

@@ -4,10 +4,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 KEY_BYTES = 32
 """Size of an Ed25519 public key."""
+PEER_SIGNS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH), hashes.SHA256()
+"""Padding and hash of signatures by a peer's RSA key, as hivemind's `RSAPrivateKey.sign` makes them."""
 MAX_NAME = 200
 """Letters of the name of a user or of a run."""
 _NAME = b"dalle-lib delegation "

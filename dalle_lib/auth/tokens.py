@@ -116,6 +116,12 @@ class AccessToken:
         self.check_issued(authority, run)
         self.check_unexpired(now)
 
+    def check_for(self, peer_id: str, authority: bytes, run: str, now: datetime) -> None:
+        """Return None if this lets that peer take part in the run at the time `now`. Raises Refused otherwise."""
+        if self.peer_id != peer_id:
+            raise Refused(f"the access token is for peer {self.peer_id}, not for {peer_id}")
+        self.check(authority, run, now)
+
     def check_unexpired(self, now: datetime) -> None:
         """Return None if this has not expired at the time `now`. Raises Refused otherwise."""
         if now >= self.expires:

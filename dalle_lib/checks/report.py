@@ -11,8 +11,7 @@ import pandas as pd
 from dalle_lib.checks.doctor import doctor_checks
 from dalle_lib.checks.preflight import Check, in_words, preflight_checks
 from dalle_lib.checks.secrets import without_secrets
-from dalle_lib.platforms import hub_token
-from dalle_lib.run import EMBEDDED_RUNS
+from dalle_lib.run import EMBEDDED_RUNS, hub_token_for
 from dalle_lib.swarm.process.join import SETTINGS, Peer
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -87,7 +86,7 @@ def _checks(peer: Peer | None, run: str | None) -> Iterator[Check]:
     """Yield the checks of `problem_report`."""
     settings = PeerSettings.load(peer.folder / SETTINGS) if peer else None
     run = run or (settings.run if settings else EMBEDDED_RUNS[-1])
-    token = None if run in EMBEDDED_RUNS else hub_token()
+    token = hub_token_for(run)
     if settings and any(event["event"] == "failed" for event in peer.events()):
         yield from doctor_checks(replace(settings, run=run), peer.folder, token)
     else:

@@ -43,14 +43,13 @@ class Doctor:
         from dalle_lib.checks.doctor import doctor_checks
         from dalle_lib.checks.preflight import table
         from dalle_lib.checks.report import report_lines
-        from dalle_lib.platforms import hub_token
-        from dalle_lib.run import EMBEDDED_RUNS
+        from dalle_lib.run import hub_token_for
         from dalle_lib.swarm import Peer
 
         if self.folder and not (self.folder / SETTINGS).is_file():
             raise ValueError(f"expected the folder of a peer, with its {SETTINGS}, but that is not in {self.folder}.")
         settings = PeerSettings.load(self.folder / SETTINGS) if self.folder else self.peer
-        token = None if settings.run in EMBEDDED_RUNS else hub_token()
+        token = hub_token_for(settings.run)
         done = []
 
         def checks() -> Iterator["Check"]:

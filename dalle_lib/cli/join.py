@@ -50,13 +50,12 @@ class Join:
 
         from dalle_lib.cli.invitation import invitation
         from dalle_lib.dashboard.watching import watch
-        from dalle_lib.platforms import hub_token
-        from dalle_lib.run import EMBEDDED_RUNS, RunCard
+        from dalle_lib.run import RunCard, hub_token_for
         from dalle_lib.swarm import Peer
         from dalle_lib.swarm.process.crew import require_way_in, start_crew
         from dalle_lib.swarm.process.folder import crew_folder, require_own
 
-        token = None if self.peer.run in EMBEDDED_RUNS else hub_token()
+        token = hub_token_for(self.peer.run)
         card = RunCard.load(self.peer.run, token)
         folder = crew_folder(self.folder, card, self.peer.name)
         peer = Peer(folder / self.peer.name)

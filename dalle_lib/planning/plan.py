@@ -44,7 +44,7 @@ class Traffic:
     sent_per_epoch: float
     received_per_epoch: float
     sent_per_day: float
-    """With its hours a day, and with the states that newcomers take over."""
+    """Bytes that it sends in its hours of a day, with the states that newcomers take over."""
     received_per_day: float
     price: float
     """Price of the whole group until the end of the run."""

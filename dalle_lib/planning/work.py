@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from dalle_lib.memory.presets import PRESETS, describe
+from dalle_lib.memory.presets import describe
 from dalle_lib.planning.constants import CODEBOOK_BYTES, FRAMES, MESSAGE_BYTES, STATE_BYTES
 
 if TYPE_CHECKING:
-    from dalle_lib.run import RunCard
+    from dalle_lib.model import ModelConfig
+    from dalle_lib.run import AveragingCard, OptimizerCard, RunCard
 
 LARGEST = 10**12
 """Beyond this, a number of a plan is a slip of the keyboard."""
@@ -105,22 +106,25 @@ class Work:
     @classmethod
     def of(cls, card: "RunCard") -> "Work":
         """Return what a run card asks for."""
-        averaging, model = card.averaging, {"model_type": "dalle", **asdict(card.model)}
-        names = ("target_batch_size", "matchmaking_s", "timeout_s", "state_every", "delayed", "strategy",
-                 "eight_bit_from", "part_bytes", "audits")  # fmt: skip
-        return cls(
-            tensors=tensors_of(model), epochs=card.optimizer.total_epochs, codes=card.model.image_length,
-            optimizer_bits=card.optimizer.bits, model=tuple(model.items()),
-            **{name: getattr(averaging, name) for name in names},
-        )  # fmt: skip
+        return cls._of(card.model, card.optimizer, card.averaging)
 
     @classmethod
     def paper(cls) -> "Work":
         """Return the paper's own run (arXiv:2207.03481): 31,250 epochs of 4,096 samples."""
-        model = PRESETS["dalle-paper"]
+        from dalle_lib.run.sizes import paper_sizes
+
+        sizes = paper_sizes()
+        return cls._of(sizes["model"], sizes["optimizer"], sizes["averaging"])
+
+    @classmethod
+    def _of(cls, config: "ModelConfig", optimizer: "OptimizerCard", averaging: "AveragingCard") -> "Work":
+        model = {"model_type": "dalle", **asdict(config)}
+        names = ("target_batch_size", "matchmaking_s", "timeout_s", "state_every", "delayed", "strategy",
+                 "eight_bit_from", "part_bytes", "audits")  # fmt: skip
         return cls(
-            tensors=tensors_of(model), epochs=31_250, target_batch_size=4096, matchmaking_s=15, timeout_s=300,
-            codes=1024, model=tuple(model.items()),
+            tensors=tensors_of(model), epochs=optimizer.total_epochs, codes=config.image_length,
+            optimizer_bits=optimizer.bits, model=tuple(model.items()),
+            **{name: getattr(averaging, name) for name in names},
         )  # fmt: skip
 
 

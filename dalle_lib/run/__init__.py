@@ -9,7 +9,7 @@ from dalle_lib.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dalle_lib.run.card import PROTOCOL, RunCard
-    from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS
+    from dalle_lib.run.files import CARD, EMBEDDED, EMBEDDED_RUNS, hub_token_for
     from dalle_lib.run.new import new_run, vqgan_file
     from dalle_lib.run.parts import (
         AveragingCard,
@@ -27,7 +27,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         "card": ("PROTOCOL", "RunCard"),
-        "files": ("CARD", "EMBEDDED", "EMBEDDED_RUNS"),
+        "files": ("CARD", "EMBEDDED", "EMBEDDED_RUNS", "hub_token_for"),
         "new": ("new_run", "vqgan_file"),
         "parts": (
             "AveragingCard",

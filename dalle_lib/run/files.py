@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dalle_lib.names import did_you_mean
 from dalle_lib.one_line import in_one_line
+from dalle_lib.platforms import hub_token
 
 EMBEDDED = Path(__file__).parents[1] / "assets"
 """Folder of the embedded runs."""
@@ -34,6 +35,11 @@ def card_here(run: str | Path) -> Path | None:
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)):
         return None
     raise ValueError(f"no run {str(run)!r}: {did_you_mean(str(run), EMBEDDED_RUNS)}{CHOICES}.")
+
+
+def hub_token_for(run: str) -> str | None:
+    """Return the Hub token with which a run's card may be read: none for an embedded run, which needs none."""
+    return None if run in EMBEDDED_RUNS else hub_token()
 
 
 @dataclass(frozen=True)
@@ -143,10 +149,11 @@ def hub_files(repository: str, token: str | None = None) -> dict[str, HubFile]:
     }
 
 
-def download(repository: str, name: str, token: str | None) -> Path:
+def download(repository: str, name: str, token: str | None, expected: str | None = None) -> Path:
     """Return the path of a file of a model repository on the Hub, fetched unless the cache here holds it.
 
-    Raises ValueError if the Hub says that it has none for us, and ConnectionError if it says anything else, or nothing.
+    `expected` says what was looked for, if that was no run. Raises ValueError if the Hub says that it has none for us,
+    and ConnectionError if it says anything else, or nothing.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -160,7 +167,7 @@ def download(repository: str, name: str, token: str | None) -> Path:
         why = f"{type(cause).__name__}: {in_one_line(cause)}"
         if is_hidden or isinstance(cause, HFValidationError):
             advice = "Is the name right? A private one needs a Hub token that can read it."
-            raise ValueError(f"no run {repository!r}: {CHOICES}. {advice} {why}") from error
+            raise ValueError(f"{expected or f'no run {repository!r}: {CHOICES}.'} {advice} {why}") from error
         raise ConnectionError(f"the Hub does not give {name} of {repository!r}. Try again later. {why}") from error
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dalle_lib.files import copy_folder, require_writable, sha256_of
 from dalle_lib.names import HUB
-from dalle_lib.one_line import in_one_line
 from dalle_lib.run.card import RunCard
+from dalle_lib.run.files import download
 from dalle_lib.run.parts import DataCard, file_card
 from dalle_lib.run.sizes import SMALL_GRID, T5, Preset, require_paper_codes, sizes_for
 from dalle_lib.streaming import CodesFormat, CodeStream, Filters, Manifest, stream_codes
@@ -184,19 +184,11 @@ def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFi
 
 
 def _tokenizer_file(named: str | Path, token: str | None) -> Path:
-    """Return a tokenizer's file, fetched from the Hub for owner/name. Raises ValueError if there is none."""
+    """Return a tokenizer's file, downloaded for owner/name on the Hub. Raises what `download` does."""
     if Path(named).is_file() or Path(named).suffix == ".json":
         return Path(named)  # a file that is not there says so when it is copied
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(str(named), TOKENIZER, token=token))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-        raise ValueError(
-            f"expected {TOKENIZER} of {str(named)!r:.100} on the Hub, but got {in_one_line(error):.200}. Is the name "
-            "right, and this machine online? A file on this machine may be named in its place."
-        ) from error
+    expected = f"expected {TOKENIZER} of {str(named)!r:.100} on the Hub, or a file on this machine, but there is none."
+    return download(str(named), TOKENIZER, token, expected)
 
 
 def vqgan_file(named: str) -> str | Path:

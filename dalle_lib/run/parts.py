@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from dalle_lib.files import sha256_of
+from dalle_lib.names import is_web_address
 from dalle_lib.one_line import printable
 from dalle_lib.streaming import CodesFormat, Filters
 
@@ -139,13 +139,7 @@ def is_printable(text: str) -> str:
 
 def _is_address(text: str) -> str:
     """Return an address of a web page. Raises ValueError unless it is encrypted, or of this machine, and no secret."""
-    try:
-        told = urlsplit(is_printable(text))
-        host, port = told.hostname, told.port
-    except ValueError:
-        host, port = None, None
-    is_here = host in ("localhost", "127.0.0.1", "::1")
-    if not host or told.scheme not in (("https", "http") if is_here else ("https",)) or "@" in told.netloc or port == 0:
+    if not is_web_address(text):
         raise ValueError(
             "expected an address such as https://run.example.org (http for this machine alone), without a "
             f"user or password, but got {text.rpartition('@')[2]!r:.60}"

@@ -51,8 +51,14 @@ def sizes_for(
                 f"the paper's tokenizer has {wanted:,} ids, but this one has {text_vocab:,}: take that of {T5}. "
                 f"{ANYWAY}"
             )
+        return paper_sizes()
+    return paper_sizes() | {"model": replace(ModelConfig.paper(), **own)}
+
+
+def paper_sizes() -> dict[str, Any]:
+    """Return these parts as the paper's run has them (arXiv:2207.03481)."""
     return {
-        "model": ModelConfig.paper() if preset == "paper" else replace(ModelConfig.paper(), **own),
+        "model": ModelConfig.paper(),
         "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
         "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300),
         "recipe": RecipeCard(),

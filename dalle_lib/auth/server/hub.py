@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from dalle_lib.auth.server.refusals import BEGIN_AGAIN, Refusal, hub_away
 from dalle_lib.hub_http import httpx
+from dalle_lib.names import is_web_address
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class HubUser:
 
     name: str
     organisations: frozenset[str]
-    """Those whose members the Hub says that the user is."""
+    """The organisations of which the Hub says that the user is a member."""
     is_whole: bool
     """Whether the Hub is known to have named all of them."""
 
@@ -88,8 +89,7 @@ class HubClient:
             )
         except (KeyError, TypeError, ValueError):
             raise hub_away("its code for a device cannot be read") from None
-        host = httpx.URL(url).host
-        if not re.match(r"https://", url) and host not in ("127.0.0.1", "localhost", "::1"):
+        if not is_web_address(flow.url):
             raise hub_away("it names no https page for the code")
         return flow
 

@@ -7,12 +7,12 @@ import hashlib
 from typing import Annotated, TypeVar
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives import serialization
 from fastapi import Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from dalle_lib.auth.server.refusals import AGAIN, Refusal
+from dalle_lib.auth.signing import PEER_SIGNS
 from dalle_lib.auth.tokens import Refused, check_key
 
 MAX_BODY_BYTES = 16 << 10
@@ -20,8 +20,6 @@ BODY_S = 10.0
 """Seconds in which a whole body must have come."""
 CLOCK_S = 60
 """Seconds that a peer's clock may differ from the server's."""
-_PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
-"""As hivemind's `RSAPrivateKey.sign` makes them."""
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
@@ -119,7 +117,7 @@ def check_signature(public_key: bytes, signature: str, signed: bytes) -> str:
     """Return a name for a signature, by which it is known when it comes again. Raises Refusal if it is false."""
     given = from_base64(signature, "a signature", "bad_signature")
     try:
-        serialization.load_der_public_key(public_key).verify(given, signed, _PSS, hashes.SHA256())
+        serialization.load_der_public_key(public_key).verify(given, signed, *PEER_SIGNS)
     except InvalidSignature:
         raise Refusal(
             "bad_signature",

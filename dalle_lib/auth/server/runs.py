@@ -27,7 +27,7 @@ class ServedRun:
     card: RunCard
     key: Authority
     roles: dict[str, Role]
-    """By the names of users in lower case."""
+    """Roles of users, by their names in lower case."""
 
     @property
     def name(self) -> str:

@@ -24,11 +24,9 @@ class Check:
 
     def run(self) -> None:
         """Print what the run is, or raise ValueError for the first thing that does not fit."""
-        from dalle_lib.platforms import hub_token
-        from dalle_lib.run import EMBEDDED_RUNS, RunCard, require_fit
+        from dalle_lib.run import RunCard, hub_token_for, require_fit
 
-        token = None if self.named in EMBEDDED_RUNS else hub_token()
-        card = RunCard.load(self.named, token)
+        card = RunCard.load(self.named, hub_token_for(self.named))
         require_fit(card)
         print(f"{describe(card)}\nAll that the card names is there, and fits.")
 

@@ -52,10 +52,9 @@ class PlanCommand:
         print(describe_plan(plan, others, enough))
 
     def _card(self):
-        from dalle_lib.platforms import hub_token
-        from dalle_lib.run import EMBEDDED_RUNS, RunCard
+        from dalle_lib.run import RunCard, hub_token_for
 
-        return RunCard.load(self.named, None if self.named in EMBEDDED_RUNS else hub_token())
+        return RunCard.load(self.named, hub_token_for(self.named))
 
     def _draw(self, plan: "Plan") -> None:
         from dalle_lib.dashboard.charts import to_png, to_svg

@@ -5,7 +5,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from dalle_lib.streaming.manifest import FileEntry
 from dalle_lib.streaming.packing import bits_of
 from dalle_lib.streaming.prepare.journal import SPLITS, Encoded, Journal, Sample, shard_name
 from dalle_lib.streaming.prepare.pictures import as_png
-from dalle_lib.streaming.prepare.reading import Found, Ready, ahead, judge, rows_from
+from dalle_lib.streaming.prepare.reading import Found, Ready, ahead, judge_for, rows_from
 from dalle_lib.streaming.prepare.settings import PrepareSettings
 from dalle_lib.streaming.prepare.sources import Source
 from dalle_lib.streaming.prepare.urls import UNREACHED
@@ -52,8 +51,7 @@ class Encoder:
     ) -> None:
         self._source, self._journal, self._folder = source, journal, folder
         self._vqgan, self._format, self._settings = vqgan, codes_format, settings
-        judged_by = {"filters": filters, "side": vqgan.config.resolution, "fit": settings.fit}
-        self._judge = partial(judge, tells_nsfw="nsfw" in source.tells, **judged_by)
+        self._judge = judge_for(source, filters, vqgan.config.resolution, settings.fit)
         self._samples = max(settings.preview, MIN_SAMPLES)
         self._last_place = {split: journal.last_place(split, self._samples) for split in SPLITS}
         self._units, self._unit_bytes = journal.unit_bytes()

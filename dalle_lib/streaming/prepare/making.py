@@ -5,7 +5,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from dalle_lib.streaming.prepare.opening import source_of
 from dalle_lib.streaming.prepare.pictures import from_png
 from dalle_lib.streaming.prepare.preparing import TRAIN, WORK, Prepared
 from dalle_lib.streaming.prepare.publishing import Publisher
-from dalle_lib.streaming.prepare.reading import Ready, ahead, judge, rows_from
+from dalle_lib.streaming.prepare.reading import Ready, ahead, judge_for, rows_from
 from dalle_lib.streaming.prepare.settings import PrepareSettings
 from dalle_lib.streaming.prepare.sources import Source
 from dalle_lib.vqgan import VQGAN, load_vqgan, save_vqgan
@@ -125,8 +124,7 @@ class Making:
         config = local_config(
             settings.train_resolution, factor=settings.train_factor, codebook_size=settings.train_codebook
         )
-        judged_by = {"filters": self._filters, "side": config.resolution, "fit": settings.fit}
-        look = partial(judge, tells_nsfw="nsfw" in source.tells, **judged_by)
+        look = judge_for(source, self._filters, config.resolution, settings.fit)
         found = ahead(rows_from(source, journal), look, settings.workers, 100)
         ready = (made for _, made in found if isinstance(made, Ready) and made.split(settings.held_out) == "train")
         pixels = [made.pixels for made in islice(ready, settings.train_pictures)]

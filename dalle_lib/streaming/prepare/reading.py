@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -74,6 +75,11 @@ def judge(row: Row, filters: Filters, side: int, tells_nsfw: bool, fit: Fit = "c
     except Unusable as why:
         return str(why)
     return Ready(caption, np.asarray(square), perceptual_hash(square), nsfw, width, height, len(pair.picture))
+
+
+def judge_for(source: Source, filters: Filters, side: int, fit: Fit) -> Callable[[Row], Ready | str]:
+    """Return `judge` for the rows of a source."""
+    return partial(judge, filters=filters, side=side, tells_nsfw="nsfw" in source.tells, fit=fit)
 
 
 def rows_from(source: Source, journal: Journal) -> Iterator[Found]:
