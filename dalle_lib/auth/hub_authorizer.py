@@ -150,7 +150,8 @@ class HubAuthorizer:
         if status != 200:
             self._refuse(status, data)
         self.bans.keep(data)
-        self._etag = answered.get("etag", "")[:100]
+        tag = answered.get("etag", "")
+        self._etag = tag if re.fullmatch(r"[\x21-\x7e]{1,100}", tag) else ""
 
     def _peer(self) -> dict[str, str]:
         key = base64.b64encode(self.key.public_key).decode()

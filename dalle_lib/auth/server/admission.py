@@ -1,6 +1,7 @@
 """Who gets an access token: each way in, with all that is checked on it."""
 
 import base64
+import logging
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,9 @@ from dalle_lib.auth.server.runs import Runs, ServedRun
 from dalle_lib.auth.server.sealing import sealed, unsealed
 from dalle_lib.auth.signing import signed_text
 from dalle_lib.auth.tokens import AccessToken, Refused, peer_id_of
+from dalle_lib.one_line import in_one_line
+
+logger = logging.getLogger(__name__)
 
 ACCESS = timedelta(hours=1)
 """How long an access token lets its peer take part."""
@@ -53,6 +57,10 @@ class Admission:
     def __init__(self, runs: Runs, database: Database, hub: HubClient) -> None:
         self.runs, self.database, self.hub = runs, database, hub
         self.joins, self.users = Limiter(), Limiter()
+
+    def begin(self) -> None:
+        """End the device flows whose approval was lost when the server ended."""
+        self.database.change("UPDATE devices SET state = 'expired' WHERE state = 'spent'")
 
     async def device(self, run: ServedRun, asked: Join, address: str, now: float) -> dict:
         """Begin a device flow, and return its handle, with the link and the code for the user."""
@@ -101,8 +109,8 @@ class Admission:
         try:
             told = await self.hub.approved(run.card.members.client_id or "", code)
         except Refusal as refusal:
-            if refusal.code in ("denied", "code_expired"):
-                self._end(handle, refusal.code)
+            if refusal.code in ("denied", "code_expired") and not self._end(handle, refusal.code, of="pending"):
+                return 202, {"state": "pending", "interval_s": interval}  # another request has the approval meanwhile
             raise
         if isinstance(told, int):
             slower = interval + told
@@ -110,8 +118,11 @@ class Admission:
                                  slower=slower, handle=hashed(handle))  # fmt: skip
             return 202, {"state": "pending", "interval_s": slower}
         self._end(handle, "spent")  # the Hub gives an approval once
-        user = await self.hub.user_of_approval(told)
-        answer = self._admitted(run, peer, user, "device", now)
+        try:
+            answer = self._admitted(run, peer, await self.hub.user_of_approval(told), "device", now)
+        except Exception:
+            self._end(handle, "expired")  # who asks again hears to begin again, and does not wait
+            raise
         self._end(handle, "used")
         return 200, answer
 
@@ -133,7 +144,7 @@ class Admission:
         self._proved(run, "renewal", asked, asked.nonce, peer, now)
         if not known or row["proof_until"] <= now:
             raise Refusal("proof_expired", "expected a proof of identity of the last 12 hours.", "Prove it again.")
-        organisation, lister = run.card.members.organization, self.runs.folder.members_token()
+        organisation, lister = run.card.members.organization, self._lister()
         if organisation and lister and await self.hub.is_listed(organisation, old.user, lister) is False:
             ended = "UPDATE peers SET proof_until = 0 WHERE run = :run AND user = :user"
             self.database.change(ended, run=run.name, user=old.user)
@@ -141,6 +152,14 @@ class Admission:
         self._require_state(run, new=False)
         self._require_not_banned(old.user, peer)
         return self._issued(run, peer, old.user, row["proof_until"], now)
+
+    def _lister(self) -> str | None:
+        """Return the Hub token that lists members; None where the organiser gave none, or none that can be used."""
+        try:
+            return self.runs.folder.members_token()
+        except (ValueError, OSError) as error:
+            logger.error("renewals count without a look at the members: %s", in_one_line(error))
+            return None
 
     def _joining(self, run: ServedRun, purpose: str, asked: Join, address: str, now: float) -> Peer:
         if wait_s := self.joins.wait_s(address, self.runs.settings.joins_per_minute, 60, now):
@@ -226,10 +245,10 @@ class Admission:
             "proof_until": int(proof_until),
         }
 
-    def _end(self, handle: str, state: str) -> None:
-        """Close a device flow; its codes are forgotten."""
-        self.database.change("UPDATE devices SET state = :state, sealed = NULL WHERE handle = :handle",
-                             state=state, handle=hashed(handle))  # fmt: skip
+    def _end(self, handle: str, state: str, of: str | None = None) -> bool:
+        """Close a device flow, or only one in the state `of`, and return whether it was; its codes are forgotten."""
+        ended = "UPDATE devices SET state = :state, sealed = NULL WHERE handle = :handle AND state = IFNULL(:of, state)"
+        return self.database.change(ended, state=state, handle=hashed(handle), of=of) == 1
 
 
 def _banned(whom: str) -> Refusal:

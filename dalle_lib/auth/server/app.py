@@ -29,6 +29,8 @@ from dalle_lib.auth.server.settings import Folder
 logger = logging.getLogger(__name__)
 
 FORGET_EVERY_S = 30.0
+WRITE_S = 1.0
+"""Seconds to wait for another process that writes: everybody waits meanwhile."""
 HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
@@ -43,7 +45,7 @@ def create_app(folder: str | Path, *, clock: Callable[[], float] = time.time) ->
 class _Service:
     def __init__(self, folder: Folder, clock: Callable[[], float]) -> None:
         self.clock, self.runs = clock, Runs(folder)
-        self.database = Database(folder.database)
+        self.database = Database(folder.database, wait_s=WRITE_S)
         self.addresses, self.metrics = Limiter(), Metrics(self.database, clock)
         self.app = FastAPI(openapi_url=None, lifespan=self.living)
         self.app.middleware("http")(self.guard)
@@ -62,6 +64,7 @@ class _Service:
     async def living(self, _: FastAPI) -> AsyncIterator[None]:
         hub = HubClient(constants.ENDPOINT)
         self.admission = Admission(self.runs, self.database, hub)
+        self.admission.begin()
         tasks = [asyncio.create_task(work) for work in (self.runs.look_at_hub(), self.forget())]
         try:
             yield
@@ -103,7 +106,9 @@ class _Service:
             response.headers.setdefault(name, value)
         route = getattr(request.scope.get("route"), "path", "other")
         spent = time.perf_counter() - began
-        self.metrics.requests.labels(request.method if route != "other" else "other", route, response.status_code).inc()
+        is_known = route != "other" and request.method in ("GET", "POST")  # a sender may invent methods
+        method = request.method if is_known else "other"
+        self.metrics.requests.labels(method, route, response.status_code).inc()
         self.metrics.seconds.labels(route).observe(spent)
         logger.info("%s %s %d %.0f ms", request.method, route, response.status_code, 1000 * spent)
         return response

@@ -44,11 +44,11 @@ CREATE TABLE heartbeat (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL);
 class Database:
     """The open file; it is made if it is missing, for its owner alone."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, wait_s: float = WAIT_S) -> None:
         if not file.exists():
             os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
         try:
-            self._sqlite = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None, check_same_thread=False)
+            self._sqlite = sqlite3.connect(file, timeout=wait_s, isolation_level=None, check_same_thread=False)
             self._sqlite.row_factory = sqlite3.Row
             for pragma in "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "foreign_keys = ON":
                 self._sqlite.execute(f"PRAGMA {pragma}")

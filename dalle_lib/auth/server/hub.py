@@ -10,7 +10,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dalle_lib.auth.server.refusals import BEGIN_AGAIN, Refusal, hub_away
@@ -78,7 +79,7 @@ class HubClient:
         status, told = await self._ask("POST", "/oauth/device", data={"client_id": client_id, "scope": SCOPE})
         if status != 200:
             raise hub_away(f"it answered {status} to the request for a code: is the card's client_id right?")
-        try:
+        with _reading("its code for a device"):
             url = told.get("verification_uri_complete") or told["verification_uri"]
             flow = DeviceFlow(
                 str(told["device_code"]),
@@ -87,8 +88,7 @@ class HubClient:
                 min(max(int(told.get("interval", 5)), 1), 60),
                 min(max(int(told.get("expires_in", 900)), 60), 1800),
             )
-        except (KeyError, TypeError, ValueError):
-            raise hub_away("its code for a device cannot be read") from None
+            (flow.device_code + flow.user_code).encode()  # JSON can hold halves of letters
         if not is_web_address(flow.url):
             raise hub_away("it names no https page for the code")
         return flow
@@ -128,13 +128,12 @@ class HubClient:
                 await asyncio.sleep(1 + attempt)
         if status != 200:
             raise hub_away(f"it answered {status} when asked who approved")
-        organisations = told.get("orgs") or []
-        seen = [one for one in organisations if isinstance(one, dict) and not _is_pending(one)]
-        # An organisation's `name` is for show, and anybody may choose it; `preferred_username` is its own.
-        names = frozenset(one["preferred_username"] for one in seen if isinstance(one.get("preferred_username"), str))
-        return HubUser(
-            _user_name(told.get("preferred_username")), names, bool(names) and len(names) == len(organisations)
-        )
+        with _reading("its answer to who approved"):
+            organisations = told.get("orgs") or []
+            # An organisation's `name` is for show, and anybody may choose it; `preferred_username` is its own.
+            names = _names([one for one in organisations if not _is_pending(one)], "preferred_username")
+            is_whole = bool(names) and len(names) == len(organisations)
+        return HubUser(_user_name(told.get("preferred_username")), names, is_whole)
 
     async def user_of_token(self, token: str) -> HubUser:
         """Return whose a Hub token is."""
@@ -142,17 +141,15 @@ class HubClient:
             "GET", "/api/whoami-v2", token=token
         )  # fmt: skip
         if status in (401, 403) or (status == 200 and told.get("type") != "user"):
-            raise Refusal(
-                "bad_hub_token",
-                "expected a Hub token of a user, but the Hub does not know this one.",
-                "Make one at the link, with the right to read, and copy all of it.",
-                link="https://huggingface.co/settings/tokens",
-            )
+            raise _bad_token("the Hub does not know this one")
         if status != 200:
             raise hub_away(f"it answered {status} when asked whose a Hub token is")
-        names = frozenset(one["name"] for one in told.get("orgs") or [] if isinstance(one, dict) and "name" in one)
-        auth = told.get("auth") or {}
-        role = (auth.get("accessToken") or {}).get("role")
+        with _reading("its answer to whose a Hub token is"):
+            auth = told.get("auth") or {}
+            names, role = _names(told.get("orgs") or [], "name"), (auth.get("accessToken") or {}).get("role")
+            kind = auth.get("type", "access_token")
+        if kind != "access_token":  # any app that the user once let in has one of these
+            raise _bad_token("this one was given to an app")
         return HubUser(_user_name(told.get("name")), names, role in ("read", "write"))
 
     async def is_listed(self, organisation: str, user: str, token: str) -> bool | None:
@@ -251,8 +248,34 @@ def _folded(names: Collection[str]) -> set[str]:
     return {name.casefold() for name in names}
 
 
-def _is_pending(organisation: dict) -> bool:
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise a Refusal in the place of what Python raises where an answer of the Hub is not as it should be."""
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
+        raise hub_away(f"{what} cannot be read") from None
+
+
+def _bad_token(why: str) -> Refusal:
+    return Refusal(
+        "bad_hub_token",
+        f"expected a Hub token of a user, but {why}.",
+        "Make one at the link, with the right to read, and copy all of it.",
+        link="https://huggingface.co/settings/tokens",
+    )
+
+
+def _names(organisations: list, field: str) -> frozenset[str]:
+    """Return the names of organisations; what has none, and is no organisation, is left out."""
+    found = (one.get(field) for one in organisations if isinstance(one, dict))
+    return frozenset(name for name in found if isinstance(name, str))
+
+
+def _is_pending(organisation: object) -> bool:
     """Return whether the Hub waits for a sign-in that the organisation asks for."""
+    if not isinstance(organisation, dict):
+        return False
     return bool(organisation.get("pendingSSO") or organisation.get("missingMFA"))
 
 

@@ -10,6 +10,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from fastapi import Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from dalle_lib.auth.server.refusals import AGAIN, Refusal
 from dalle_lib.auth.signing import PEER_SIGNS
@@ -72,6 +73,8 @@ async def read(request: Request, kind: type[Asked]) -> Asked:
                     raise Refusal(
                         "bad_request", f"expected at most {MAX_BODY_BYTES:,} bytes, but more came.", "Send less."
                     )
+    except ClientDisconnect:
+        raise Refusal("bad_request", "expected a whole request, but its sender went away.", AGAIN) from None
     except TimeoutError:
         raise Refusal("bad_request", f"expected a whole request within {BODY_S:g} s.", AGAIN) from None
     try:

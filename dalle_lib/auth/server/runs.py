@@ -124,7 +124,10 @@ class Runs:
 
     def _file(self, run: RunSettings) -> Path | None:
         """Return the file of a card on this machine; None for one on the Hub."""
-        return card_here(self.folder.card(run))
+        try:
+            return card_here(self.folder.card(run))
+        except ValueError:  # nothing is there: `_load` says so, and the last card stays
+            return self.folder.path / run.card
 
     def _has_changed(self, file: Path) -> bool:
         before, now = self._stamps.get(file), _stamp(file)

@@ -94,11 +94,11 @@ class Folder:
     def members_token(self) -> str | None:
         """Return the Hub token in the file `hub_token`, which may list the members of organisations; None without it.
 
-        Raises ValueError if others can read the file.
+        Raises ValueError if others can read the file, or if it holds no Hub token.
         """
         file = self.path / "hub_token"
         if not file.exists():
             return None
         if others_can_read(file):
             raise ValueError(f"expected that only its owner can read {file}: run chmod 600 {file}")
-        return small_bytes(file).decode().strip() or None
+        return small_bytes(file).decode("ascii").strip() or None
