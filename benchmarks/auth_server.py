@@ -29,13 +29,13 @@ import tyro
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from auth_asking import Key, joined_body, lay_out, signed_body
-from hub import Hub, User
-from hub_oauth import OAuth
 
 from dalle_lib.auth import AccessToken, Authority
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
 from dalle_lib.hub_http import httpx
+from dalle_lib.rehearsal.hub.oauth import OAuth
+from dalle_lib.rehearsal.hub.stand_in import Hub, User
 from dalle_lib.run import RunCard
 from dalle_lib.run.parts import MembersCard
 

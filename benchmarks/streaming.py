@@ -40,9 +40,9 @@ import tyro
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from hub import Hub  # noqa: E402
 from streaming_ways import BATCH, CODEBOOK, COUNT, REPOSITORY  # noqa: E402
 
+from dalle_lib.rehearsal.hub.stand_in import Hub  # noqa: E402
 from dalle_lib.streaming import CodeRow, CodesFormat, Filters, Manifest, write_codes  # noqa: E402
 
 FORMAT = CodesFormat(grid=math.isqrt(COUNT), codebook_size=CODEBOOK, vqgan_sha256="a" * 64)

@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from hub import Hub
 from hypothesis import settings
 
+from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard
 
 DATA = Path(__file__).parent / "data"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import uvicorn
 from auth_asking import lay_out, write_card
-from hub import Hub, User
-from hub_oauth import OAuth
 
 from dalle_lib.auth import Authority, create_app
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
+from dalle_lib.rehearsal.hub.oauth import OAuth
+from dalle_lib.rehearsal.hub.stand_in import Hub, User
 from dalle_lib.run import RunCard
 from dalle_lib.run.parts import MembersCard
 

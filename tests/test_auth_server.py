@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from auth_asking import NOW, Key, Server
-from hub import User
-from hub_wire import Fault
 
 from dalle_lib.auth import AccessToken, BanList, Role
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.server.limits import Limiter, address_of
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 
 KEYS = [Key() for _ in range(3)]
 ADA, BOB, CAT = "hf_ada_secret", "hf_bob_secret", "hf_cat_secret"

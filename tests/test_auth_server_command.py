@@ -8,11 +8,11 @@ import time
 
 import pytest
 from auth_asking import Key, joined_body
-from hub import User
-from hub_oauth import OAuth
 
 from dalle_lib.auth import Authority
 from dalle_lib.hub_http import httpx
+from dalle_lib.rehearsal.hub.oauth import OAuth
+from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.parts import MembersCard
 
 COMMAND = [sys.executable, "-m", "dalle_lib", "auth-server"]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub import Hub, User
 from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationCopy,
@@ -28,6 +27,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.utils import get_session
+
+from dalle_lib.rehearsal.hub.stand_in import Hub, User
 
 WEIGHTS = bytes(range(256)) * 1000
 
@@ -117,7 +118,7 @@ def test_trees_have_folders_sizes_and_pages(hub, api, monkeypatch):
     hub.add("datasets/ada/codes", {"train/a/1.parquet": WEIGHTS, "train/2.txt": b"two", "README.md": b"hi"})
     tree = api.list_repo_tree("ada/codes", "train", repo_type="dataset")
     assert [(entry.path, getattr(entry, "size", None)) for entry in tree] == [("train/2.txt", 3), ("train/a", None)]
-    monkeypatch.setattr("hub.PAGE", 2)
+    monkeypatch.setattr("dalle_lib.rehearsal.hub.stand_in.PAGE", 2)
     everything = list(api.list_repo_tree("ada/codes", recursive=True, expand=True, repo_type="dataset"))
     assert {entry.path for entry in everything} == {"README.md", "train", "train/2.txt", "train/a", "train/a/1.parquet"}
     assert len(hub.requests("tree/main$")) == 3
@@ -227,7 +228,7 @@ def test_state_survives_a_restart_and_no_thread_stays(tmp_path):
     with Hub(tmp_path) as hub:
         revision = hub.add("ada/run", {"a.txt": b"a"})
     assert threading.active_count() == threads
-    command = [sys.executable, Path(__file__).parent / "hub.py", tmp_path, "0"]
+    command = [sys.executable, "-m", "dalle_lib.rehearsal.hub", tmp_path, "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().split()[0].removeprefix("HF_ENDPOINT=")
         assert HfApi(endpoint=url, token=False).model_info("ada/run").sha == revision

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from hub import User
-from hub_wire import Fault
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.utils import get_session
 
 from dalle_lib.hub_http import httpx
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 
 WEIGHTS = bytes(range(256)) * 1000
 

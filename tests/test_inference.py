@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from hub import User
 from PIL import Image
 
 from dalle_lib.evaluation import Gallery, choose_captions
@@ -20,6 +19,7 @@ from dalle_lib.inference.settings import SIDE_BY_SIDE, how_many
 from dalle_lib.inference.text_to_image import CACHE_SHARE
 from dalle_lib.machine import few_threads
 from dalle_lib.model import cache_bytes, generate
+from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import read_codes
 

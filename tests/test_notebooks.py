@@ -17,9 +17,9 @@ from urllib.request import urlopen
 
 import pytest
 from checkout import NOTEBOOKS, copy_checkout
-from hub import User
 
 from dalle_lib.notebook_run import _is_no_closed_socket, execute
+from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.streaming import stream_codes
 
 

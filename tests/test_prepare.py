@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from command_line import answer
-from hub_wire import Fault
 from PIL import Image, ImageOps
 from prepare_sources import (
     SMALL,
@@ -29,6 +28,7 @@ from prepare_sources import (
 )
 
 from dalle_lib.files import sha256_of
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run.parts import DataCard
 from dalle_lib.streaming import Filters
 from dalle_lib.vqgan import load_vqgan

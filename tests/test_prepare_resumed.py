@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hub import User
-from hub_wire import Fault
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from prepare_sources import SMALL, as_folder, as_tar, codes_by_caption, picture, pictures, prepare, rows_in
 
 from dalle_lib.files import sha256_of
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.streaming import Manifest, stream_codes
 
 REPOSITORY, TOKEN = "ada/codes", "hf_ada"

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hub import User
-from hub_wire import Fault
 from huggingface_hub import snapshot_download
 from prepare_sources import as_folder, pictures, prepare
 
 from dalle_lib.files import sha256_of
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.streaming.prepare.publishing import Publisher
 
 REPOSITORY, TOKEN = "ada/codes", "hf_ada"

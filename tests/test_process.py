@@ -16,9 +16,9 @@ import psutil
 import pytest
 from conftest import living, processes_of
 from filelock import FileLock
-from hub import User
 
 from dalle_lib.dashboard.watching import watch
+from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join
 from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog, read_events

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import same_weights
-from hub_wire import Fault
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
@@ -21,6 +20,7 @@ from dalle_lib.files import sha256_of
 from dalle_lib.inference import PAPER, TextToImage
 from dalle_lib.inference.published import PaperFiles, load_published, save_published
 from dalle_lib.model import DALLE, ModelConfig, generate_rows
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.vqgan import VQGAN, VQGANConfig
 
 SHALLOW = replace(ModelConfig.paper(), depth=2)

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hub import User
-from hub_wire import Fault
 
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import code_files, stream_codes
 

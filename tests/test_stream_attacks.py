@@ -13,11 +13,11 @@ from dataclasses import replace
 import huggingface_hub
 import pytest
 import served_codes
-from hub_wire import Fault
 from served_codes import FORMAT, TOTAL, WHERE, numbers, rest_of_pass
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.hub_http import httpx
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.streaming import CaptionTokenizer, Manifest, Receipt, read_codes, stream_codes
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.streaming.fetch import Closed, Refused, WebFiles
@@ -79,7 +79,7 @@ def test_a_part_that_trickles_ends_with_the_patience(hub, serve, shards, reader,
     """At a speed just above the slowest, a row group of 128 MiB would take 18 hours."""
     serve(shards)
     stream = reader()
-    monkeypatch.setattr("hub_wire.PIECE_BYTES", 100)
+    monkeypatch.setattr("dalle_lib.rehearsal.hub.wire.PIECE_BYTES", 100)
     for name, value in {"SLOW_BYTES_PER_S": 500, "PATIENCE_S": 0.6}.items():
         monkeypatch.setattr(f"dalle_lib.streaming.fetch.{name}", value)
     hub.faults = [Fault("_cdn", rate=2000)]

@@ -12,10 +12,10 @@ from collections import Counter
 
 import pytest
 import served_codes
-from hub import User
-from hub_wire import Fault
 from served_codes import KEY, TOTAL, WHERE, numbers, passes, rest_of_pass
 
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.streaming.fetch import MAX_RETRY_AFTER_S, Refused, _retry_after
 
 reader, serve, shards = served_codes.reader, served_codes.serve, served_codes.shards
@@ -44,7 +44,7 @@ NETWORK = {
 
 @pytest.mark.parametrize("name", ["away", *NETWORK])
 def test_a_fault_of_the_network_costs_no_row(hub, serve, shards, reader, monkeypatch, name):
-    monkeypatch.setattr("hub_wire.PIECE_BYTES", 500)
+    monkeypatch.setattr("dalle_lib.rehearsal.hub.wire.PIECE_BYTES", 500)
     manifest = serve(shards)
 
     def fault():
@@ -67,7 +67,7 @@ def test_faults_are_outlasted_when_a_stream_is_opened(hub, serve, shards, reader
 
 
 def test_what_was_cut_goes_on_where_it_broke(hub, serve, shards, reader, monkeypatch):
-    monkeypatch.setattr("hub_wire.PIECE_BYTES", 500)
+    monkeypatch.setattr("dalle_lib.rehearsal.hub.wire.PIECE_BYTES", 500)
     serve(shards)
     rest_of_pass(reader())
     whole = sum(request.sent for request in hub.log)

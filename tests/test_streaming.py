@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub import User
 
 from dalle_lib.files import BrokenFile
+from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.streaming import CaptionTokenizer, CodeRow, CodesFormat, read_codes, stream_codes, write_codes
 from dalle_lib.streaming.batches import TrainingBatches

@@ -1,8 +1,8 @@
-"""A stand-in for the Hugging Face Hub on this machine, which the clients of tests take for the real one.
+"""A stand-in for the Hugging Face Hub on this machine, which clients take for the real one.
 
 It knows models, data sets and spaces with their commits, private repositories, users and organisations, and all that
-huggingface_hub calls with HF_HUB_DISABLE_XET=1 to upload and download files. `hub_wire.py` serves it: with a log of
-requests, faults on demand and a rate limit. By hand: `python tests/hub.py FOLDER PORT`, which keeps all in FOLDER.
+huggingface_hub calls with HF_HUB_DISABLE_XET=1 to upload and download files. `wire.py` serves it: with a log of
+requests, faults on demand and a rate limit. `python -m dalle_lib.rehearsal.hub FOLDER PORT` keeps all of it.
 
 Limits: `main` is the only branch; there are no pull requests, tags, gated repositories, settings or search, and names
 are owner/name. LFS objects are uploaded in one part and shared by all repositories, and `raw` gives them whole. Model
@@ -10,24 +10,22 @@ cards are not checked. Errors have the Hub's words as far as clients read them. 
 """
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import json
 import secrets
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
-from hub_store import Refused, Store, entries_of, is_lfs
-from hub_wire import Wire
+
+from dalle_lib.rehearsal.hub.store import Refused, Store, entries_of, is_lfs
+from dalle_lib.rehearsal.hub.wire import Wire
 
 KINDS = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}
 PAGE = 1000
@@ -278,22 +276,3 @@ class Hub(Wire):
 
     def send_blob(self, digest: str, headers: Mapping[str, str]) -> Response:
         return FileResponse(self.store.blob(digest), headers=headers, media_type="application/octet-stream")
-
-
-def main(folder: Path, port: int) -> None:
-    """Serve what is in a folder until Ctrl+C. Its users.json maps Hub tokens to users, and begins with two of them."""
-    with Hub(folder, port) as hub:
-        users = folder / "users.json"
-        if not users.exists():
-            ada, bob = User("ada", {"crew": "write"}), User("bob")
-            users.write_text(json.dumps({"hf_ada": asdict(ada), "hf_bob": asdict(bob)}, indent=1))
-        hub.users |= {token: User(**user) for token, user in json.loads(users.read_text()).items()}
-        print(
-            f"HF_ENDPOINT={hub.url} HF_HUB_DISABLE_XET=1 NO_PROXY=127.0.0.1,localhost; Hub tokens: {users}", flush=True
-        )
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -6,8 +6,9 @@ from urllib.parse import parse_qs
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
-from hub import Hub, User
-from hub_store import Refused
+
+from dalle_lib.rehearsal.hub.stand_in import Hub, User
+from dalle_lib.rehearsal.hub.store import Refused
 
 PAGE = 2
 """Members of an organisation in one answer."""
