@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dalle_lib.rehearsal.hub.here import hub_here
 from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard
 
@@ -63,20 +64,9 @@ def mini() -> RunCard:
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+def hub(tmp_path) -> Iterator[Hub]:
     """A stand-in for the Hub on this machine, for this process and its children, none of which has a Hub token."""
-    (tmp_path / "hub").mkdir()
-    with Hub(tmp_path / "hub") as server:
-        paths = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_TOKEN_PATH": str(tmp_path / "no-token")}
-        template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        constants = {"ENDPOINT": server.url, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_DISABLE_XET": True}
-        for name, value in (paths | constants).items():
-            monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-        environment = {"HF_ENDPOINT": server.url, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1,localhost"}
-        for name, value in (paths | environment).items():
-            monkeypatch.setenv(name, value)
-        for name in "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN":
-            monkeypatch.delenv(name, raising=False)
+    with hub_here(tmp_path) as server:
         yield server
 
 
