@@ -111,6 +111,12 @@ def test_ctrl_c_ends_only_the_watching_of_a_peer_that_another_program_runs(mini,
     assert "Stopped watching. The peer goes on" in told
 
 
+def test_watching_for_some_minutes_ends_and_the_peer_goes_on(mini, tmp_path):
+    with running(peer_with(tmp_path, BEGINNING, mini)) as peer:
+        watching.watch(peer, minutes=0.001)
+        assert peer.is_running
+
+
 def test_the_terminal_of_another_session_shows_the_panel_and_is_left_as_it_is(mini, tmp_path):
     ours, theirs = pty.openpty()  # as under `setsid`: no process of this session may ask who is in the foreground
     before = termios.tcgetattr(theirs)

@@ -1,5 +1,6 @@
 """Follow a peer until it is done: a live panel in a notebook or a terminal, lines of text where nobody looks."""
 
+import math
 import os
 import sys
 import time
@@ -23,8 +24,10 @@ Show = Callable[[Peer, str], None]
 """Shows a peer as it is now, and a hint: what Ctrl+C does."""
 
 
-def watch(peer: Peer, *others: Peer, invite: Invite | None = None) -> None:
+def watch(peer: Peer, *others: Peer, invite: Invite | None = None, minutes: float = math.inf) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
+
+    After `minutes` the watching ends, and the peer goes on.
 
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
     show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `others` are the
@@ -36,11 +39,14 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None) -> None:
     """
     peers = (peer, *others)
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
+    deadline = time.monotonic() + 60 * minutes
     with _display(others, invite) as show:
         look = _surviving(show)
         while any(each.is_running for each in peers):
             try:
                 look(peer, hint)
+                if time.monotonic() > deadline:
+                    return
                 time.sleep(UPDATE_EVERY_S)
             except KeyboardInterrupt:
                 if not is_ours:

@@ -24,10 +24,14 @@ class Flow:
 
 
 class OAuth:
-    """Adds device flows to a stand-in. `flows` are by device code; `hides` leaves organisations out of answers."""
+    """Adds device flows to a stand-in. `flows` are by device code; `hides` leaves organisations out of answers.
+
+    Whoever is `signed_in` at its browser approves each code at once.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self.hub, self.hides, self.interval_s, self.expires_s = hub, False, 1, 900
+        self.signed_in: User | None = None
         self.flows: dict[str, Flow] = {}
         self.approvals: dict[str, User] = {}
         add = hub.app.add_api_route
@@ -48,7 +52,7 @@ class OAuth:
         if form["scope"] != ["openid profile"] or not form["client_id"]:
             raise Refused(400, "invalid_client")
         code = secrets.token_urlsafe(16)
-        self.flows[code] = flow = Flow(f"{secrets.token_hex(2)}-{secrets.token_hex(2)}".upper())
+        self.flows[code] = flow = Flow(f"{secrets.token_hex(2)}-{secrets.token_hex(2)}".upper(), self.signed_in)
         return {"device_code": code, "user_code": flow.user_code, "interval": self.interval_s,
                 "expires_in": self.expires_s, "verification_uri": f"{self.hub.url}/oauth/device"}  # fmt: skip
 
