@@ -14,6 +14,7 @@ from dalle_lib.checks.secrets import without_secrets
 from dalle_lib.run import EMBEDDED_RUNS, hub_token_for
 from dalle_lib.swarm.process.join import SETTINGS, Peer
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.version import project_page
 
 PACKAGE = "dalle-lib"
 PACKAGES = (
@@ -69,10 +70,7 @@ def show_report(peer: Peer | None = None, run: str | None = None):
 
 def issues_page() -> str:
     """Return the address at which problems are reported."""
-    (repository,) = (
-        url.split(", ", 1)[1] for url in metadata.metadata(PACKAGE).get_all("Project-URL") if "Repository" in url
-    )
-    return f"{repository}/issues/new"
+    return f"{project_page()}/issues/new"
 
 
 def _version(package: str) -> str:

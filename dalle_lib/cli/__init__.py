@@ -1,5 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `memory`, `doctor`,
-`auth-server` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `runs`, `memory`,
+`doctor`, `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -9,9 +9,11 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Mapping
+from dataclasses import make_dataclass
 from inspect import getdoc
 from io import TextIOWrapper
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, get_args, get_type_hints
 
 import tyro
 
@@ -26,6 +28,7 @@ from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.prepare import Prepare
 from dalle_lib.cli.run import Run
+from dalle_lib.cli.runs import Runs
 from dalle_lib.cli.status import Status
 from dalle_lib.one_line import in_one_line, printable, told
 
@@ -34,7 +37,7 @@ EXTRAS = {
     "cryptography": "swarm",
     "altair": "notebooks",
     "nbconvert": "notebooks",
-} | dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "server")
+} | dict.fromkeys(("fastapi", "uvicorn", "prometheus_client", "segno"), "server")
 """The part of the kit that brings a package that not every command needs; "inference" brings all others."""
 
 
@@ -46,6 +49,7 @@ COMMANDS = {
     "generate": Generate,
     "prepare": Prepare,
     "run": Run,
+    "runs": Runs,
     "memory": Memory,
     "doctor": Doctor,
     "auth-server": AuthServer,
@@ -131,21 +135,35 @@ def _is_mistake(error: Exception) -> bool:
     return isinstance(error, MISTAKES) or getattr(error, "errno", None) in MISTAKES_BY_NUMBER
 
 
-def _commands(arguments: list[str]):
-    """Return the commands as one type for tyro; in the list of all of them, each has the first line of its help."""
+def _commands(arguments: list[str], commands: Mapping[str, type] = COMMANDS):
+    """Return the commands as one type for tyro; in a list of all of them, each has the first line of its help."""
     is_list = arguments[:1] in ([], ["-h"], ["--help"])
     described = [
         Annotated[
             Any,
             tyro.conf.subcommand(
                 name,
-                constructor=command,
+                constructor=_of_several(command, arguments[1:]),
                 description=getdoc(command).splitlines()[0] if is_list else f"{getdoc(command)}\n\n{ABOUT_DEBUG}",
             ),
         ]
-        for name, command in COMMANDS.items()
+        for name, command in commands.items()
     ]
     return Union[tuple(described)]  # noqa: UP007 (there is no `|` of a list of types)
+
+
+def several(command: type) -> dict[str, type]:
+    """Return the commands of `dalle-lib run ...` and the like, by name; none for a command of its own."""
+    hint = get_type_hints(command, include_extras=True).get("command")
+    return {about.name: kind for kind, about in map(get_args, get_args(get_args(hint)[0]))} if hint else {}
+
+
+def _of_several(command: type, arguments: list[str]) -> type:
+    """Return a command as it is, but one of several with the list of these as `_commands` describes them."""
+    if not (commands := several(command)):
+        return command
+    chosen = Annotated[_commands(arguments, commands), tyro.conf.arg(name="")]
+    return make_dataclass(command.__name__, [("command", chosen)], bases=(command,), frozen=True)
 
 
 def _told(error: Exception) -> str:

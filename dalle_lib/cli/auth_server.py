@@ -79,7 +79,12 @@ class Add:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotate:
-    """Make new signing keys, which a running server takes at once; access tokens by the old ones go on counting."""
+    """Make new signing keys, which a running server takes at once; access tokens by the old ones go on counting.
+
+    For example:
+
+    dalle-lib auth-server rotate --root root.pem
+    """
 
     root: Path
     """File of the root key, whose public half the runs' cards name."""
@@ -126,7 +131,12 @@ class Ban:
 
 @dataclass(frozen=True, kw_only=True)
 class Unban:
-    """Lift a ban."""
+    """Lift a ban.
+
+    For example:
+
+    dalle-lib auth-server unban mallory
+    """
 
     name: Annotated[str, tyro.conf.Positional]
     """Name of a user on the Hub, or id of a peer."""
@@ -144,7 +154,12 @@ class Unban:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """List users with their peers, and who is banned."""
+    """List users with their peers, and who is banned.
+
+    For example:
+
+    dalle-lib auth-server members --json
+    """
 
     folder: Path = FOLDER
     """Folder of the server."""
@@ -173,7 +188,12 @@ class Members:
 
 @dataclass(frozen=True, kw_only=True)
 class Backup:
-    """Copy the data base to a file, whole, while the server runs. Keys are not in it: copy them apart."""
+    """Copy the data base to a file, whole, while the server runs. Keys are not in it: copy them apart.
+
+    For example:
+
+    dalle-lib auth-server backup authority-of-today.sqlite
+    """
 
     file: Annotated[Path, tyro.conf.Positional]
     """File to write; an older backup there is replaced."""

@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import sys
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -122,6 +122,7 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
 
     `is_old` says that an earlier version of the kit has kept this peer's progress where it is.
     """
+    from dalle_lib.run.sizes import size_of
     from dalle_lib.swarm.process.crew import running_in
     from dalle_lib.swarm.process.folder import saved_epoch
 
@@ -142,14 +143,6 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
             "not meet it. To join it instead, use the line that its terminal shows after Friends."
         )
     return "\n".join(lines)
-
-
-def size_of(card: "RunCard") -> str:
-    """Return what is trained in a run, and how large it is."""
-    from dalle_lib.memory.dalle import DALLEDescription
-
-    parameters = DALLEDescription(asdict(card.model)).parameter_count
-    return f"a text-to-image model of {parameters / 1e6:,.1f} million parameters"
 
 
 def limits(settings: PeerSettings) -> str:

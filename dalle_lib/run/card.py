@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
-from dalle_lib.files import copy_folder, reading, replace_file, sha256_of, sha256_of_folder, small_text
+from dalle_lib.files import copy_folder, files_in, reading, replace_file, sha256_of, sha256_of_folder, small_text
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.files import CARD, Home, has_file
 from dalle_lib.run.fingerprint import fingerprint_of
@@ -145,8 +145,21 @@ class RunCard(Part):
         there = [source for source in self._folders() if (folder / source).exists()]
         pinned = self.with_changes(pins=self.pins | {source: sha256_of_folder(folder / source) for source in there})
         with replace_file(folder / name) as unfinished:
-            unfinished.write_text(pinned.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            unfinished.write_text(pinned.as_text(), encoding="utf-8")
         return folder
+
+    def as_text(self) -> str:
+        """Return what stands in the card's `run.json`."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    def files(self) -> dict[str, Path]:
+        """Return all that the card names beside itself, by its name there: files, and those in folders.
+
+        Raises ValueError as `save` does. A CLIP or data that are not there are left out.
+        """
+        folders = {name: self._home.without_link(name, self.data_source(name)) for name in self._folders()}
+        found = {f"{name}/{path}": file for name, folder in folders.items() for path, file in files_in(folder).items()}
+        return {file.name: self.path(file) for file in self._files()} | found
 
     def path(self, file: FileCard) -> Path:
         """Return where `file` lies, downloaded if the run is on the Hub.
@@ -227,6 +240,11 @@ class RunCard(Part):
     def repository(self) -> str | None:
         """The Hub repository that the card came from; None for a card from this machine."""
         return self._home.repository
+
+    @property
+    def commit(self) -> str | None:
+        """The commit on the Hub that the card came from; None for a card from this machine."""
+        return self._home.folder.name if self.repository else None  # the Hub's cache names a copy so
 
     @property
     def token(self) -> str | None:

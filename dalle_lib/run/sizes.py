@@ -1,8 +1,9 @@
 """How large a run's model is, and how it is trained: by a preset, or by its data."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
+from dalle_lib.memory.dalle import DALLEDescription
 from dalle_lib.model import ModelConfig
 from dalle_lib.run.parts import AveragingCard, OptimizerCard, RecipeCard
 from dalle_lib.streaming import CodesFormat
@@ -73,3 +74,9 @@ def require_paper_codes(codes: CodesFormat) -> None:
             f"the paper's pictures are {paper.grid}x{paper.grid} codes among {paper.image_vocab:,}, but the data have "
             f"{codes.grid}x{codes.grid} among {codes.codebook_size:,}: prepare the pictures with its VQ-GAN. {ANYWAY}"
         )
+
+
+def size_of(card: Any) -> str:
+    """Return what is trained in a run, and how large it is, in words."""
+    parameters = DALLEDescription(asdict(card.model)).parameter_count
+    return f"a text-to-image model of {parameters / 1e6:,.1f} million parameters"

@@ -6,18 +6,26 @@ from typing import Annotated
 import tyro
 
 from dalle_lib.cli.run.check import Check
+from dalle_lib.cli.run.edit import Edit
+from dalle_lib.cli.run.invite import Invite
 from dalle_lib.cli.run.new import New
 from dalle_lib.cli.run.plan import PlanCommand
+from dalle_lib.cli.run.publish import Publish
+from dalle_lib.cli.run.token import Token
 
 
 @dataclass(frozen=True)
 class Run:
-    """Make a run of a data set, look at one, plan it."""
+    """Make a run of a data set, look at one, plan it, publish it, invite people to it, change it."""
 
     command: Annotated[
         Annotated[New, tyro.conf.subcommand("new")]
         | Annotated[Check, tyro.conf.subcommand("check")]
-        | Annotated[PlanCommand, tyro.conf.subcommand("plan")],
+        | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
+        | Annotated[Publish, tyro.conf.subcommand("publish")]
+        | Annotated[Invite, tyro.conf.subcommand("invite")]
+        | Annotated[Edit, tyro.conf.subcommand("edit")]
+        | Annotated[Token, tyro.conf.subcommand("token")],
         tyro.conf.arg(name=""),
     ]
 

@@ -33,8 +33,8 @@ class Check:
 
 def describe(card: "RunCard") -> str:
     """Return what a run is: its model, data and schedule, and the key under which its peers meet."""
-    from dalle_lib.cli.join import size_of
     from dalle_lib.run import codes_of_run
+    from dalle_lib.run.sizes import size_of
 
     sizes, codes = card.model, card.data.format
     with closing(codes_of_run(card, seed=0)) as stream:

@@ -58,6 +58,7 @@ class Hub(Wire):
         app.add_api_route("/api/repos/create", self.create, methods=["POST"])
         app.add_api_route("/api/repos/delete", self.delete, methods=["DELETE"])
         app.add_api_route("/api/validate-yaml", self.validate, methods=["POST"])
+        app.add_api_route("/api/models", self.models)
         repository = "/api/{kind}/{owner}/{name}"
         for path in "", "/revision/{rev}":
             app.add_api_route(repository + path, self.info)
@@ -151,6 +152,17 @@ class Hub(Wire):
     async def validate(self) -> dict:
         return {"errors": [], "warnings": []}
 
+    async def models(self, request: Request, limit: int = PAGE) -> list[dict]:
+        """List the models that the user may read and that have all tags of `filter`, those that changed last first."""
+        user, wanted, found = self.user(request), set(request.query_params.getlist("filter")), []
+        for key, repository in self.store.repositories.items():
+            commit, names = repository["commits"][-1], {user.name, *user.organisations} if user else ()
+            is_read = not repository["private"] or key.split("/")[0] in names
+            if key.count("/") == 1 and is_read and wanted <= set(tags := self.store.tags(commit)):
+                found.append({"id": key, "modelId": key, "private": repository["private"], "tags": tags,
+                              "lastModified": commit["date"]})  # fmt: skip
+        return sorted(found, key=lambda model: model["lastModified"], reverse=True)[:limit]
+
     async def info(self, request: Request, kind: str, owner: str, name: str, rev: str = "main") -> dict:
         _, repository = self.repository(request, kind, owner, name)
         commit = self.store.at(repository, rev)
@@ -165,7 +177,8 @@ class Hub(Wire):
                 }
         return {"id": f"{owner}/{name}", "author": owner, "sha": commit["sha"], "lastModified": commit["date"],
                 "createdAt": repository["commits"][0]["date"], "private": repository["private"], "gated": False,
-                "disabled": False, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}  # fmt: skip
+                "disabled": False, "tags": self.store.tags(commit), "downloads": 0, "likes": 0,
+                "siblings": siblings}  # fmt: skip
 
     async def tree(
         self, request: Request, kind: str, owner: str, name: str, rev: str, path: str = "",

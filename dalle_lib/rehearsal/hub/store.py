@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+import yaml
+
 LFS_SUFFIXES = {".bin", ".gz", ".npy", ".npz", ".parquet", ".pt", ".pth", ".safetensors", ".tar", ".zip", ".zst"}
 MAX_REGULAR_BYTES = 10 << 20
 
@@ -91,6 +93,14 @@ class Store:
         written = self.folder / "repositories.tmp"
         written.write_text(json.dumps(self.repositories))
         written.replace(self.folder / "repositories.json")
+
+    def tags(self, commit: dict) -> list[str]:
+        """Return the tags that the page of a repository begins with, as YAML between two lines of "---"."""
+        if "README.md" not in commit["files"]:
+            return []
+        file = commit["files"]["README.md"]
+        _, head, *_ = [*self.blob(file["sha256"]).read_text(encoding="utf-8").split("---\n", 2), ""]
+        return (yaml.safe_load(head) or {}).get("tags", [])
 
     @staticmethod
     def at(repository: dict, rev: str) -> dict:

@@ -1,0 +1,64 @@
+"""Commits to a run's repository on the Hub, each on top of the one that was looked at."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from dalle_lib.hub_http import httpx
+from dalle_lib.one_line import in_one_line
+
+_ADVICE = {
+    401: "Log in with `hf auth login`, with a Hub token that may write.",
+    403: "Take a Hub token that may write there, or name a repository of your own as OWNER/NAME.",
+    404: "Is the name right, and may your Hub token see the repository?",
+}
+
+
+class Overtaken(RuntimeError):
+    """Somebody else has committed since the repository was looked at. Nothing was changed."""
+
+
+def head_of(repository: str, token: str | None, *, private: bool | None = None) -> str:
+    """Return the newest commit of a model repository; with `private`, the repository is made if it is new.
+
+    Raises PermissionError if the Hub refuses, and ConnectionError if it does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    with _told(repository):
+        if private is not None:
+            api.create_repo(repository, private=private, exist_ok=True)
+        return api.model_info(repository).sha
+
+
+def commit(repository: str, files: Mapping[str, Path | bytes], message: str, parent: str, token: str | None) -> str:
+    """Put files, by their names there, into a repository as one commit, and return its hash.
+
+    Raises Overtaken if `parent` is not the newest commit any more, and else the errors of `head_of`.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    operations = [
+        CommitOperationAdd(name, file if isinstance(file, bytes) else str(file)) for name, file in files.items()
+    ]
+    with _told(repository), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")  # the run's own
+        api = HfApi(token=token)
+        return api.create_commit(repository, operations, commit_message=message, parent_commit=parent).oid
+
+
+@contextmanager
+def _told(repository: str) -> Iterator[None]:
+    """Turn the errors of huggingface_hub into those that the functions above raise."""
+    try:
+        yield
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = f"the Hub did not take the change of {repository}: {in_one_line(error):.300}"
+        if status == 412:
+            raise Overtaken(f"{why}. Somebody else has changed it: look again.") from error
+        if isinstance(error, ValueError) or (status is not None and status < 500 and status not in (408, 429)):
+            raise PermissionError(f"{why}. {_ADVICE.get(status, 'Nothing was changed.')}") from error
+        raise ConnectionError(f"{why}. Nothing was changed: try again later.") from error

@@ -1,0 +1,80 @@
+"""Changes to a run that goes on: what may change, and how nobody's change is lost."""
+
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from dalle_lib.files import replace_file
+from dalle_lib.organizing.commits import Overtaken, commit
+from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.run.files import CARD, card_here
+
+CHANGEABLE = ("state", "message", "kit", "initial_peers", "checkpoint")
+MEMBERS = ("authority", "server", "organization", "client_id", "invitation")
+"""Fields of a card, and of its `members`, that may change while peers train: none is in the run's fingerprint."""
+TRIES = 5
+"""How often a change is made anew on top of somebody else's commit."""
+
+
+def edit_run(run: str | Path, token: str | None = None, **changes: Any) -> RunCard:
+    """Change the card of a run, a folder or owner/name on the Hub, and return the new one.
+
+    `changes` are fields in CHANGEABLE and MEMBERS. Peers that run go on as before; those that start from now on see
+    the change, and the authority's server within a minute. On the Hub it is one commit, on top of what others have
+    changed meanwhile. `token` is a Hub token that may write there.
+
+    Raises ValueError, and changes nothing, for a field that would make another run, and for a value that no card can
+    have; PermissionError if the Hub refuses; ConnectionError if it does not answer.
+    """
+    _require_changeable(changes)
+    if run in EMBEDDED_RUNS:
+        raise ValueError(f"expected a run of yours, but {run} is part of the kit: copy it with RunCard.save.")
+    if (file := card_here(run)) is not None:
+        with FileLock(file.with_name(f".{file.name}.lock")):
+            card = changed(RunCard.load(run), **changes)
+            with replace_file(file) as unfinished:
+                unfinished.write_text(card.as_text(), encoding="utf-8")
+        return card
+    for _ in range(TRIES):
+        before = RunCard.load(run, token)
+        card = changed(before, **changes)
+        if card == before:
+            return card
+        try:
+            commit(str(run), {CARD: card.as_text().encode()}, _message(changes), before.commit, token)
+        except Overtaken as overtaken:
+            last = overtaken
+        else:
+            return card
+    raise ConnectionError(f"others change {run} all the time: {last}")
+
+
+def changed(card: RunCard, **changes: Any) -> RunCard:
+    """Return a card with other values of fields that may change. Raises ValueError as `edit_run` does."""
+    _require_changeable(changes)
+    own = {name: value for name, value in changes.items() if name in CHANGEABLE}
+    if of_members := {name: value for name, value in changes.items() if name in MEMBERS}:
+        if card.members is None:
+            raise ValueError(
+                f"run {card.name!r} has no members, so it cannot have {', '.join(of_members)}: with them it would be "
+                "another run, which `dalle-lib run new --organization` makes."
+            )
+        own["members"] = card.members.model_dump() | of_members
+    new = card.with_changes(**own)
+    if new.fingerprint != card.fingerprint:
+        raise ValueError(f"expected a change that leaves the run what it is, but {', '.join(changes)} does not.")
+    return new
+
+
+def _require_changeable(changes: dict[str, Any]) -> None:
+    known = (*CHANGEABLE, *MEMBERS)
+    if others := [name for name in changes if name not in known]:
+        raise ValueError(
+            f"expected what may change while a run goes on ({', '.join(known)}), but got {', '.join(others)}. All "
+            "other fields are what its peers agree on: changed, they make another run, with `dalle-lib run new`."
+        )
+
+
+def _message(changes: dict[str, Any]) -> str:
+    return f"Run: {', '.join(changes)}"

@@ -1,0 +1,69 @@
+"""The runs on the Hub that say so."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dalle_lib.hub_http import httpx
+from dalle_lib.one_line import in_one_line
+from dalle_lib.organizing.publishing import TAG
+from dalle_lib.run import RunCard
+from dalle_lib.run.sizes import size_of
+
+MAX_RUNS = 50
+"""Runs whose cards are read, those that were changed last."""
+NONE = "No run is on the Hub today. Begin one: docs/organiser.md, or notebook 06."
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run on the Hub."""
+
+    repository: str
+    """owner/name, by which volunteers enter it."""
+    card: RunCard | None
+    """Its card; None if this kit cannot take part in it."""
+    problem: str = ""
+    """Why not."""
+
+
+def list_runs(token: str | None = None) -> list[ListedRun]:
+    """Return the runs on the Hub by its tag, those that are open first. `token` is a Hub token for private ones.
+
+    Whoever has an account can tag a repository so: what is listed is what strangers say of themselves. Raises
+    ConnectionError if the Hub cannot be asked.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        found = list(HfApi(token=token).list_models(filter=TAG, sort="last_modified", limit=MAX_RUNS))
+    except (httpx.HTTPError, OSError) as error:
+        raise ConnectionError(f"the Hub cannot be asked for its runs: {in_one_line(error):.300}") from error
+    listed = [_read(model.id, token) for model in found]
+    return sorted(listed, key=lambda run: ("open", "paused", "finished").index(run.card.state) if run.card else 3)
+
+
+def runs_in_words(runs: Iterable[ListedRun]) -> str:
+    """Return what a volunteer wants to know of each run before joining, or that there is none."""
+    return (
+        "\n\n".join(map(_in_words, runs)) or "No run is on the Hub today. Begin one: docs/organiser.md, or notebook 06."
+    )
+
+
+def _in_words(run: ListedRun) -> str:
+    if run.card is None:
+        return f"{run.repository}: this kit cannot take part. {run.problem}"
+    lines = [f"{run.repository}: {run.card.state}, {size_of(run.card)}"]
+    if run.card.message:
+        lines.append(f"  Says:  {run.card.message}")
+    if run.card.members is not None and run.card.members.organization:
+        lines.append(f"  For:   members of {run.card.members.organization}")
+    if run.card.state == "open":
+        lines.append(f"  Join:  dalle-lib join --run {run.repository} --name YOUR-NAME")
+    return "\n".join(lines)
+
+
+def _read(repository: str, token: str | None) -> ListedRun:
+    try:
+        return ListedRun(repository, RunCard.load(repository, token))
+    except (ValueError, OSError) as error:
+        return ListedRun(repository, None, in_one_line(error))
