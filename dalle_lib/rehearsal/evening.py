@@ -71,10 +71,10 @@ class Evening:
         self._stack.close()
 
 
-def free_address() -> str:
-    """Return an address of this machine at which nothing listens."""
+def free_place() -> str:
+    """Return HOST:PORT on this machine, where nothing listens."""
     with socket.create_server((LOCALHOST, 0)) as server:
-        return f"http://{LOCALHOST}:{server.getsockname()[1]}"
+        return f"{LOCALHOST}:{server.getsockname()[1]}"
 
 
 def _answers(address: str) -> bool:
