@@ -181,7 +181,8 @@ def test_the_command_makes_a_run_and_another_tells_what_it_is(data, tmp_path, mo
     rows = len(rows_of(data / "train"))
     assert f"train, {rows} rows" in checked
     assert RunCard.load(folder).key in checked
-    assert told.startswith(checked.removesuffix("All that the card names is there, and fits.\n"))
+    summary = checked[checked.index("Run: ") : checked.index("All that the card names is there, and fits.")]
+    assert told.startswith(summary)
     monkeypatch.setattr("sys.argv", ["dalle-lib", "run", "new", f"{folder}-2", "--data", str(data), "--json"])
     main()
     assert json.loads(capsys.readouterr().out)["data"]["train"] == "train"

@@ -14,9 +14,13 @@ from huggingface_hub import HfApi
 
 from dalle_lib.auth import Authority, Role
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.server.runs import Runs
+from dalle_lib.auth.server.settings import Folder
 from dalle_lib.organizing.editing import edit_run
 from dalle_lib.organizing.inviting import Invitation
+from dalle_lib.organizing.keys import make_keys
 from dalle_lib.organizing.listing import list_runs
+from dalle_lib.organizing.options import KeySettings
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.organizing.tokens import issue_tokens, read_list
 from dalle_lib.rehearsal.hub.stand_in import User
@@ -56,6 +60,14 @@ def test_a_published_run_is_the_one_in_the_folder_with_a_page_and_without_keys(r
     publish_run(run, "crew/icons", HF_TOKEN)
     uploads = list(map(str, hub.requests("PUT /_lfs")))
     assert len(uploads) == len(set(uploads)) > 2, "a large file was sent twice"
+
+
+def test_the_authority_takes_the_card_of_a_published_run_from_the_hub(run, hub, tmp_path):
+    keys = make_keys(RunCard.load(run), run, KeySettings(server="http://127.0.0.1:1", organization="crew"))
+    publish_run(run, "crew/icons", HF_TOKEN)
+    served = Runs(Folder(keys.authority))
+    assert [settings.card for settings in served.settings.runs] == ["crew/icons"]
+    assert list(served.settings.runs[0].peers) == [keys.peer_id]
 
 
 def test_another_run_or_a_changed_card_there_is_not_replaced_by_mistake(run, hub, tmp_path):

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from paper_like import data_of, tokenizer_in
+from tokenizers import Tokenizer, models
 
 from dalle_lib.files import sha256_of
 from dalle_lib.run import RunCard, new_run
-from dalle_lib.streaming import CodeRow, CodesFormat, Manifest, write_codes
 
 PAPER = {
     "model": {
@@ -30,25 +29,7 @@ PAPER = {
 
 @pytest.fixture
 def tokenizer(tmp_path) -> Path:
-    """A tokenizer with as many entries as T5's."""
-    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(32_100)}, unk_token="w2"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "t5.json"))
-    return tmp_path / "t5.json"
-
-
-def data_of(folder: Path, *, grid: int = 32, codebook_size: int = 8192, tells: bool = True) -> Path:
-    """Make a data set of such codes; whether it `tells` what the paper's filters ask."""
-    folder.mkdir()
-    (folder / "vqgan.safetensors").write_bytes(b"stands for one")
-    codes = CodesFormat(grid=grid, codebook_size=codebook_size, vqgan_sha256=sha256_of(folder / "vqgan.safetensors"))
-    about = {"width": 300, "height": 200, "nsfw": "UNLIKELY"} if tells else {}
-    rows = [CodeRow(f"w{number} w7", np.full(grid**2, number), **about) for number in range(13)]
-    for split in "train", "held_out":
-        (folder / split).mkdir()
-        write_codes(folder / split / "0.parquet", rows, codes)
-        Manifest.of_folder(folder / split, codes).save(folder / split)
-    return folder
+    return tokenizer_in(tmp_path)
 
 
 def test_the_preset_is_the_papers_run_in_every_field(tokenizer, tmp_path):

@@ -132,6 +132,10 @@ class HubAuthorizer:
         headers = {"Authorization": f"Bearer {hub_token}"}
         return self._keep(self._post("/token", self._signed("token", **self._peer()), 200, headers=headers)[1])
 
+    def prove_by_key(self) -> AccessToken:
+        """Return an access token for a peer of the run's organiser, which the authority's settings name by its id."""
+        return self._keep(self._post("/peer", self._signed("peer", **self._peer()), 200)[1])
+
     def renew(self) -> AccessToken:
         """Return a new access token in the place of the one in the folder, which must still be valid."""
         if (kept := self.kept()) is None:

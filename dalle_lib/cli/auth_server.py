@@ -1,21 +1,18 @@
 """`dalle-lib auth-server` and what an organiser does with it while it runs."""
 
 import json
-import re
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 if TYPE_CHECKING:
-    from dalle_lib.auth.server.database import Database
+    pass
 
 FOLDER = Path("authority")
-PEER_ID = re.compile(r"Qm[1-9A-HJ-NP-Za-km-z]{44}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +58,10 @@ class Add:
     """Folder of the server."""
 
     def run(self) -> None:
-        """Write the settings."""
+        """Write the settings. A run of this name that is served already keeps its settings, and gets the other card."""
         from dalle_lib.auth.server.runs import signing_key
         from dalle_lib.auth.server.settings import Folder, RunSettings, ServerSettings
+        from dalle_lib.organizing.keys import make_signing_key
         from dalle_lib.run import RunCard
 
         place, card = Folder(self.folder), RunCard.load(self.named)
@@ -72,9 +70,15 @@ class Add:
             make_signing_key(self.folder, card, self.root, self.days)
         signing_key(place.key(card.name), card)
         source = str(Path(self.named).absolute()) if Path(self.named).exists() else self.named
-        if all(run.card != source for run in settings.runs):
-            place.save(settings.model_copy(update={"runs": (*settings.runs, RunSettings(card=source))}))
-        print(f"{self.folder} serves {card.name}. Roles and limits are set in {place.settings_file}.")
+        of_run = [run for run in settings.runs if run.card == source or name_of(place.card(run)) == card.name]
+        before = of_run[0] if of_run else RunSettings(card=source)
+        others = tuple(run for run in settings.runs if run not in of_run)
+        runs = (*others, before.model_copy(update={"card": source}))
+        place.save(settings.model_copy(update={"runs": runs}))
+        print(
+            f"{self.folder} serves {card.name}, by the card {source}. Roles, your own peers and limits are set in "
+            f"{place.settings_file}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,7 @@ class Rotate:
     def run(self) -> None:
         """Write the keys."""
         from dalle_lib.auth.server.settings import Folder
+        from dalle_lib.organizing.keys import make_signing_key
         from dalle_lib.run import RunCard
 
         place = Folder(self.folder)
@@ -123,10 +128,9 @@ class Ban:
 
     def run(self) -> None:
         """Write the ban."""
-        kind, name = kind_of(self.name)
-        with closing(opened(self.folder)) as database:
-            database.ban(kind, name, self.reason, time.time())
-        print(f"The {kind} {name} is banned: peers take the new list within minutes.")
+        from dalle_lib.auth.server.banning import ban
+
+        print(f"The {ban(self.folder, self.name, self.reason)} is banned: peers take the new list within minutes.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +149,9 @@ class Unban:
 
     def run(self) -> None:
         """Remove the ban."""
-        kind, name = kind_of(self.name)
-        with closing(opened(self.folder)) as database:
-            if not database.unban(kind, name):
-                raise ValueError(f"expected a banned user or peer, but {name} is not banned.")
-        print(f"The {kind} {name} is banned no more.")
+        from dalle_lib.auth.server.banning import unban
+
+        print(f"The {unban(self.folder, self.name)} is banned no more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,8 @@ class Members:
 
     def run(self) -> None:
         """Print them."""
+        from dalle_lib.auth.server.database import opened
+
         with closing(opened(self.folder)) as database:
             users = [dict(row) for row in database.rows("SELECT * FROM users ORDER BY run, user")]
             peers = [dict(row) for row in database.rows("SELECT * FROM peers ORDER BY run, user, name")]
@@ -202,6 +206,8 @@ class Backup:
 
     def run(self) -> None:
         """Write the copy."""
+        from dalle_lib.auth.server.database import opened
+
         with closing(opened(self.folder)) as database:
             database.back_up(self.file)
         print(f"{self.file} holds users, peers and bans of {self.folder}, without keys.")
@@ -227,28 +233,11 @@ class AuthServer:
         self.command.run()
 
 
-def opened(folder: Path) -> "Database":
-    """Return the data base of a server. Raises FileNotFoundError if the folder is none."""
-    from dalle_lib.auth.server.database import Database
-    from dalle_lib.auth.server.settings import Folder
+def name_of(card: str | Path) -> str | None:
+    """Return the name of a run whose card is on this machine, or on the Hub; None if it cannot be read."""
+    from dalle_lib.run import RunCard
 
-    place = Folder(folder)
-    place.settings()
-    return Database(place.database)
-
-
-def make_signing_key(folder: Path, card, root: Path, days: float) -> None:
-    """Write a new signing key for a run. Raises ValueError if the root key is not the card's."""
-    from dalle_lib.auth import Authority
-    from dalle_lib.auth.server.settings import Folder
-
-    authority, file = Authority.load(root), Folder(folder).key(card.name)
-    if card.members is None or authority.public_key != card.members.authority:
-        raise ValueError(f"expected the root key of run {card.name!r} in {root}, but its card names another, or none.")
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority.delegate(card.name, timedelta(days=days)).save(file)
-
-
-def kind_of(name: str) -> tuple[str, str]:
-    """Return whether a name is a peer's id or a user's, and the name as bans hold it."""
-    return ("peer", name) if PEER_ID.fullmatch(name) else ("user", name.casefold())
+    try:
+        return RunCard.load(card).name
+    except (ValueError, OSError):
+        return None

@@ -5,6 +5,7 @@ from pathlib import Path
 from dalle_lib.organizing.commits import commit, head_of
 from dalle_lib.organizing.editing import CHANGEABLE, MEMBERS
 from dalle_lib.organizing.inviting import NOTEBOOK, Invitation, notebook_for
+from dalle_lib.organizing.keys import follow
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import CARD, card_here, hub_files
 from dalle_lib.run.start import require_fit
@@ -22,7 +23,8 @@ def publish_run(
 
     Its card, what the card names, a page and notebook 01 with the run filled in are sent, nothing else of the folder,
     as one commit; large files that are there already are not sent again. `token` is a Hub token that may write there.
-    `anew` replaces another run, or a card that was changed there since.
+    `anew` replaces another run, or a card that was changed there since. Where the run's keys lie beside it, the
+    authority's server takes the card from the Hub from now on.
 
     Raises ValueError, and changes nothing, if something of the run is missing or does not fit, or the repository holds
     another run or a changed card; PermissionError if the Hub refuses; ConnectionError if it does not answer.
@@ -37,6 +39,7 @@ def publish_run(
     made = {PAGE: page_of(card, repository).encode(), NOTEBOOK: notebook_for(repository)}
     files = card.files() | {CARD: card.as_text().encode()} | made
     commit(repository, files, f"The run {card.name}", parent, token)
+    follow(folder, repository)
     return Invitation.to(repository, card).page
 
 

@@ -38,3 +38,12 @@ FILES_PER_STATE = 2
 """Copies of the state on a trainer's disk: the last one, and the next while it is written
 (dalle_lib/swarm/peer/state.py)."""
 DAY_S = 86_400
+
+HOME_UP_MBPS, HOME_DOWN_MBPS = 10.0, 50.0
+"""Rates of a volunteer's link that are assumed where nobody has told them; many homes have more."""
+REACHED = 1 / 4
+"""Part of the volunteers to whom others can connect, so that they reduce: an assumption. At least one is needed."""
+CORE_OPERATIONS_PER_S, GPU_OPERATIONS_PER_S = 8e9, 7e11
+"""Multiplications by weights, forward alone, that a volunteer's processor core and GPU do in a second while they train.
+The core's follows from 62 samples a second on two cores (emoji-mini, dev/DECISIONS.md, 2026-11-20); the GPU's from half
+a sample a second with the paper's model, which docs/planning.md assumes of a volunteer."""

@@ -96,12 +96,17 @@ def new_run(
     return RunCard.load(out)
 
 
-@contextmanager
-def _whole_or_not_there(out: Path) -> Iterator[Path]:
-    """Yield a folder that takes the place of `out` at the end. Raises ValueError if something is there already."""
+def require_new(out: Path) -> None:
+    """Raise ValueError if no run can be made in `out`, because something is there already or nothing can be."""
     require_writable(out, "folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"expected a new folder for the run, but {out} is there already: name another one.")
+
+
+@contextmanager
+def _whole_or_not_there(out: Path) -> Iterator[Path]:
+    """Yield a folder that takes the place of `out` at the end. Raises ValueError as `require_new` does."""
+    require_new(out)
     above = out.absolute().parent
     above.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=above, prefix=f".{out.name}.") as beside:

@@ -55,7 +55,7 @@ class DataCard(Part):
     train: Source
     """Training data: a folder beside the card, or ``hf://datasets/owner/name/folder``."""
     held_out: Source
-    """The same for pictures that are never trained on."""
+    """Data that are never trained on, by which a model is examined, in the same words."""
     revision: str | None = Field(default=None, pattern=r"^[\w./-]+$", max_length=200)
     """Commit of the data set on the Hub, 40 hexadecimal digits, so that all peers see the same data: needed where data
     are there."""

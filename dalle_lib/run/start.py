@@ -59,18 +59,33 @@ def batches_of(card: RunCard, batch_size: int, seed: int) -> TrainingBatches:
 def require_fit(card: RunCard) -> None:
     """Raise ValueError unless all that the card names is there, and fits its model."""
     card.require_beside()
+    require_vqgan(card)
+    require_tokenizer(card)
+    with closing(codes_of_run(card, card.seed)) as stream:
+        next(stream)
+    require_checkpoint(card)
+
+
+def require_vqgan(card: RunCard) -> None:
+    """Raise ValueError unless the VQ-GAN is there, draws what the model does, and has made the codes of the data."""
     sizes, decoder = card.model, load_vqgan(card.path(card.vqgan)).config
     if (decoder.grid, decoder.codebook_size) != (sizes.grid, sizes.image_vocab):
         raise ValueError(
             f"the model draws grids of {sizes.grid} among {sizes.image_vocab} codes, but the VQ-GAN has grids of "
             f"{decoder.grid} among {decoder.codebook_size}."
         )
-    ids = CaptionTokenizer(card.path(card.tokenizer), sizes.text_length).vocab_size
-    if ids > sizes.text_vocab:
-        raise ValueError(f"the tokenizer has {ids} ids, but the model has text_vocab={sizes.text_vocab}: raise it.")
     if card.data.format.vqgan_sha256 != card.vqgan.sha256:
         raise ValueError("the codes of the data were made by another VQ-GAN than the card's: take that one.")
-    with closing(codes_of_run(card, card.seed)) as stream:
-        next(stream)
+
+
+def require_tokenizer(card: RunCard) -> None:
+    """Raise ValueError unless the tokenizer is there, and has no more ids than the model."""
+    ids = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length).vocab_size
+    if ids > card.model.text_vocab:
+        raise ValueError(f"the tokenizer has {ids} ids, but the model text_vocab={card.model.text_vocab}: raise it.")
+
+
+def require_checkpoint(card: RunCard) -> None:
+    """Raise ValueError if the run starts from weights, and they are not there or another model's."""
     if card.checkpoint is not None:
-        load_model(card.path(card.checkpoint), sizes)
+        load_model(card.path(card.checkpoint), card.model)

@@ -131,8 +131,24 @@ class Admission:
         peer = self._joining(run, "token", asked, address, now)
         return self._admitted(run, peer, await self.hub.user_of_token(hub_token), "token", now)
 
+    def peer(self, run: ServedRun, asked: Join, address: str, now: float) -> dict:
+        """Return an access token for a peer of the organiser, which the settings name by its id: its key is the proof.
+
+        A paused run takes it, too: first peers serve those who are there.
+        """
+        peer = self._asking(run, "peer", asked, address, now)
+        if peer.id not in run.peers:
+            raise Refusal("not_a_member", f"expected a peer that this authority's settings name, but {peer.id} is not "
+                          "there.", "Join as a member, or add it to the run's peers in server.json.")  # fmt: skip
+        self._require_state(run, new=False)
+        self._require_not_banned(run.organiser, peer)
+        return self._first(run, peer, run.organiser, "peer", now)
+
     async def renewal(self, run: ServedRun, asked: Renewal, now: float) -> dict:
-        """Return a new access token in the place of a valid one, as long as the Hub's proof is not too old."""
+        """Return a new access token in the place of a valid one, as long as the Hub's proof is not too old.
+
+        A peer of the organiser proves itself anew each time, by its key.
+        """
         try:
             old = AccessToken.from_bytes(from_base64(asked.access_token, "an access token", "proof_expired"))
             old.check(authority_key(run.card.members.authority), run.name, _time(now))
@@ -142,7 +158,11 @@ class Admission:
         known = row is not None and row["user"] == old.user
         peer = Peer(old.public_key, row["name"] if known else "", row["platform"] if known else "")
         self._proved(run, "renewal", asked, asked.nonce, peer, now)
-        if not known or row["proof_until"] <= now:
+        if known and peer.id in run.peers and old.user == run.organiser:
+            self._require_state(run, new=False)
+            self._require_not_banned(old.user, peer)
+            return self._issued(run, peer, old.user, now + PROOF_S, now)
+        if not known or row["proof_until"] <= now or old.user == run.organiser:
             raise Refusal("proof_expired", "expected a proof of identity of the last 12 hours.", "Prove it again.")
         organisation, lister = run.card.members.organization, self._lister()
         if organisation and lister and await self.hub.is_listed(organisation, old.user, lister) is False:
@@ -162,11 +182,15 @@ class Admission:
             return None
 
     def _joining(self, run: ServedRun, purpose: str, asked: Join, address: str, now: float) -> Peer:
+        peer = self._asking(run, purpose, asked, address, now)
+        self._require_state(run, new=True)
+        return peer
+
+    def _asking(self, run: ServedRun, purpose: str, asked: Join, address: str, now: float) -> Peer:
         if wait_s := self.joins.wait_s(address, self.runs.settings.joins_per_minute, 60, now):
             raise too_many_tries("your address", wait_s)
         peer = Peer(peer_key(asked.public_key), asked.peer_name, asked.platform)
         self._proved(run, purpose, asked, asked.nonce, peer, now)
-        self._require_state(run, new=True)
         return peer
 
     def _proved(self, run: ServedRun, purpose: str, asked: Signed, nonce: str, peer: Peer, now: float) -> None:
@@ -202,11 +226,15 @@ class Admission:
         self._require_not_banned(user.name, peer)
         require_member(user, run.card.members.organization, run.card.members.invitation, of_token=way == "token")
         self._require_state(run, new=True)
-        answer = self._issued(run, peer, user.name, now + PROOF_S, now)
+        return self._first(run, peer, user.name, way, now)
+
+    def _first(self, run: ServedRun, peer: Peer, user: str, way: str, now: float) -> dict:
+        """Return the access token of a peer whose user was proved just now, and remember both."""
+        answer = self._issued(run, peer, user, now + PROOF_S, now)
         self.database.change(
             "INSERT INTO users VALUES (:run, :user, :way, :now, :now) "
             "ON CONFLICT DO UPDATE SET proved = :now, way = :way",
-            run=run.name, user=user.name, way=way, now=now,
+            run=run.name, user=user, way=way, now=now,
         )  # fmt: skip
         return answer
 
@@ -215,7 +243,7 @@ class Admission:
         wait_s = self.users.wait_s(f"{run.name} {user}", self.runs.settings.joins_per_hour, 3600, now)
         if wait_s:
             raise too_many_tries(f"the user {user}", wait_s)
-        valid_for, role = min(ACCESS, timedelta(seconds=proof_until - now)), run.role(user)
+        valid_for, role = min(ACCESS, timedelta(seconds=proof_until - now)), run.role(user, peer.id)
         with self.database.writing():
             others = "SELECT COUNT(*) FROM peers WHERE run = :run AND user = :user AND peer != :peer AND expires > :now"
             count = self.database.count(others, run=run.name, user=user, peer=peer.id, now=now)

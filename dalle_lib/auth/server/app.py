@@ -58,6 +58,7 @@ class _Service:
         add(f"{run}/device", self.device, methods=["POST"])
         add(f"{run}/device/{{handle}}", self.poll, methods=["POST"])
         add(f"{run}/token", self.token, methods=["POST"])
+        add(f"{run}/peer", self.peer, methods=["POST"])
         add(f"{run}/renewal", self.renewal, methods=["POST"])
 
     @asynccontextmanager
@@ -169,6 +170,10 @@ class _Service:
         scheme, _, hub_token = request.headers.get("authorization", "").partition(" ")
         hub_token = hub_token.strip() if scheme.lower() == "bearer" else ""
         return await self.admission.token(found, asked, hub_token, self.address(request), self.clock())
+
+    async def peer(self, run: str, request: Request) -> dict:
+        found, asked = self.runs.named(run), await read(request, Join)
+        return self.admission.peer(found, asked, self.address(request), self.clock())
 
     async def renewal(self, run: str, request: Request) -> dict:
         return await self.admission.renewal(self.runs.named(run), await read(request, Renewal), self.clock())

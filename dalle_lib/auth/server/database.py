@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from dalle_lib.auth.server.settings import Folder
 from dalle_lib.files import BrokenFile, replace_file
 
 VERSION = 1
@@ -172,3 +173,10 @@ class Database:
 def hashed(handle: str) -> str:
     """Return a device handle's name in the data base, from which nobody can make the handle."""
     return hashlib.sha256(b"handle " + handle.encode()).hexdigest()
+
+
+def opened(folder: str | Path) -> Database:
+    """Return the data base of a server. Raises FileNotFoundError if the folder is none."""
+    place = Folder(Path(folder))
+    place.settings()
+    return Database(place.database)

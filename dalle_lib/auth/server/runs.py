@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -28,15 +28,22 @@ class ServedRun:
     key: Authority
     roles: dict[str, Role]
     """Roles of users, by their names in lower case."""
+    peers: dict[str, Role] = field(default_factory=dict)
+    """Roles of the organiser's own peers, by their ids."""
 
     @property
     def name(self) -> str:
         """The run's name, which access tokens hold."""
         return self.card.name
 
-    def role(self, user: str) -> Role:
-        """Return what a user of the run is trusted with."""
-        return self.roles.get(user.casefold(), Role.MEMBER)
+    @property
+    def organiser(self) -> str:
+        """The user of the organiser's own peers."""
+        return organiser_of(self.card)
+
+    def role(self, user: str, peer: str) -> Role:
+        """Return what a user of the run, or a peer of its organiser, is trusted with."""
+        return self.peers.get(peer) or self.roles.get(user.casefold(), Role.MEMBER)
 
 
 class Runs:
@@ -59,7 +66,7 @@ class Runs:
             card = self._cards.get(run.card)
             if card is not None and card.name == name:
                 roles = {user.casefold(): role for user, role in run.roles.items()}
-                return ServedRun(card, self._keys[card.name], roles)
+                return ServedRun(card, self._keys[card.name], roles, run.peers)
         if len(self._cards) < len(self.settings.runs):
             raise hub_away("it has not given the card of a run that this authority serves")
         raise Refusal("run_unknown", "expected a run of this authority, but it serves none of that name.",
@@ -133,6 +140,11 @@ class Runs:
         before, now = self._stamps.get(file), _stamp(file)
         self._stamps[file] = now
         return before != now
+
+
+def organiser_of(card: RunCard) -> str:
+    """Return the user of the organiser's own peers: the organisation, whose name no user of the Hub can have."""
+    return card.members.organization or f"organiser of {card.name}"
 
 
 def signing_key(file: Path, card: RunCard) -> Authority:

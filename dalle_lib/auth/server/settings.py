@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -9,6 +10,8 @@ from dalle_lib.auth.authority import others_can_read
 from dalle_lib.auth.tokens import Role
 from dalle_lib.files import BrokenFile, replace_file, small_bytes, small_text
 from dalle_lib.run.parts import problems_in
+
+PeerId = Annotated[str, Field(pattern=r"^Qm[1-9A-HJ-NP-Za-km-z]{44}$")]
 
 
 class _Part(BaseModel):
@@ -22,6 +25,8 @@ class RunSettings(_Part):
     """Where its card is: a folder, a file, or owner/name on the Hub. A path counts from the folder of the server."""
     roles: dict[str, Role] = {}
     """Roles of users who are more than members: {"ada": "vouched"}."""
+    peers: dict[PeerId, Role] = Field(default={}, max_length=100)
+    """Peers of the organiser, by id, with the role of each: their keys are proof enough, and nobody is asked."""
 
 
 class ServerSettings(_Part):

@@ -93,3 +93,12 @@ def read_bounded(file: Path, most: int) -> bytes:
     require_file(file)
     with open(file, "rb") as handle:
         return handle.read(most + 1)
+
+
+def count_pictures(folder: Path) -> int:
+    """Return how many files of a folder, and of the folders in it, are pictures by their names."""
+    return sum(
+        name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        for _, _, names in os.walk(folder)
+        for name in names
+    )

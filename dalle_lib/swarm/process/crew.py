@@ -118,7 +118,7 @@ def start_crew(
 
         for name in names:
             if not Peer(folder / name).is_running:
-                prove_identity(card, folder / name, proof)
+                prove_identity(card, folder / name, proof, is_bootstrap=settings.role == "bootstrap")
     try:
         for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
             own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)

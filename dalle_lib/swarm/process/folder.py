@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import TOKEN
 from dalle_lib.files import read_record, reading, replace_file, require_file
+from dalle_lib.swarm.process.addresses import peer_in
 from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
 if TYPE_CHECKING:
@@ -134,11 +135,15 @@ def crew_folder(folder: Path, card: "RunCard", name: str) -> Path:
     """Return the folder in `folder` for the volunteer's peers in the run of `card`; their first peer is called `name`.
 
     Each run has one, called after the run: `emoji-mini`, or `owner--name` for a run on the Hub. Earlier versions kept
-    the peers in `folder` itself: it is returned where it still holds that peer's progress in this run.
+    the peers in `folder` itself: it is returned where it still holds that peer's progress in this run. A first peer
+    that the card names by its id stays where it was before the run got to the Hub.
     """
     old = run_of(folder / name)
     if old is not None and old.fingerprint == card.fingerprint:
         return folder
+    unpublished = folder / card.name
+    if card.initial_peers and own_id(unpublished / name) in map(peer_in, card.initial_peers):
+        return unpublished
     return folder / (card.repository or card.name).replace("/", "--")
 
 

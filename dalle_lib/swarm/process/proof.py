@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from dalle_lib.run import RunCard
 
 
-def prove_identity(card: "RunCard", folder: Path, hub_token: str | None = None) -> AccessToken:
+def prove_identity(
+    card: "RunCard", folder: Path, hub_token: str | None = None, *, is_bootstrap: bool = False
+) -> AccessToken:
     """Return the access token that the authority gives to the peer in `folder`, where it is kept from then on.
 
     One that still counts there is renewed, and nobody is asked. Otherwise the volunteer is shown a link and a code,
-    and this waits until they have approved; or `hub_token`, a Hub token, is shown to the authority instead.
+    and this waits until they have approved; or `hub_token`, a Hub token, is shown to the authority instead. A bootstrap
+    peer that the authority's settings name is asked for nothing.
     Raises NotAdmitted, a ValueError, if the authority refuses, ValueError if the run takes no codes, and
     AuthorityAway, a ConnectionError, if the authority does not answer while no access token counts.
     """
@@ -30,6 +33,8 @@ def prove_identity(card: "RunCard", folder: Path, hub_token: str | None = None) 
         except NotAdmitted as refused:
             if refused.code != "proof_expired":
                 raise
+    if is_bootstrap and (token := _of_the_organiser(authorizer)) is not None:
+        return token
     if hub_token is not None:
         token = authorizer.prove_by_token(hub_token)
     elif card.members.client_id is None:
@@ -38,6 +43,16 @@ def prove_identity(card: "RunCard", folder: Path, hub_token: str | None = None) 
         token = authorizer.prove_by_code(lambda code: _say(_asking(card, folder.name, code)))
     _say(f"{folder.name} takes part as {token.user}, a {token.role.value} of {card.name}.")
     return token
+
+
+def _of_the_organiser(authorizer: HubAuthorizer) -> AccessToken | None:
+    """Return the access token of one of the organiser's own peers; None for another's peer."""
+    try:
+        return authorizer.prove_by_key()
+    except NotAdmitted as refused:
+        if refused.code != "not_a_member":
+            raise
+        return None
 
 
 def _say(text: str) -> None:
