@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from dalle_lib.one_line import in_one_line
 
@@ -25,6 +25,27 @@ ANEW = "Get it anew from where it came."
 """What to do with a broken file of somebody else."""
 
 Record = TypeVar("Record")
+
+
+class Followed(Generic[Record]):
+    """What a file holds now, read anew when the file has changed; None where there is none, or `read` makes none."""
+
+    def __init__(self, file: Path, read: Callable[[], Record | None]) -> None:
+        """`read` reads the file. Several processes may follow one file, each with a copy of this."""
+        self._file, self._read = file, read
+        self._seen: tuple[int, ...] = ()
+        self._held: Record | None = None
+
+    def now(self) -> Record | None:
+        """Return it."""
+        try:
+            status = self._file.stat()
+            seen = status.st_mtime_ns, status.st_size, status.st_ino
+        except FileNotFoundError:
+            seen = ()
+        if seen != self._seen:
+            self._seen, self._held = seen, self._read() if seen else None
+        return self._held
 
 
 class BrokenFile(ValueError):

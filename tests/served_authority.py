@@ -22,13 +22,13 @@ ADA, BOB = "hf_ada_secret", "hf_bob_secret"
 class ServedAuthority:
     """Serves the run "club" at `card.members.server`; `away` ends the server for a while. `ahead_s` sets its clock."""
 
-    def __init__(self, folder: Path, hub: Hub, card: RunCard) -> None:
+    def __init__(self, folder: Path, hub: Hub, card: RunCard, **settings) -> None:
         self.place, self.oauth, self.root, self.ahead_s = Folder(folder), OAuth(hub), Authority.generate(), 0.0
         hub.users |= {ADA: User("Ada", {"crew": "read"}), BOB: User("bob", {"others": "read"})}
         self.port, self._server = 0, None
         members = {"authority": self.root.public_key, "organization": "crew", "client_id": "app"}
         self.card = card.with_changes(name="club", members=MembersCard(**members))
-        lay_out(self.place, self.card, self.root, ServerSettings(runs=(RunSettings(card="card"),)))
+        lay_out(self.place, self.card, self.root, ServerSettings(runs=(RunSettings(card="card"),), **settings))
         self.start()
         members |= {"server": f"http://127.0.0.1:{self.port}", "invitation": "https://huggingface.co/crew"}
         self.write(members=MembersCard(**members))

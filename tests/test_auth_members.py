@@ -1,7 +1,6 @@
 """Members accept each other's calls, renew their access tokens, and tell whose clock is off."""
 
 import asyncio
-import logging
 import os
 import re
 import time
@@ -11,7 +10,8 @@ import pytest
 from auth_peers import AUTHORITY, RUN, identity, issued, members
 from hivemind.proto import auth_pb2, dht_pb2
 
-from dalle_lib.auth import AccessToken, Members, Refused
+from dalle_lib.auth import AccessToken, HeldToken, Members, Refused
+from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.clocks import ClockWatch
 from dalle_lib.swarm.peer.membership import TOKEN, access_token
 
@@ -100,81 +100,29 @@ def test_a_members_ping_is_answered_whatever_its_clock(monkeypatch):
     assert not accepts(ada, ping(bob, time=tomorrow + 70)), "the sender's access token has expired"
 
 
-def calls(*peers: Members, count: int = 1) -> None:
-    """Have each peer sign some calls, with pauses for what it does in the background."""
-
-    async def run() -> None:
-        for _ in range(count):
-            for peer in peers:
-                await peer.sign_request(dht_pb2.PingRequest(), None)
-            await asyncio.sleep(0.1)
-
-    asyncio.run(run())
-
-
-def test_an_access_token_is_renewed_shortly_before_it_expires():
+def test_the_newest_access_token_is_sent_unless_it_does_not_count(tmp_path):
     ada = identity("ada")
     old, new = issued(ada, valid_for=timedelta(minutes=9)), issued(ada, valid_for=timedelta(minutes=30))
-    asked = []
+    held = HeldToken(tmp_path, ada.peer_id, authority_key(AUTHORITY.public_key), RUN)
+    peer = members(ada, old, newest=held.now)
 
-    def renew() -> AccessToken:
-        asked.append(1)
-        return new
+    def sent() -> AccessToken:
+        request = dht_pb2.PingRequest()
+        asyncio.run(peer.sign_request(request, None))
+        return AccessToken.from_bytes(request.auth.client_access_token.signature)
 
-    fresh = members(ada, issued(ada, valid_for=timedelta(minutes=11)), renew=renew)
-    calls(fresh, count=3)
-    assert not asked
-    peer = members(ada, old, renew=renew)
-    calls(peer, count=3)
-    assert peer.token == new
-    assert len(asked) == 1
-    request = dht_pb2.PingRequest()
-    asyncio.run(peer.sign_request(request, None))
-    assert AccessToken.from_bytes(request.auth.client_access_token.signature) == new
-
-
-def test_calls_do_not_wait_for_a_renewal():
-    def slow() -> AccessToken:
-        time.sleep(1.0)
-        return issued(identity("ada"))
-
-    async def first_call() -> float:
-        start = time.monotonic()
-        await peer.sign_request(dht_pb2.PingRequest(), None)
-        return time.monotonic() - start
-
-    peer = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=9)), renew=slow)
-    assert asyncio.run(first_call()) < 0.5
-
-
-@pytest.mark.parametrize("failure", ["raises", "another's access token"])
-def test_a_failed_renewal_is_logged_and_the_old_access_token_stays(caplog, failure):
-    asked = []
-
-    def renew() -> AccessToken:
-        asked.append(1)
-        if failure == "raises":
-            raise ConnectionError("the server sleeps")
-        return issued(identity("eve"))
-
-    old = issued(identity("ada"), valid_for=timedelta(minutes=9))
-    peer = members(identity("ada"), old, renew=renew)
-    calls(peer, count=3)
-    assert peer.token == old
-    assert len(asked) == 1, "it is not asked again at each call"
-    told = "the server sleeps" if failure == "raises" else f"is for peer {identity('eve').peer_id}"
-    assert re.search(f"could not be renewed .*{told}.* again in 60 s", caplog.text)
-
-
-def test_the_end_of_an_access_token_that_nobody_renews_is_logged_twice(caplog, monkeypatch):
-    peer = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=11)))
-    now = time.time()
-    for minutes in 0, 2, 2, 5, 12, 12, 100:
-        monkeypatch.setattr("dalle_lib.auth.members.get_dht_time", lambda minutes=minutes: now + 60 * minutes)
-        calls(peer)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.ERROR]
-    assert "expires in 9 minutes and is not renewed" in caplog.text
-    assert "has expired: get a new one" in caplog.text
+    assert sent() == old
+    held.keep(new.to_bytes())
+    assert sent() == new
+    expired, others = issued(ada, valid_for=timedelta(seconds=-1)), issued(identity("eve"))
+    for token in expired, others:
+        held.file.write_bytes(token.to_bytes())
+        assert sent() == new
+        with pytest.raises(Refused, match=r"expired|is for peer"):
+            held.keep(token.to_bytes())
+    assert held.now() is None
+    held.file.write_bytes(expired.to_bytes())
+    assert (held.now(), held.counting()) == (expired, None)
 
 
 def test_a_clock_that_is_off_is_logged_once(caplog):

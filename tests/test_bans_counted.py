@@ -1,17 +1,16 @@
 """A ban counts in calls, in the roster and in what is looked up, as soon as the file in the folder changes."""
 
 import asyncio
-import logging
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from auth_peers import AUTHORITY, RUN, RUN_KEY, identity, issued, members
 from hivemind.proto import dht_pb2
-from test_auth_members import accepts, calls, ping
+from test_auth_members import accepts, ping
 from test_auth_roster import StandInTable
 
-from dalle_lib.auth import AuthorityAway, Bans, Refused, Roster
+from dalle_lib.auth import Bans, Refused, Roster
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import BANS
 
@@ -50,34 +49,3 @@ def test_a_roster_forgets_who_is_banned_and_looks_up_nobody_who_is(tmp_path):
     assert asyncio.run(roster.member(token.peer_id)) is None
     with pytest.raises(Refused, match="banned"):
         roster.learn(token.peer_id, token)
-
-
-def test_members_look_for_bans_in_the_background_and_go_on_without_an_answer(tmp_path, caplog):
-    caplog.set_level(logging.WARNING)
-    looks = []
-
-    def look() -> None:
-        looks.append(True)
-        raise AuthorityAway("the authority is away")
-
-    ada = members(identity("ada"), issued(identity("ada")), look_at_bans=look)
-    calls(ada, count=3)
-    assert len(looks) == 1
-    assert "the authority is away" in caplog.text
-
-
-def test_why_an_access_token_was_not_renewed_is_told_until_it_is():
-    answers = [AuthorityAway("the authority is away"), issued(identity("ada"))]
-
-    def renew():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    ada = members(identity("ada"), issued(identity("ada"), valid_for=timedelta(minutes=5)), renew=renew)
-    calls(ada, count=2)
-    assert ada.renewal_problem == "the authority is away"
-    ada._act_at = ada.token.expires - timedelta(hours=1)
-    calls(ada, count=2)
-    assert ada.renewal_problem is None

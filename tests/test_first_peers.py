@@ -51,6 +51,7 @@ APART = (
     KNOWN
     + """
 import sys, time, hivemind
+from pathlib import Path
 from dalle_lib.swarm.peer import first_peers
 
 first_peers.FIRST_PEERS_EVERY_S = 0.2
@@ -61,7 +62,7 @@ first = hivemind.DHT(**there, start=True, identity_path=sys.argv[3])
 address = str(first.get_visible_maddrs()[0])
 first.shutdown()
 began = hivemind.DHT(**here, start=False)
-first_peers.start(began, [wrong, *silent, address])
+first_peers.start(began, [wrong, *silent, address], Path(sys.argv[5]))
 assert began.run_coroutine(addresses) == 302
 time.sleep(1)
 first = hivemind.DHT(**there, start=True, identity_path=sys.argv[3])
@@ -121,7 +122,7 @@ def test_the_cards_only_first_peer_starts_again_and_newcomers_find_it_past_silen
 
 
 def test_swarms_that_began_apart_meet_when_a_first_peer_is_back(tmp_path):
-    run(APART, free_port(), free_port(), tmp_path / IDENTITY, PEER)
+    run(APART, free_port(), free_port(), tmp_path / IDENTITY, PEER, tmp_path)
 
 
 @pytest.mark.parametrize("begins", [{"alone": True}, {"role": "bootstrap"}], ids=str)

@@ -48,7 +48,7 @@ def test_a_code_that_the_user_approves_gives_an_access_token_which_is_kept_for_i
     token = peer.prove_by_code(approve)
     assert (token.user, token.peer_id) == ("Ada", PEER.peer_id)
     assert peer.kept() == token
-    assert peer.file.stat().st_mode & 0o777 == 0o600
+    assert peer.held.file.stat().st_mode & 0o777 == 0o600
     assert shown[0].page.startswith(f"{authority.card.members.server}/join/")
     assert authority.oauth.hub.url in shown[0].link
 
@@ -68,7 +68,7 @@ def test_a_hub_token_proves_too_and_is_told_to_nobody_else(authority, peer, capl
     with pytest.raises(NotAdmitted, match="copy it again") as unusual:
         peer.prove_by_token("hf_ada secret")
     told = [str(refused.value), str(unusual.value), repr(refused.value), repr(peer), str(vars(peer))]
-    written = "".join(file.read_bytes().decode("latin-1") for file in peer.file.parent.iterdir())
+    written = "".join(file.read_bytes().decode("latin-1") for file in peer.held.file.parent.iterdir())
     everything = "\n".join([*told, caplog.text, written, *capfd.readouterr()])
     assert [secret for secret in (ADA, BOB, "ada secret") if secret in everything] == []
 
@@ -92,12 +92,12 @@ def test_renewals_need_neither_user_nor_hub_and_an_authority_that_is_away_leaves
 
 def test_a_ban_reaches_the_folder_of_the_peer_and_counts_there(authority, peer):
     peer.look_at_bans()
-    first = peer.file.with_name(BANS).read_bytes()
+    first = peer.held.file.with_name(BANS).read_bytes()
     peer.look_at_bans()
     token = peer.prove_by_token(ADA)
     ban(authority, "user", "ada")
     peer.look_at_bans()
-    assert peer.file.with_name(BANS).read_bytes() != first
+    assert peer.held.file.with_name(BANS).read_bytes() != first
     assert peer.bans.names(token)
     assert peer.kept() is None
     with pytest.raises(NotAdmitted, match="banned"):

@@ -9,6 +9,7 @@ import pytest
 from one_hot import OneHotSwarm, give_token, one_hot_card, start_beside
 
 from dalle_lib.auth import Authority, Identity
+from dalle_lib.auth.bans import BANS
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerFailed, PeerSettings, join
 from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
@@ -38,12 +39,16 @@ def test_no_access_token_no_averaging(card, authority, swarm_folder):
         ada, _bob = swarm.add(), swarm.add()
         swarm.go()
         swarm.wait_for_epoch(2)
-        folders = {name: swarm_folder / name for name in ("nobody", "expired", "other", "thief", "member")}
+        folders = {name: swarm_folder / name for name in ("nobody", "expired", "other", "thief", "banned", "member")}
         for folder in folders.values():
             Identity.load_or_create(folder / IDENTITY)
         give_token(authority, card, folders["expired"], "eve", valid_for=timedelta(seconds=-60))
         give_token(Authority.generate(), card, folders["other"], "eve")
         give_token(authority, card, folders["member"], "eve")
+        give_token(authority, card, folders["banned"], "mallory")
+        bans = authority.sign_bans(card.name, 1, ["mallory"], [], timedelta(hours=1)).to_bytes()
+        for peer in swarm.peers:
+            (peer.folder / BANS).write_bytes(bans)
         shown = {name: str(folder / TOKEN) for name, folder in folders.items()}
         shown |= {"nobody": None, "thief": str(ada.folder / TOKEN)}
         attempts = {name: (str(folder / IDENTITY), shown[name]) for name, folder in folders.items()}
@@ -58,7 +63,7 @@ def test_no_access_token_no_averaging(card, authority, swarm_folder):
             assert answer["download the state"] == [], name
         assert member["join a group"] != ["PROTOCOL_VIOLATION"]
         assert member["send a part"] == ["BAD_GROUP_ID"]
-        assert len(answers) == 4
+        assert len(answers) == 5
         for reason in "no valid access token", "expired", "not signed by the authority", "the access token is for peer":
             # Ada tells of problems after her step, which may be a round that still runs.
             swarm.wait(lambda reason=reason: any(reason in event["problem"] for event in ada.events("problem")))

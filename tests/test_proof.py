@@ -103,7 +103,9 @@ def test_a_peer_whose_access_token_does_not_count_makes_its_program_end_with_2(a
     key = PeerKey.load_or_create(folder / IDENTITY)
     token = authority.root.issue("ada", Role.MEMBER, "club", key.public_key, timedelta(seconds=-5))
     (folder / TOKEN).write_bytes(token.to_bytes())
-    with pytest.raises(NotAMember, match=r"expired .* Start it with dalle-lib join") as refused:
+    with pytest.raises(
+        NotAMember, match=r"ended at .* proof of identity .* start the peer again with dalle-lib join"
+    ) as refused:
         _prepare(folder, PeerSettings(run=str(authority.place.path / "card"), role="bootstrap"), None)
     assert isinstance(refused.value, ValueError)  # the command line's code 2
     EventLog(folder).write("failed", error="no", cannot_join=True, not_a_member=True)

@@ -18,7 +18,7 @@ from dalle_lib.auth.signing import (
     unwrapped,
 )
 from dalle_lib.auth.tokens import AccessToken
-from dalle_lib.files import replace_file, small_bytes
+from dalle_lib.files import Followed, replace_file, small_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -112,21 +112,12 @@ class Bans:
     def __init__(self, file: Path, authority: bytes, run: str) -> None:
         """`authority` is the run's own key, the root, 32 bytes. The file need not exist."""
         self._file, self._authority, self._run = file, authority, run
-        self._seen: tuple[int, ...] = ()
-        self._list: BanList | None = None
+        self._followed = Followed(file, self._read)
 
     def current(self, now: datetime | None = None) -> BanList | None:
         """Return the list in the file, read anew when the file has changed; None if there is none that counts now."""
-        try:
-            status = self._file.stat()
-            seen = status.st_mtime_ns, status.st_size, status.st_ino
-        except FileNotFoundError:
-            seen = ()
-        if seen != self._seen:
-            self._seen, self._list = seen, self._read() if seen else None
-        if self._list is not None and (now or datetime.now(UTC)) >= self._list.expires:
-            return None
-        return self._list
+        bans = self._followed.now()
+        return None if bans is None or (now or datetime.now(UTC)) >= bans.expires else bans
 
     def _read(self) -> BanList | None:
         try:

@@ -12,16 +12,15 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dalle_lib.auth.authority import authority_key, write_private
+from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import BANS, MAX_BYTES, Bans
+from dalle_lib.auth.held import HeldToken
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.auth.signing import Refused, signed_text
-from dalle_lib.auth.tokens import TOKEN, AccessToken
-from dalle_lib.files import small_bytes
+from dalle_lib.auth.tokens import AccessToken
 from dalle_lib.hub_http import httpx
 from dalle_lib.names import is_web_address
 from dalle_lib.one_line import printable
@@ -39,6 +38,9 @@ MAX_LETTERS = 600
 INTERVAL_S = range(1, 61)
 """Seconds between questions whether the user has approved."""
 MAX_FLOW_S = 1800.0
+BANS_EVERY_S, BANS_EVERY = 60, range(5, 3601)
+"""Seconds between two looks at the ban list: where the server does not say, and what it may say (max-age)."""
+PROVE = "start the peer again with dalle-lib join, which asks who you are"
 _TEMPORARY = ("too_many_tries", "hub_away", "busy", "fault")
 _HUB_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
@@ -84,7 +86,7 @@ class HubAuthorizer:
             raise ValueError(f"expected a card with the address of its authority's server, but {card.name} has none.")
         self.run, self.name = card.name, peer_name
         self.server, self.authority = card.members.server.rstrip("/"), authority_key(card.members.authority)
-        self.key, self.file = key, Path(folder) / TOKEN
+        self.key, self.held = key, HeldToken(folder, key.peer_id, self.authority, self.run)
         self.bans = Bans(Path(folder) / BANS, self.authority, self.run)
         self._etag = ""
 
@@ -93,11 +95,8 @@ class HubAuthorizer:
 
     def kept(self) -> AccessToken | None:
         """Return the access token in the folder if it lets this peer take part now; None otherwise."""
-        try:
-            return self._checked(small_bytes(self.file))
-        except (ValueError, FileNotFoundError) as error:
-            logger.debug("%s holds none that counts: %s", self.file, error)
-            return None
+        held = self.held.counting()
+        return None if held is None or self.bans.names(held) else held
 
     def prove_by_code(self, show: Callable[[DeviceCode], None]) -> AccessToken:
         """Return an access token once the user has approved on the Hub what `show` tells them; this waits for it."""
@@ -137,25 +136,40 @@ class HubAuthorizer:
         return self._keep(self._post("/peer", self._signed("peer", **self._peer()), 200)[1])
 
     def renew(self) -> AccessToken:
-        """Return a new access token in the place of the one in the folder, which must still be valid."""
-        if (kept := self.kept()) is None:
-            raise NotAdmitted(
-                "proof_expired", "this peer's access token has expired: start it again with dalle-lib join."
-            )
-        body = self._signed("renewal", access_token=base64.b64encode(kept.to_bytes()).decode())
-        return self._keep(self._post("/renewal", body, 200)[1])
+        """Return a new access token in the place of the one in the folder, which may have expired.
 
-    def look_at_bans(self) -> None:
-        """Write the newest ban list to the folder, if there is a newer one. Raises ValueError for a false one."""
+        The server gives one for 12 hours after the user proved who they are, and to a peer of the organiser by its key,
+        whatever the server has forgotten.
+        """
+        if (held := self.held.now()) is None:
+            raise NotAdmitted("proof_expired", f"expected an access token of this peer in {self.held.file}: {PROVE}.")
+        body = self._signed("renewal", access_token=base64.b64encode(held.to_bytes()).decode())
+        try:
+            return self._keep(self._post("/renewal", body, 200)[1])
+        except NotAdmitted as refused:
+            if refused.code != "proof_expired":
+                raise
+            try:
+                return self.prove_by_key()
+            except NotAdmitted:
+                raise refused from None
+
+    def look_at_bans(self) -> int:
+        """Write the newest ban list to the folder, if there is a newer one; return the seconds until the next look.
+
+        Raises ValueError for a false one.
+        """
         headers = {"If-None-Match": self._etag} if self._etag else {}
         status, answered, data = self._ask("GET", "/bans", MAX_BYTES, headers=headers)
-        if status == 304:
-            return
-        if status != 200:
+        if status not in (200, 304):
             self._refuse(status, data)
-        self.bans.keep(data)
-        tag = answered.get("etag", "")
-        self._etag = tag if re.fullmatch(r"[\x21-\x7e]{1,100}", tag) else ""
+        if status == 200:
+            self.bans.keep(data)
+            tag = answered.get("etag", "")
+            self._etag = tag if re.fullmatch(r"[\x21-\x7e]{1,100}", tag) else ""
+        told = re.fullmatch(r"max-age=([0-9]{1,6})", answered.get("cache-control", ""))
+        every_s = int(told[1]) if told else BANS_EVERY_S
+        return min(max(every_s, BANS_EVERY[0]), BANS_EVERY[-1])
 
     def _peer(self) -> dict[str, str]:
         key = base64.b64encode(self.key.public_key).decode()
@@ -174,15 +188,7 @@ class HubAuthorizer:
             data = base64.b64decode(_text(told, "access_token", 8192), validate=True)
         except ValueError:
             raise self._unreadable() from None
-        token = self._checked(data)
-        write_private(self.file, data)
-        return token
-
-    def _checked(self, data: bytes) -> AccessToken:
-        token = AccessToken.from_bytes(data)
-        token.check_for(self.key.peer_id, self.authority, self.run, datetime.now(UTC))
-        self.bans.check(token)
-        return token
+        return self.held.keep(data)
 
     def _post(self, path: str, body: dict, *expected: int, headers: dict[str, str] | None = None) -> tuple[int, dict]:
         status, _, data = self._ask("POST", path, MAX_ANSWER_BYTES, json=body, headers=headers or {})

@@ -1,10 +1,8 @@
 """Lets the hash table call and answer members only."""
 
-import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import UTC, datetime
 
 import hivemind
 from cryptography.hazmat.primitives import serialization
@@ -18,27 +16,19 @@ from dalle_lib.auth.bans import Bans
 from dalle_lib.auth.clocks import ClockWatch
 from dalle_lib.auth.identity import Identity
 from dalle_lib.auth.tokens import AccessToken, Refused
-from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
 
-RENEW_BEFORE = timedelta(minutes=10)
-"""An access token is renewed when it expires within this time."""
 MAX_NONCE_BYTES = 64
 """hivemind remembers the nonce of each call for three minutes, and its own have 8 bytes."""
-BANS_EVERY = timedelta(minutes=1)
-"""How often a member looks for a newer ban list."""
-_RETRY_AFTER = timedelta(minutes=1)
-_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Members(TokenAuthorizerBase):
     """Sends this peer's access token with its calls, and accepts calls and answers of other members only.
 
-    For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `renew` returns a new access token
-    for the same identity; a thread of the hash table's process calls it when the old one expires within RENEW_BEFORE.
-    Members that `bans` names are none any more; `look_at_bans`, which that process calls every BANS_EVERY, may change
-    its file.
+    For `hivemind.DHT(authorizer=...)`, with the identity's file as `identity_path`. `newest` returns the access token
+    that this peer holds now: before each call it is asked whether there is another one (`auth.upkeep` renews it).
+    Members that `bans` names are none any more.
     Raises Refused for an access token that is not this peer's, or not valid now.
     """
 
@@ -48,17 +38,13 @@ class Members(TokenAuthorizerBase):
         token: AccessToken,
         authority: str,
         run: str,
-        renew: Callable[[], AccessToken] | None = None,
+        newest: Callable[[], AccessToken | None] | None = None,
         bans: Bans | None = None,
-        look_at_bans: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(identity.private_key)
         self.clocks = ClockWatch()
         self._peer_id, self._authority, self._run = identity.peer_id, authority_key(authority), run
-        self._ask, self._renewal = renew, None
-        self._bans, self._look, self._looking, self._look_at = bans, look_at_bans, None, _now()
-        self.renewal_problem: str | None = None
-        """Why the last attempt to renew the access token failed; None if it did not."""
+        self._newest, self._bans = newest, bans
         self._carry(token)
 
     def _carry(self, token: AccessToken) -> None:
@@ -70,7 +56,6 @@ class Members(TokenAuthorizerBase):
                 "identity, or take the identity file that it was issued for."
             )
         self.token = token
-        self._act_at = token.expires - RENEW_BEFORE
 
     async def get_token(self) -> auth_pb2.AccessToken:
         """Return the access token as hivemind sends it with each call."""
@@ -100,55 +85,14 @@ class Members(TokenAuthorizerBase):
         return token
 
     async def refresh_token_if_needed(self) -> None:
-        """Renew the access token before it expires, in the background: calls must not wait for a slow server."""
-        now = _now()
-        if now >= self._act_at:
-            if self._ask is None:
-                self._tell_of_the_end(now)
-            elif self._renewal is None or self._renewal.done():
-                self._act_at = now + _RETRY_AFTER
-                self._renewal = asyncio.create_task(self._renew())
-        if self._look is not None and now >= self._look_at and (self._looking is None or self._looking.done()):
-            self._look_at = now + BANS_EVERY
-            self._looking = asyncio.create_task(self._look_for_bans())
+        """Send the newest access token from now on, if this peer holds another one than before."""
+        newest = None if self._newest is None else self._newest()
+        if newest is not None and newest != self.token:
+            try:
+                self._carry(newest)
+            except Refused as refused:
+                logger.debug("the access token stays as it is: %s", refused)
         await super().refresh_token_if_needed()
-
-    async def _look_for_bans(self) -> None:
-        try:
-            await asyncio.to_thread(self._look)
-        except (OSError, ValueError) as error:  # the list that is known counts on
-            logger.warning("No newer ban list was read: %s", error)
-
-    def _tell_of_the_end(self, now: datetime) -> None:
-        """Log that nobody renews the access token: a warning before it expires, an error after that."""
-        if now < self.token.expires:
-            minutes = (self.token.expires - now).total_seconds() / 60
-            logger.warning(
-                "This peer's access token expires in %.0f minutes and is not renewed: other members will then refuse "
-                "this peer. Ask for a new one, and start the peer again.",
-                minutes,
-            )
-            self._act_at = self.token.expires
-        else:
-            logger.error("This peer's access token has expired: get a new one, and start the peer again.")
-            self._act_at = _NEVER
-
-    async def _renew(self) -> None:
-        try:
-            self._carry(await asyncio.to_thread(self._ask))
-        except Exception as error:  # `renew` may raise anything, and the old access token may still be valid
-            self._act_at = _now() + max(_RETRY_AFTER, timedelta(seconds=getattr(error, "retry_after_s", 0)))
-            self.renewal_problem = in_one_line(error)
-            logger.warning(
-                "This peer's access token, which expires at %s, could not be renewed (%s: %s); trying again in %.0f s.",
-                f"{self.token.expires:%Y-%m-%d %H:%M:%S} UTC",
-                type(error).__name__,
-                error,
-                (self._act_at - _now()).total_seconds(),
-            )
-        else:
-            self.renewal_problem = None
-            logger.info("This peer's access token was renewed.")
 
     async def validate_request(self, request) -> bool:
         """Return whether a member made this call, within a minute by our clock; a ping may be older or from the future.
@@ -192,39 +136,16 @@ class Members(TokenAuthorizerBase):
         return is_signed
 
 
-def current_token(dht: hivemind.DHT) -> AccessToken:
-    """Return the access token that a hash table with `Members` sends now, which may have been renewed."""
-    return dht.run_coroutine(partial(_ask_members, question=_token_of))
+def clock_offset_s(dht: hivemind.DHT, timeout_s: float | None = None) -> float | None:
+    """Return the seconds by which this computer's clock is ahead of other members', as the hash table heard them.
+
+    Raises TimeoutError if it does not answer in time.
+    """
+    return dht.run_coroutine(_offset_s, return_future=True).result(timeout_s)
 
 
-def clock_offset_s(dht: hivemind.DHT) -> float | None:
-    """Return the seconds by which this computer's clock is ahead of other members', as the hash table heard them."""
-    return dht.run_coroutine(partial(_ask_members, question=_offset_of))
-
-
-def renewal_problem(dht: hivemind.DHT) -> str | None:
-    """Return why a peer's access token could not be renewed, and until when it counts; None if nothing is wrong."""
-    return dht.run_coroutine(partial(_ask_members, question=_problem_of))
-
-
-async def _ask_members(_dht: hivemind.DHT, node, question: Callable[[Members], object]) -> object:
-    return question(node.protocol.authorizer)
-
-
-def _token_of(members: Members) -> AccessToken:
-    return members.token
-
-
-def _problem_of(members: Members) -> str | None:
-    if members.renewal_problem is None:
-        return None
-    until = f"{members.token.expires:%H:%M} UTC"
-    counts = f"counts until {until}" if _now() < members.token.expires else f"ended at {until}, so others refuse it"
-    return f"this peer's access token {counts} and was not renewed: {members.renewal_problem}"
-
-
-def _offset_of(members: Members) -> float | None:
-    return members.clocks.offset_s
+async def _offset_s(_dht: hivemind.DHT, node) -> float | None:
+    return node.protocol.authorizer.clocks.offset_s
 
 
 def _message(token: AccessToken) -> auth_pb2.AccessToken:

@@ -20,6 +20,7 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import Bans
+from dalle_lib.auth.held import HeldToken
 from dalle_lib.auth.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
@@ -44,22 +45,24 @@ def token_keys(run_key: str) -> list[str]:
     return [_key(run_key, shard) for shard in range(_SHARDS)]
 
 
-def publish_token(dht: hivemind.DHT, token: AccessToken, run_key: str) -> bool:
+def publish_token(dht: hivemind.DHT, token: AccessToken, run_key: str, timeout_s: float | None = None) -> bool:
     """Return whether a peer's access token, stored where others look it up, can be found there.
 
-    Publish it again from time to time: what the hash table holds is lost with the peers that hold it.
+    Publish it again from time to time: what the hash table holds is lost with the peers that hold it. Raises
+    TimeoutError if this peer's own part of the hash table does not answer in time.
     """
     key = token_key(run_key, token.peer_id)
     # Nobody can ask a peer in client mode for what it holds, so it must hold none of the copies.
-    dht.store(
+    stored = dht.store(
         key,
         token.to_bytes(),
         expiration_time=token.expires.timestamp(),
         subkey=token.peer_id,
         exclude_self=dht.client_mode,
+        return_future=True,
     )
-    # store() would return False if the access token is there already.
-    return token.to_bytes() in dht.run_coroutine(_look(run_key, token.peer_id))
+    stored.result(timeout_s)  # False if the access token is there already
+    return token.to_bytes() in dht.run_coroutine(_look(run_key, token.peer_id), return_future=True).result(timeout_s)
 
 
 async def find_token(dht: hivemind.DHT, run_key: str, peer_id: str, authority: str, run: str) -> AccessToken | None:
@@ -145,9 +148,17 @@ class Roster:
     A member's user and role are those of its first access token, until that one expires or a newer one is learnt.
     """
 
-    def __init__(self, authority: str, run: str, run_key: str, dht: hivemind.DHT, bans: Bans | None = None) -> None:
-        """`bans` names members whose access tokens count no more."""
-        self._bans = bans
+    def __init__(
+        self,
+        authority: str,
+        run: str,
+        run_key: str,
+        dht: hivemind.DHT,
+        bans: Bans | None = None,
+        own: HeldToken | None = None,
+    ) -> None:
+        """`bans` names members whose access tokens count no more; `own` is this peer's, which may be renewed."""
+        self._bans, self._own = bans, own
         self._authority, self._run, self._run_key, self._dht = authority, run, run_key, dht
         self._tokens: dict[str, AccessToken] = {}
         self._missed: dict[str, float] = {}
@@ -155,7 +166,8 @@ class Roster:
 
     def known(self, peer_id: str) -> AccessToken | None:
         """Return the access token of a peer that was met before, if it is still valid; None otherwise."""
-        token = self._tokens.get(peer_id)
+        is_own = self._own is not None and peer_id == self._own.peer_id
+        token = self._own.now() if is_own else self._tokens.get(peer_id)
         if token is None or get_dht_time() >= token.expires.timestamp() or self._is_banned(token):
             return None
         return token

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -38,11 +39,19 @@ class Join:
     """Prove who you are by your Hub token, where a run asks who you are and no browser is at hand: the one of your
     login, of the platform's secrets or of HF_TOKEN, or else you are asked. The run's authority sees it."""
 
+    refresh_card: bool = False
+    """Keep the first peers in the card of your run right, for a bootstrap peer: its own address, and those of others
+    that answer. Needs a Hub token that may write there, or a run in a folder."""
+
     def run(self) -> None:
         """Start the peers, and show their progress until they end; or watch the one that runs there already."""
         from dalle_lib.run.files import card_here
         from dalle_lib.swarm.process.addresses import require_addresses
 
+        if self.refresh_card and self.peer.role != "bootstrap":
+            raise ValueError(
+                "expected --refresh-card with --role bootstrap alone: trainers are no first peers of a run."
+            )
         refuse_folder_of_peer(self.peer.run)
         card_here(self.peer.run)
         require_addresses(self.peer.initial_peers)
@@ -68,10 +77,19 @@ class Join:
             require_way_in(self.peer, card, folder, say=partial(print, flush=True))
             print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
             proof = proving_token() if self.hub_token and card.members and card.members.server else None
-            crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
-            watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
-            crew.close()
+            with self._refreshing(peer, token):
+                crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
+                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
+                crew.close()
         print(_fitted(ending(peer, self, card)))
+
+    def _refreshing(self, peer: "Peer", token: str | None) -> AbstractContextManager[None]:
+        """Return what keeps the card right while it is open, if that was asked for."""
+        if not self.refresh_card:
+            return nullcontext()
+        from dalle_lib.organizing.refreshing import refreshing_card
+
+        return refreshing_card(self.peer.run, peer, token, partial(print, flush=True))
 
     def as_typed(self) -> list[str]:
         """Return this command as a volunteer types it: with the options whose values are not the defaults."""

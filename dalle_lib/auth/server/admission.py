@@ -29,8 +29,6 @@ from dalle_lib.one_line import in_one_line
 
 logger = logging.getLogger(__name__)
 
-ACCESS = timedelta(hours=1)
-"""How long an access token lets its peer take part."""
 PROOF_S = 12 * 3600.0
 """Seconds for which a proof of identity by the Hub can be renewed."""
 MAX_PENDING = 3
@@ -145,13 +143,14 @@ class Admission:
         return self._first(run, peer, run.organiser, "peer", now)
 
     async def renewal(self, run: ServedRun, asked: Renewal, now: float) -> dict:
-        """Return a new access token in the place of a valid one, as long as the Hub's proof is not too old.
+        """Return a new access token in the place of another, as long as the Hub's proof is not too old.
 
-        A peer of the organiser proves itself anew each time, by its key.
+        The other may have expired, as when a peer's machine slept: the peer's key signs, and the data base knows until
+        when its user's proof counts. A peer of the organiser proves itself anew each time, by its key.
         """
         try:
             old = AccessToken.from_bytes(from_base64(asked.access_token, "an access token", "proof_expired"))
-            old.check(authority_key(run.card.members.authority), run.name, _time(now))
+            old.check_issued(authority_key(run.card.members.authority), run.name)
         except (Refused, ValueError) as error:
             raise Refusal("proof_expired", str(error), "Prove your identity again.") from None
         row = self.database.row("SELECT * FROM peers WHERE run = :run AND peer = :peer", run=run.name, peer=old.peer_id)
@@ -243,7 +242,8 @@ class Admission:
         wait_s = self.users.wait_s(f"{run.name} {user}", self.runs.settings.joins_per_hour, 3600, now)
         if wait_s:
             raise too_many_tries(f"the user {user}", wait_s)
-        valid_for, role = min(ACCESS, timedelta(seconds=proof_until - now)), run.role(user, peer.id)
+        longest_s, role = self.runs.settings.access_s, run.role(user, peer.id)
+        valid_for = timedelta(seconds=min(longest_s, proof_until - now))
         with self.database.writing():
             others = "SELECT COUNT(*) FROM peers WHERE run = :run AND user = :user AND peer != :peer AND expires > :now"
             count = self.database.count(others, run=run.name, user=user, peer=peer.id, now=now)
@@ -251,7 +251,7 @@ class Admission:
                 raise Refusal(
                     "too_many_peers",
                     f"expected at most {run.card.members.max_peers} peers of one user, but {user} has {count} others.",
-                    f"Stop one of them, and wait until its access token ends, at most {ACCESS.seconds // 60} minutes.",
+                    f"Stop one of them, and wait until its access token ends, at most {longest_s} seconds.",
                 )
             try:
                 token = run.key.issue(user, role, run.name, peer.public_key, valid_for, _time(now))

@@ -149,7 +149,7 @@ class _Service:
     async def bans(self, run: str, request: Request) -> Response:
         serial, data = ban_list(self.runs.named(run), self.database, self.clock())
         tag = f'"{serial}"'
-        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        headers = {"ETag": tag, "Cache-Control": f"max-age={self.runs.settings.bans_every_s}"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(data, media_type="application/octet-stream", headers=headers)

@@ -45,7 +45,7 @@ class Signed(BaseModel):
 
 
 class Renewal(Signed):
-    """Asks for a new access token in the place of one that is still valid."""
+    """Asks for a new access token in the place of another one of the same peer."""
 
     nonce: str = Field(pattern=r"^[\x21-\x7e]{8,128}$")
     access_token: str = Field(max_length=8192)

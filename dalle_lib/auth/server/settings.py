@@ -43,6 +43,10 @@ class ServerSettings(_Part):
     """Attempts of one address to prove an identity."""
     joins_per_hour: int = Field(default=60, ge=1, le=10**6)
     """Access tokens of one user, renewals included."""
+    access_s: int = Field(default=3600, ge=15, le=3600)
+    """Seconds for which an access token counts. Peers renew theirs when a third of that, or ten minutes, are left."""
+    bans_every_s: int = Field(default=60, ge=5, le=3600)
+    """Seconds between two looks of each peer for bans: so long a ban may take. Raise it if they load the server."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives import serialization
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.utils.crypto import RSAPublicKey
 
-from dalle_lib.auth import AccessToken, Identity, Refused, Role, Roster
+from dalle_lib.auth import AccessToken, HeldToken, Identity, Refused, Role, Roster
 from dalle_lib.run import RunCard
 
 
@@ -30,12 +30,12 @@ class Trust:
     """Knows who is a member; None lets everybody in."""
     identity: Identity | None = None
     """This peer's own key, with which it signs what it tells others. Who only reads others' records needs none."""
-    token: bytes = b""
-    """This peer's own access token, as bytes."""
+    own: HeldToken | None = None
+    """This peer's own access token, which may be renewed; None in a run without members."""
 
     @classmethod
     def of(cls, card: RunCard, **own) -> "Trust":
-        """Return what a run card says; `own` are this peer's: `identity`, and with members `roster`, `token`."""
+        """Return what a run card says; `own` are this peer's: `identity`, and with members `roster`, `own`."""
         return cls(
             rule=card.averaging.rule,
             reducers=card.averaging.reducers,
@@ -45,6 +45,12 @@ class Trust:
             max_share_per_user=card.members.max_share if card.members else 1.0,
             **own,
         )
+
+    @property
+    def token(self) -> bytes:
+        """This peer's own access token as it is now, as bytes; empty where there is none."""
+        held = None if self.own is None else self.own.now()
+        return b"" if held is None else held.to_bytes()
 
     async def refusal(self, peer_id: str, token: bytes = b"") -> str | None:
         """Return why a peer may not take part, or None if it may. `token` is the access token it showed, if any."""

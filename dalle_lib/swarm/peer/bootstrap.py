@@ -4,29 +4,65 @@ import logging
 import statistics
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import hivemind
+from hivemind.dht.node import DHTNode
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+from hivemind.utils.multiaddr import Multiaddr
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.greeter import greet
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
+from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.status import SwarmStatus
 
 logger = logging.getLogger(__name__)
 
-STATUS_EVERY_S = 5.0
+STATUS_EVERY_S, ADDRESSES_EVERY_S = 5.0, 60.0
 
 
-def help_others(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path, stop: threading.Event) -> None:
-    """Answer newcomers until `stop` is set, and write meanwhile what this peer sees of the swarm."""
-    reporter = threading.Thread(target=_report, args=(dht, board, card, folder, stop), daemon=True)
-    reporter.start()
+def help_others(
+    dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path, events: EventLog, stop: threading.Event
+) -> None:
+    """Answer newcomers until `stop` is set, and tell meanwhile what this peer sees of the swarm and where it is."""
+    reporters = [
+        threading.Thread(target=_report, args=(dht, board, card, folder, stop), daemon=True),
+        threading.Thread(target=_tell_addresses, args=(dht, events, stop), daemon=True),
+    ]
+    for reporter in reporters:
+        reporter.start()
     try:
         greet(dht, stop)
     finally:
         stop.set()
-        reporter.join(LOOK_S)
+        for reporter in reporters:
+            reporter.join(LOOK_S)
+
+
+def addresses_of(dht: hivemind.DHT) -> list[str]:
+    """Return where others can reach this peer now, as far as it knows. Raises TimeoutError for a table that hangs."""
+    found = dht.run_coroutine(partial(_visible, latest=True), return_future=True).result(LOOK_S)
+    return [str(address) for address in found]
+
+
+async def _visible(_dht: hivemind.DHT, node: DHTNode, latest: bool) -> list[Multiaddr]:
+    return await node.get_visible_maddrs(latest=latest)
+
+
+def _tell_addresses(dht: hivemind.DHT, events: EventLog, stop: threading.Event) -> None:
+    """Tell where this peer listens whenever that has changed, as after a router has got another address."""
+    told: set[str] = set()  # the first look finds what was told when this peer connected
+    while not stop.is_set():
+        try:
+            now = addresses_of(dht)
+            if told and now and set(now) != told:
+                events.write("connected", addresses=now)
+            told = set(now) or told
+        except (OSError, P2PDaemonError, TimeoutError):
+            logger.exception("this look at where this peer listens failed")
+        stop.wait(ADDRESSES_EVERY_S)
 
 
 def _report(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path, stop: threading.Event) -> None:

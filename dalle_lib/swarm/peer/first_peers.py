@@ -1,27 +1,38 @@
-"""A peer's way into the run's hash table: through first peers that answer, and later through those that come back."""
+"""A peer's way into the run's hash table: through first peers that answer, and later through those that come back.
+
+Whom it meets there, and where others can reach them, it remembers for its next start.
+"""
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import hivemind
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.process.addresses import CONNECT_S, peer_in, those_that_answer
+from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin
+from dalle_lib.swarm.process.met import MAX_MET, addresses_met, remember
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
 
-FIRST_PEERS_EVERY_S = 60.0
-"""Seconds between two looks for first peers: one that comes back has forgotten everybody."""
+FIRST_PEERS_EVERY_S, FIRST_LOOK_S = 60.0, 5.0
+"""Seconds between two looks for first peers, as one that comes back has forgotten everybody; and before the first
+look, after which the time doubles."""
+MET_EVERY_S = 600.0
+"""Seconds for which a peer that answered at an address is not tried there again."""
 FAILURES = (P2PDaemonError, OSError, EOFError, ValueError)
 """What calls of p2pd end with if it cannot do what it is asked, is about to end, or passes on a stranger's nonsense."""
 
@@ -47,6 +58,7 @@ def enter(
         # p2pd tries one after another, and its start waits for that: one silent first peer can take all the time.
         initial_peers=list(answering),
         host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
+        announce_maddrs=settings.announce or None,  # None announces where p2pd listens
         client_mode=settings.client_mode,
         record_validators=validators,
         identity_path=membership.identity_file,
@@ -54,7 +66,7 @@ def enter(
         startup_timeout=CONNECT_S,
     )
     try:
-        start(dht, first_peers)
+        start(dht, first_peers, membership.folder)
     except ValidationError as error:
         raise CannotJoin(
             f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
@@ -81,36 +93,66 @@ def enter(
     return dht
 
 
-def start(dht: hivemind.DHT, first_peers: Sequence[str]) -> None:
+def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
     """Start the hash table's process, which looks for these first peers now and then for as long as it runs.
+
+    Meanwhile it remembers in `folder` where others answer. Where none of the first peers is there, it looks for those.
 
     A first peer that was away has forgotten everybody, and p2pd forgets where one was that it never reached. Two swarms
     that began apart, because their first peers did not answer, become one so.
     """
     # The process inherits them. A card may name more than fit into a message to it, in which hivemind 1.1.12 loses its
     # way beyond 16 KiB.
-    dht.first_peers = tuple(first_peers)
+    dht.first_peers, dht.folder = tuple(first_peers), folder
     dht.run_in_background()
     dht.initial_peers = list(first_peers)  # those that the progress tracker of a peer without others pings
-    if first_peers:
-        dht.run_coroutine(_look_again, return_future=True)
+    dht.run_coroutine(_look_again, return_future=True)
 
 
 async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
     node.looks_for_first_peers = asyncio.current_task()  # asyncio holds tasks weakly, and hivemind holds none
+    wait_s, answered = FIRST_LOOK_S, {}
     while node.is_alive:
-        await asyncio.sleep(FIRST_PEERS_EVERY_S)
+        await asyncio.sleep(min(wait_s, FIRST_PEERS_EVERY_S))
+        wait_s *= 2
         try:
-            connected = {str(peer.peer_id) for peer in await node.p2p.list_peers()}
-            missing = [address for address in dht.first_peers if peer_in(address) not in connected]
-            # Where nobody answers, p2pd comes to dial every five minutes only: it is asked where somebody does.
-            answering, _ = await asyncio.to_thread(those_that_answer, missing)
+            peers = await node.p2p.list_peers()
+            await _look_for_first_peers(dht, node, {str(peer.peer_id) for peer in peers})
+            await _remember(node, peers, answered, dht.folder)
         except FAILURES as error:
             logger.info("could not look for first peers, and will again: %s", in_one_line(error))
-        else:
-            await asyncio.gather(*(_dial(node, address) for address in answering))
-            met = connected.intersection(map(peer_in, dht.first_peers)).union(map(peer_in, answering))
-            await call_again(dht, node, [PeerID.from_base58(peer) for peer in met])
+
+
+async def _look_for_first_peers(dht: hivemind.DHT, node: DHTNode, connected: set[str]) -> None:
+    """Connect to the first peers that are not connected, and call all; or, where none is there, peers met before."""
+    missing = [address for address in dht.first_peers if peer_in(address) not in connected]
+    # Where nobody answers, p2pd comes to dial every five minutes only: it is asked where somebody does.
+    answering, _ = await asyncio.to_thread(those_that_answer, missing)
+    there = connected.intersection(map(peer_in, dht.first_peers)).union(map(peer_in, answering))
+    if not there:
+        met = await asyncio.to_thread(addresses_met, dht.folder)
+        missing = [address for address in of_others(met, str(node.peer_id)) if peer_in(address) not in connected]
+        answering, _ = await asyncio.to_thread(those_that_answer, missing)
+        there = connected.intersection(map(peer_in, met)).union(map(peer_in, answering))
+    await asyncio.gather(*(_dial(node, address) for address in answering))
+    await call_again(dht, node, [PeerID.from_base58(peer) for peer in there])
+
+
+async def _remember(node: DHTNode, peers: Sequence[PeerInfo], answered: dict[str, float], folder: Path) -> None:
+    """Remember at which addresses those answer that this peer knows from the hash table, which lets members in alone.
+
+    One that connected to this peer from behind a router, or in client mode, answers nobody.
+    """
+    known, now = node.protocol.routing_table.peer_id_to_uid, time.monotonic()
+    found = {f"{where}/p2p/{peer.peer_id}" for peer in peers if peer.peer_id in known for where in peer.addrs}
+    untried = {each for each in found if now - answered.get(each, -math.inf) > MET_EVERY_S}
+    tried = [each for each in untried if is_address(each) and "/tcp/" in each and "/p2p-circuit" not in each]
+    answering, _ = await asyncio.to_thread(those_that_answer, tried[:MAX_MET])
+    if answering:
+        answered.update(dict.fromkeys(answering, now))
+        for old in [each for each, at in answered.items() if now - at > MET_EVERY_S]:
+            del answered[old]
+        await asyncio.to_thread(remember, folder, answering)
 
 
 async def _dial(node: DHTNode, address: str) -> None:

@@ -14,9 +14,13 @@ from dalle_lib.swarm.process.addresses import of_others, require_addresses, requ
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, CannotJoin, NotAMember
+from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
+
+HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
+"""Loggers that would write a line for each request, with its whole address; huggingface_hub brings the one or other."""
 
 
 def main(folder: Path) -> None:
@@ -51,6 +55,8 @@ def log_to(file: Path) -> None:
     logging.basicConfig(
         level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for name in HTTP_CLIENTS:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
@@ -69,6 +75,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm import hash_table
     from dalle_lib.swarm.averaging import codec
     from dalle_lib.swarm.peer.bootstrap import help_others
+    from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.trainer import Trainer
 
@@ -88,22 +95,25 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
             return
         membership.publish(dht)
         if workplace is None:
-            help_others(dht, board, card, folder, stop)
+            with keeping_member(membership, events, stop):
+                help_others(dht, board, card, folder, events, stop)
             return
         try:
             trainer = Trainer(settings, workplace, dht, board, membership, events)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
-        try:
-            trainer.run(stop)
-        finally:
-            trainer.leave()
+        with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
+            try:
+                trainer.run(stop)
+            finally:
+                trainer.leave()
     finally:
         dht.shutdown()
 
 
 def _prepare(folder: Path, settings: PeerSettings, token: str | None):
     """Return the run's card, this peer's membership and, for a trainer, its workplace. Raises CannotJoin."""
+    from dalle_lib.auth import NoLongerAdmitted
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
     from dalle_lib.swarm.peer.trainer import Workplace
@@ -114,9 +124,13 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
         membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
-        return card, membership, Workplace.prepare(card, settings, membership.identity.peer_id)
+        workplace = Workplace.prepare(card, settings, membership.identity.peer_id)
+        membership.renew()  # downloads may have taken hours
+        return card, membership, workplace
     except CannotJoin:
         raise
+    except NoLongerAdmitted as refused:
+        raise NotAMember(in_one_line(refused)) from refused
     except (ValueError, ConnectionError, NotEnoughRoom) as error:
         raise CannotJoin(in_one_line(error)) from error
 
@@ -133,8 +147,9 @@ def _membership(card, folder: Path):
 def connect(card, settings: PeerSettings, membership, validators: list):
     """Return this peer's part of the run's hash table, connected to those of the run's first peers that answer.
 
-    Where none does, a bootstrap peer or one that is to be alone begins a swarm. Each goes on looking for all of them.
-    Raises CannotJoin if it cannot listen where the settings say, or the first peers do not answer or refuse this peer.
+    Where none does, it goes in through peers that it has met before; where none of these answers, a bootstrap peer or
+    one that is to be alone begins a swarm. Each goes on looking for all of the first peers. Raises CannotJoin if it
+    cannot listen where the settings say, or none of them answers, or they refuse this peer.
     """
     from dalle_lib.swarm.peer.first_peers import NobodyAnswers, enter
 
@@ -144,21 +159,25 @@ def connect(card, settings: PeerSettings, membership, validators: list):
         require_addresses(addresses)
     except (ConnectionError, ValueError) as error:
         raise CannotJoin(str(error)) from error
-    addresses = of_others(addresses, membership.identity.peer_id)
-    answering, why = those_that_answer(addresses)
-    try:
-        if addresses and not answering:
-            raise NobodyAnswers(why)
-        return enter(answering, addresses, settings, membership, validators)
-    except NobodyAnswers as error:
-        if not settings.begins:
-            raise CannotJoin(
-                f"this peer found no first peer of the run ({error}). Does the run still go on, and is the address, "
-                "with the id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same "
-                "options tells more."
-            ) from error
-        logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", error)
-        return enter([], addresses, settings, membership, validators)
+    own_id, failure = membership.identity.peer_id, None
+    addresses, met = of_others(addresses, own_id), of_others(addresses_met(membership.folder), own_id)
+    for ways in filter(None, (addresses, met)):
+        answering, why = those_that_answer(ways)
+        try:
+            if not answering:
+                raise NobodyAnswers(why)
+            return enter(answering, addresses, settings, membership, validators)
+        except NobodyAnswers as error:
+            failure = failure or error
+    if failure is not None and not settings.begins:
+        raise CannotJoin(
+            f"this peer found no first peer of the run ({failure}). Does the run still go on, and is the address, "
+            "with the id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same "
+            "options tells more."
+        ) from failure
+    if failure is not None:
+        logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", failure)
+    return enter([], addresses, settings, membership, validators)
 
 
 def _read_hub_token() -> str | None:

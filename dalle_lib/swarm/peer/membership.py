@@ -1,6 +1,7 @@
 """What makes a peer a member of its run: a lasting identity and, where the run has members, an access token."""
 
 import math
+from datetime import datetime
 from pathlib import Path
 
 import hivemind
@@ -10,16 +11,16 @@ from hivemind.dht.validation import RecordValidatorBase
 from dalle_lib.auth import (
     AccessToken,
     Bans,
+    HeldToken,
     HubAuthorizer,
     Identity,
     Members,
     Refused,
     Roster,
     TokenValidator,
+    Upkeep,
     clock_offset_s,
-    current_token,
     publish_token,
-    renewal_problem,
 )
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import BANS
@@ -32,6 +33,7 @@ from dalle_lib.swarm.averaging.donors import offers_key
 from dalle_lib.swarm.averaging.introductions import VALID_S
 from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.peer.metrics import LOOK_S
 from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
 from dalle_lib.swarm.records import Rule, RunRecords, is_an_averagers, is_checked_elsewhere, is_own
 
@@ -86,12 +88,20 @@ class Membership:
         self.card, self.folder = card, folder
         self.identity = Identity.load_or_create(folder / IDENTITY)
         self.authorizer: Members | None = None
+        self.upkeep: Upkeep | None = None
+        """What keeps this peer a member; None in a run without members."""
         if card.members is not None:
+            authority, served = authority_key(card.members.authority), card.members.server is not None
+            self.bans = Bans(folder / BANS, authority, card.name)
+            self.held = HeldToken(folder, self.identity.peer_id, authority, card.name)
+            hub = HubAuthorizer(card, PeerKey.load(folder / IDENTITY), folder) if served else None
+            self.upkeep = Upkeep(self.held, self.bans, hub)
+            if served and self.held.now() is not None:
+                self.renew()
             token = access_token(card, folder, self.identity)
-            self.bans = Bans(folder / BANS, authority_key(card.members.authority), card.name)
-            hub = HubAuthorizer(card, PeerKey.load(folder / IDENTITY), folder) if card.members.server else None
-            asked = {} if hub is None else {"renew": hub.renew, "look_at_bans": hub.look_at_bans}
-            self.authorizer = Members(self.identity, token, card.members.authority, card.name, bans=self.bans, **asked)
+            self.authorizer = Members(
+                self.identity, token, card.members.authority, card.name, newest=self.held.now, bans=self.bans
+            )
 
     @property
     def identity_file(self) -> str:
@@ -108,27 +118,39 @@ class Membership:
     def publish(self, dht: hivemind.DHT) -> None:
         """Publish the access token in the hash table, where other peers look it up.
 
-        Call this again from time to time: the peers that store it come and go.
+        Call this again from time to time: the peers that store it come and go. Raises TimeoutError if the hash table
+        hangs.
         """
-        if self.authorizer is not None:
-            publish_token(dht, current_token(dht), self.card.key)
+        if self.authorizer is not None and (token := self.held.counting()) is not None:
+            publish_token(dht, token, self.card.key, LOOK_S)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When the access token that this peer holds ends; None where it has none."""
+        held = None if self.authorizer is None else self.held.now()
+        return None if held is None else held.expires
+
+    def renew(self) -> None:
+        """Renew the access token if that is due, as after a long wait or download.
+
+        Raises NoLongerAdmitted, a ValueError, if this peer can take part no longer.
+        """
+        if self.upkeep is not None:
+            self.upkeep.look()
 
     def trust(self, dht: hivemind.DHT) -> Trust:
         """Return whom this peer's averagers may average with, and by which rules."""
         if self.authorizer is None:
             return Trust.of(self.card, identity=self.identity)
-        roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht, self.bans)
-        roster.learn(self.identity.peer_id, self.authorizer.token)
-        token = self.authorizer.token.to_bytes()
-        return Trust.of(self.card, identity=self.identity, roster=roster, token=token)
-
-    def renewal_problem(self, dht: hivemind.DHT) -> str | None:
-        """Return why this peer's access token could not be renewed, and until when it counts, or None."""
-        return None if self.authorizer is None else renewal_problem(dht)
+        roster = Roster(self.card.members.authority, self.card.name, self.card.key, dht, self.bans, self.held)
+        return Trust.of(self.card, identity=self.identity, roster=roster, own=self.held)
 
     def clock_problem(self, dht: hivemind.DHT) -> str | None:
-        """Return what is wrong with this computer's clock, compared with other members' clocks, or None."""
-        offset_s = None if self.authorizer is None else clock_offset_s(dht)
+        """Return what is wrong with this computer's clock, compared with other members' clocks, or None.
+
+        Raises TimeoutError if the hash table hangs.
+        """
+        offset_s = None if self.authorizer is None else clock_offset_s(dht, LOOK_S)
         if offset_s is None or abs(offset_s) <= TOLERATED_S:
             return None
         direction = "ahead of" if offset_s > 0 else "behind"

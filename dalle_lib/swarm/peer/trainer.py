@@ -33,7 +33,7 @@ SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
 STATUS_EVERY_S = 3.0
 PUBLISH_EVERY_S = 60.0
-"""Seconds between republications of the access token and checks of the clock."""
+"""Seconds between republications of an access token that was not renewed, and between checks of the clock."""
 COMPUTE_NICENESS = 10
 
 
@@ -255,15 +255,14 @@ class Trainer:
 
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves."""
-        published = time.monotonic()
+        published, expires = time.monotonic(), self.membership.expires
         while not stop.wait(STATUS_EVERY_S):
             self._write_status()
-            if time.monotonic() - published > PUBLISH_EVERY_S:
-                published = time.monotonic()
+            if time.monotonic() - published > PUBLISH_EVERY_S or self.membership.expires != expires:
+                published, expires = time.monotonic(), self.membership.expires
                 try:
                     self.membership.publish(self.dht)
-                    told = self.membership.clock_problem(self.dht), self.membership.renewal_problem(self.dht)
-                    for problem in filter(None, told):
+                    if (problem := self.membership.clock_problem(self.dht)) is not None:
                         self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
                 except Exception:  # whatever it is, the access token must be published again
                     logger.exception("the access token was not published")

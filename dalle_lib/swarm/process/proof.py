@@ -17,21 +17,24 @@ def prove_identity(
 ) -> AccessToken:
     """Return the access token that the authority gives to the peer in `folder`, where it is kept from then on.
 
-    One that still counts there is renewed, and nobody is asked. Otherwise the volunteer is shown a link and a code,
-    and this waits until they have approved; or `hub_token`, a Hub token, is shown to the authority instead. A bootstrap
-    peer that the authority's settings name is asked for nothing.
+    One that is there is renewed, and nobody is asked, for 12 hours after the last proof. Otherwise the volunteer is
+    shown a link and a code, and this waits until they have approved; or `hub_token`, a Hub token, is shown to the
+    authority instead. A bootstrap peer that the authority's settings name is asked for nothing.
     Raises NotAdmitted, a ValueError, if the authority refuses, ValueError if the run takes no codes, and
     AuthorityAway, a ConnectionError, if the authority does not answer while no access token counts.
     """
     authorizer = HubAuthorizer(card, PeerKey.load_or_create(folder / IDENTITY), folder, folder.name)
-    if (kept := authorizer.kept()) is not None:
+    if authorizer.held.now() is not None:
+        kept = authorizer.kept()
         try:
             return authorizer.renew()
         except AuthorityAway as away:
+            if kept is None:
+                raise
             _say(f"Going on with an access token until {kept.expires:%H:%M} UTC, because {away}.")
             return kept
         except NotAdmitted as refused:
-            if refused.code != "proof_expired":
+            if kept is not None and refused.code != "proof_expired":
                 raise
     if is_bootstrap and (token := _of_the_organiser(authorizer)) is not None:
         return token

@@ -1,0 +1,44 @@
+"""Addresses of peers that this one has met: another way into the run, for when its first peers are away."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from dalle_lib.files import read_record, replace_file
+from dalle_lib.swarm.process.addresses import is_address, peer_in
+from dalle_lib.swarm.process.settings import WRITTEN_ANEW
+
+MET = "met.json"
+"""The file in a peer's folder that holds them."""
+MAX_MET, MAX_OF_ONE = 32, 2
+"""Addresses that are remembered, and those of one peer: whoever answered last comes first."""
+
+
+def addresses_met(folder: Path) -> list[str]:
+    """Return the addresses that the peer in this folder remembers, with the peers' ids at their ends; none without any.
+
+    Raises BrokenFile if they cannot be read.
+    """
+    if not (folder / MET).exists():
+        return []
+    return read_record(folder / MET, _bounded, WRITTEN_ANEW)
+
+
+def remember(folder: Path, addresses: Iterable[str]) -> None:
+    """Put addresses at which peers have just answered before those that are remembered."""
+    known = addresses_met(folder)
+    kept = _bounded([*addresses, *known])
+    if kept != known:
+        with replace_file(folder / MET) as unfinished:
+            unfinished.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def _bounded(addresses: list[str]) -> list[str]:
+    kept: list[str] = []
+    for address in addresses:
+        if not (isinstance(address, str) and is_address(address)):
+            raise ValueError(f"expected addresses of peers, but got {address!r:.80}")
+        of_one = sum(peer_in(other) == peer_in(address) for other in kept)
+        if address not in kept and of_one < MAX_OF_ONE and len(kept) < MAX_MET:
+            kept.append(address)
+    return kept
