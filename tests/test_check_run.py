@@ -80,7 +80,7 @@ def with_a_wrong_address(run: Path) -> None:
         (lambda run: (run / "vqgan.safetensors").write_bytes(b"x"), "vqgan", "is not the file that run"),
         (with_other_vqgan, "vqgan", "the VQ-GAN has grids of 16"),
         (with_small_vocabulary, "tokenizer", "text_vocab=5"),
-        (lambda run: shutil.rmtree(run / "train"), "data.train", "a folder of Parquet files"),
+        (lambda run: shutil.rmtree(run / "train"), "data.train", "has no manifest.json"),
         (lambda run: next((run / "train").glob("*.parquet")).write_bytes(b"PAR1"), "data.train", "is not the folder"),
         (lambda run: shutil.rmtree(run / "held_out"), "data.held_out", "held_out"),
         (with_a_wrong_address, "initial_peers", "is not the address of a first peer"),
@@ -112,6 +112,14 @@ def test_a_whole_run_has_no_cross_and_the_command_tells_all_of_it_as_json(run, m
         main()
     assert ended.value.code == 2
     assert json.loads(capsys.readouterr().out)["fits"] is False
+
+
+def test_a_run_on_the_hub_is_read_from_there(run, hub):
+    files = {file.relative_to(run).as_posix(): file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    hub.add("ada/photos", files)
+    assert [finding.field for finding in check_run(RunCard.load("ada/photos")).wrong] == []
+    hub.add("ada/photos", {"tokenizer.json": b"{}"})
+    assert [finding.field for finding in check_run(RunCard.load("ada/photos")).wrong] == ["tokenizer"]
 
 
 def test_whether_the_clip_is_there_is_told_and_does_not_matter_for_training(run, hub):

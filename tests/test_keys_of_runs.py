@@ -1,5 +1,6 @@
 """The keys of a new run: where they lie, who may read them, and that card, server and first peer agree."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import tyro
 from command_line import answer
 
 from dalle_lib.auth import AccessToken, Authority, Role
@@ -15,7 +17,10 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.auth.server import Folder
 from dalle_lib.auth.server.runs import Runs
 from dalle_lib.auth.tokens import TOKEN
+from dalle_lib.cli.join import Join
+from dalle_lib.cli.run.new import what_next
 from dalle_lib.organizing.keys import make_keys
+from dalle_lib.organizing.making import MadeRun
 from dalle_lib.organizing.options import KeySettings
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.folder import IDENTITY, crew_folder
@@ -55,6 +60,21 @@ def test_card_server_and_first_peer_agree_and_nothing_secret_is_in_the_runs_fold
 
 def key_file(made, card) -> Path:
     return crew_folder(made.peers, card, "first-peer") / "first-peer" / IDENTITY
+
+
+def test_what_an_organiser_is_told_to_type_can_be_typed(run):
+    server = "http://127.0.0.1:8131"
+    made = make_keys(RunCard.load(run), run, KeySettings(server=server, first_peer="127.0.0.1:4001"))
+    told = what_next(MadeRun(made.card, run, made, None))
+    typed = [shlex.split(line.split(maxsplit=1)[1]) for line in told.splitlines() if "  dalle-lib " in line]
+    commands = {command: [words for words in typed if words[1:3] == command.split()] for command in TYPED}
+    assert {command: len(found) for command, found in commands.items()} == dict.fromkeys(TYPED, 1)
+    assert commands["auth-server serve"][0][-2:] == ["--port", "8131"]
+    peer = tyro.cli(Join, args=commands["join --run"][0][2:])
+    assert (peer.peer.port, peer.peer.role, peer.folder) == (4001, "bootstrap", made.peers)
+
+
+TYPED = ("auth-server serve", "join --run", "run publish")
 
 
 def test_without_a_server_the_first_peer_has_an_access_token_by_the_root_key(run):

@@ -129,6 +129,6 @@ def test_the_numbers_of_a_card_have_their_reasons_in_the_data_the_calculator_and
     ).gpu_range[1]
     assert f"up to {gpu / 1e9:.1f} GB on a GPU" in told["model"]
     plan = plan_for(card, 40)
-    assert f"{plan.epoch_s:,.3g} s an epoch, {plan.days:,.1f} days in all" in told["plan"]
-    assert f"average it in {plan.round_s:,.3g} s" in told["averaging.target_batch_size"]
+    assert f"{plan.epoch_s / 60:,.1f} minutes an epoch, {plan.days:,.1f} days in all" in told["plan"]
+    assert f"average it in {plan.round_s / 60:,.1f} minutes" in told["averaging.target_batch_size"]
     assert not {"plan", "volunteers"} & {reason.field for reason in reasons(card, 10**6)}

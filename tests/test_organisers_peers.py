@@ -1,12 +1,16 @@
 """Peers of the organiser, which the authority's settings name, get access tokens by their keys alone."""
 
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from auth_asking import NOW, Key, Server
 from served_authority import ADA, ServedAuthority
 
 from dalle_lib.auth import HubAuthorizer, NotAdmitted, Role
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.auth.server import RunSettings
+from dalle_lib.auth.server import Database, RunSettings
+from dalle_lib.auth.tokens import TOKEN
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.parts import MembersCard
 from dalle_lib.swarm.process.folder import IDENTITY
@@ -40,6 +44,8 @@ def test_a_named_peer_is_admitted_by_its_key_while_the_hub_is_away_and_the_run_i
     with server.hub.away():
         status, told = ask(server, OURS)
     assert (status, told["user"], told["role"]) == (200, "crew", "vouched")
+    with closing(Database(server.folder.database)) as database:
+        assert [tuple(row) for row in database.rows("SELECT user, way FROM users")] == [("crew", "peer")]
     assert ask(server, OTHER)[1]["error"] == "not_a_member"
     server.change(state="finished")
     assert ask(server, OURS)[1]["error"] == "run_finished"
@@ -69,12 +75,9 @@ def test_a_request_to_admit_another_peer_or_a_repeated_one_is_refused(server):
 
 @pytest.mark.parametrize("banned", [("peer", OURS.peer_id), ("user", "crew")])
 def test_a_named_peer_may_be_banned(server, banned):
-    from dalle_lib.auth.server.database import Database
-
     token = ask(server, OURS)[1]["access_token"]
-    database = Database(server.folder.database)
-    database.ban(*banned, "", NOW)
-    database.close()
+    with closing(Database(server.folder.database)) as database:
+        database.ban(*banned, "", NOW)
     assert ask(server, OURS)[1]["error"] == "banned"
     assert server.renew(OURS, token)[1]["error"] == "banned"
 
@@ -87,6 +90,25 @@ def test_a_run_without_an_organisation_has_a_user_for_them_that_nobody_on_the_hu
 def test_settings_with_what_is_no_peers_id_are_refused():
     with pytest.raises(ValueError, match="peers"):
         RunSettings(card="card", peers={"ada": "member"})
+
+
+def test_a_named_peer_whose_access_token_ran_out_gets_one_by_its_key_and_another_does_not(tmp_path, hub, mini):
+    served = ServedAuthority(tmp_path / "authority", hub, mini)
+    try:
+        authorizers = []
+        for folder in tmp_path / "ours", tmp_path / "other":
+            key = PeerKey.load_or_create(folder / IDENTITY)
+            old = served.root.issue("crew", Role.VOUCHED, "club", key.public_key, timedelta(seconds=-5))
+            (folder / TOKEN).write_bytes(old.to_bytes())
+            authorizers.append(HubAuthorizer(served.card, key, folder))
+        settings = served.place.settings()
+        runs = (RunSettings(card="card", peers={authorizers[0].key.peer_id: Role.VOUCHED}),)
+        served.place.save(settings.model_copy(update={"runs": runs}))
+        assert authorizers[0].renew().expires > datetime.now(UTC)
+        with pytest.raises(NotAdmitted, match="a proof of identity of the last 12 hours"):
+            authorizers[1].renew()
+    finally:
+        served.stop()
 
 
 def test_a_named_bootstrap_peer_starts_without_a_person_and_another_asks_one(tmp_path, hub, mini, capsys):

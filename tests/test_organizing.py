@@ -19,7 +19,7 @@ from dalle_lib.auth.server.settings import Folder
 from dalle_lib.organizing.editing import edit_run
 from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.organizing.keys import make_keys
-from dalle_lib.organizing.listing import list_runs
+from dalle_lib.organizing.listing import MAX_CARD_BYTES, MAX_PROBLEM, list_runs
 from dalle_lib.organizing.options import KeySettings
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.organizing.tokens import issue_tokens, read_list
@@ -73,7 +73,7 @@ def test_the_authority_takes_the_card_of_a_published_run_from_the_hub(run, hub, 
 def test_another_run_or_a_changed_card_there_is_not_replaced_by_mistake(run, hub, tmp_path):
     publish_run(run, "crew/icons", HF_TOKEN)
     edit_run("crew/icons", HF_TOKEN, state="paused", message="back soon")
-    with pytest.raises(ValueError, match=r"says the same .* of state, message, but it was changed"):
+    with pytest.raises(ValueError, match=r"say the same of state, message, but they differ"):
         publish_run(run, "crew/icons", HF_TOKEN)
     other = RunCard.load(run).with_changes(name="others").save(tmp_path / "others")
     with pytest.raises(ValueError, match=r"no run but 'others' in crew/icons, but it holds icons-"):
@@ -148,7 +148,7 @@ def test_members_fields_change_and_the_authority_stays(run):
 def test_notebook_01_without_a_run_lists_those_that_are_open(run, hub):
     cells = [cell.source for cell in nbformat.read(NOTEBOOKS[0], as_version=4).cells if cell.cell_type == "code"]
     (sign_in,) = (source for source in cells if "title Sign in" in source)
-    with pytest.raises(RuntimeError, match="No run is on the Hub today"):
+    with pytest.raises(RuntimeError, match=r"(?s)RUN is empty: .*No run is on the Hub today"):
         exec(sign_in, {"RUN": ""})
     publish_run(run, "crew/icons", HF_TOKEN)
     with pytest.raises(RuntimeError, match=r"crew/icons: open, a text-to-image model of 3\.6 million parameters"):
@@ -163,14 +163,20 @@ def test_open_runs_come_first_and_one_that_cannot_be_read_says_why(run, hub):
     page = b"---\ntags:\n- dalle-lib-run\n---\n"
     hub.add("mallory/newer", {"README.md": page, "run.json": b'{"name": "x", "protocol": 99}'})
     hub.add("mallory/none", {"README.md": page})
+    hub.add("mallory/huge", {"README.md": page, "run.json": b"{}" + b" " * MAX_CARD_BYTES})
+    hub.add("mallory/odd", {"README.md": page, "run.json": json.dumps({f"\x1b[2J{i}": i for i in range(999)}).encode()})
     hub.add("ada/model", {"README.md": b"---\ntags:\n- other\n---\n"})
     edit_run("crew/icons", HF_TOKEN, state="paused", message="back soon")
     publish_run(run, "crew/again", HF_TOKEN)
     listed = list_runs()
     assert [one.repository for one in listed[:2]] == ["crew/again", "crew/icons"]
     problems = {one.repository: one.problem for one in listed if one.card is None}
-    assert set(problems) == {"mallory/newer", "mallory/none"}
+    assert set(problems) == {"mallory/newer", "mallory/none", "mallory/huge", "mallory/odd"}
     assert "needs protocol 99" in problems["mallory/newer"]
+    assert "has no run.json" in problems["mallory/none"]
+    assert "at most" in problems["mallory/huge"]
+    assert not hub.requests("GET /mallory/huge/resolve"), "a card of any size was fetched"
+    assert all(len(problem) <= MAX_PROBLEM and problem.isprintable() for problem in problems.values())
     assert "crew/private" in {one.repository for one in list_runs(HF_TOKEN)}
     told = typed("runs")
     assert "crew/icons: paused" in told
@@ -203,6 +209,14 @@ def test_the_commands_change_a_run(run, hub, monkeypatch):
     assert "no option was given" in typed("run", "edit", "crew/icons", code=2)
 
 
+@pytest.mark.parametrize("line", ["../../ada {}", "a/b {}", "ada {} member more", "ada {} boss", "ada", "ada AAAA"])
+def test_a_line_of_the_list_that_says_something_else_gives_no_tokens(tmp_path, line):
+    public = base64.b64encode(PeerKey.load_or_create(tmp_path / "identity").public_key).decode()
+    (tmp_path / "list").write_text(f"bob {public}\n{line.format(public)}\n")
+    with pytest.raises(ValueError, match=r'list, line 2: expected "USER PUBLIC-KEY"'):
+        read_list(tmp_path / "list")
+
+
 def test_tokens_from_a_list_count_for_their_peers_alone(tmp_path, mini):
     root, keys = Authority.generate(), [PeerKey.load_or_create(tmp_path / name / "identity") for name in ("ada", "bob")]
     root.save(tmp_path / "root.pem")
@@ -211,7 +225,7 @@ def test_tokens_from_a_list_count_for_their_peers_alone(tmp_path, mini):
     public = [base64.b64encode(key.public_key).decode() for key in keys]
     (tmp_path / "list").write_text(f"# the club\n\nada {public[0]} vouched\nbob {public[1]}\n")
     told = typed("run", "token", str(tmp_path / "run"), "--root", str(tmp_path / "root.pem"),
-                 "--list", str(tmp_path / "list"), "--out", str(tmp_path / "tokens"), "--hours", "2")  # fmt: skip
+                 "--names", str(tmp_path / "list"), "--out", str(tmp_path / "tokens"), "--hours", "2")  # fmt: skip
     assert re.search(r"tokens/ada-\w{8}\.access\.token: ada, vouched, until", told)
     peers = read_list(tmp_path / "list")
     assert [peer.role for peer in peers] == [Role.VOUCHED, Role.MEMBER]

@@ -43,9 +43,13 @@ class Serve:
 class Add:
     """Let the server serve a run; its signing key is made where the root key is given.
 
+    A run that it serves already gets another card, such as the published one, and keeps its key and its settings.
+
     For example:
 
     dalle-lib auth-server add owner/name --root root.pem
+
+    dalle-lib auth-server add owner/name --folder keys/authority
     """
 
     named: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -58,7 +62,7 @@ class Add:
     """Folder of the server."""
 
     def run(self) -> None:
-        """Write the settings. A run of this name that is served already keeps its settings, and gets the other card."""
+        """Write the settings."""
         from dalle_lib.auth.server.runs import signing_key
         from dalle_lib.auth.server.settings import Folder, RunSettings, ServerSettings
         from dalle_lib.organizing.keys import make_signing_key

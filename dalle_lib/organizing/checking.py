@@ -108,7 +108,6 @@ def _read_data(card: RunCard, wrong: dict[str, str]) -> tuple[int | None, list[i
     """Return the rows for training, and the text tokens of some captions; what cannot be read is added to `wrong`."""
     rows, captions = None, []
     try:
-        card.require_beside()
         with closing(codes_of_run(card, card.seed)) as stream:
             rows = stream.data.manifest.rows
             while len(captions) < min(rows, MAX_CAPTIONS):

@@ -1,5 +1,6 @@
 """Commits to a run's repository on the Hub, each on top of the one that was looked at."""
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,7 +57,9 @@ def _told(repository: str) -> Iterator[None]:
         yield
     except (httpx.HTTPError, OSError, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        why = f"the Hub did not take the change of {repository}: {in_one_line(error):.300}"
+        # What httpx adds to a status is a page about that status in general.
+        reason = re.sub(r" For more information check: \S+", "", in_one_line(error)).rstrip(".")
+        why = f"the Hub did not take the change of {repository}: {reason:.300}"
         if status == 412:
             raise Overtaken(f"{why}. Somebody else has changed it: look again.") from error
         if isinstance(error, ValueError) or (status is not None and status < 500 and status not in (408, 429)):

@@ -72,7 +72,8 @@ class Invitation:
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<div>{self.svg()}</div><pre>{escape(str(self))}</pre>"
+        lines = f"<pre style='font-family:monospace;white-space:pre-wrap'>{escape(str(self))}</pre>"
+        return f"<div>{self.svg()}</div>{lines}"
 
 
 def notebook_for(run: str) -> bytes:

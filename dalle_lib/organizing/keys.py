@@ -99,19 +99,23 @@ def make_keys(card: RunCard, out: str | Path, settings: KeySettings) -> RunKeys:
     return made
 
 
-def follow(out: str | Path, repository: str) -> Path | None:
-    """Let the authority of the run in `out` take its card from owner/name on the Hub, and return its folder.
+def authority_of(out: str | Path) -> Path | None:
+    """Return the folder of the authority of the run in `out`; None if there is none, or it is elsewhere by now."""
+    place = keys_folder(out) / AUTHORITY
+    return place if Folder(place).settings_file.exists() else None
 
-    So what `edit_run` changes there counts at the server within a minute. None if the keys are elsewhere by now, or
-    there is no server.
+
+def follow(out: str | Path, repository: str) -> None:
+    """Let the authority of the run in `out` take its card from owner/name on the Hub.
+
+    So what `edit_run` changes there counts at the server within a minute.
     """
-    place = Folder(keys_folder(out) / AUTHORITY)
-    if not place.settings_file.exists():
-        return None
+    if (folder := authority_of(out)) is None:
+        return
+    place = Folder(folder)
     settings = place.settings()
     runs = tuple(run.model_copy(update={"card": repository}) if run.card == "card" else run for run in settings.runs)
     place.save(settings.model_copy(update={"runs": runs}))
-    return place.path
 
 
 def make_signing_key(folder: Path, card: RunCard, root: Path, days: float = DAYS) -> None:

@@ -97,7 +97,8 @@ def _prepare(
 ) -> Prepared:
     """Return the data set of pictures, made in the folder beside `out`."""
     place = keys_folder(out).with_suffix(".data")
-    maker = "a VQ-GAN that is trained on them" if vqgan == TRAIN else f"the VQ-GAN of {vqgan}"
+    file = vqgan_file(vqgan)
+    maker = "a VQ-GAN that is trained on them for minutes" if vqgan == TRAIN else f"the VQ-GAN of {vqgan}"
     if held_out is None:
         held_out = PrepareSettings().held_out
         if count := count_pictures(Path(source)):
@@ -107,4 +108,4 @@ def _prepare(
         "Broken off, the same command goes on. `dalle-lib prepare` has more options."
     )
     settings = {"held_out": held_out, "captions_from_names": captions_from_names}
-    return prepare_dataset(source, place, vqgan=vqgan_file(vqgan), token=token, **settings)
+    return prepare_dataset(source, place, vqgan=file, token=token, **settings)

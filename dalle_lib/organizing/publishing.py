@@ -54,8 +54,8 @@ def _require_same(there: RunCard, card: RunCard, repository: str) -> None:
     other = [name for old, new, names in parts for name in names if old and getattr(old, name) != getattr(new, name)]
     if other:
         raise ValueError(
-            f"expected that {repository} says the same as the folder of {', '.join(other)}, but it was changed: change "
-            "it there with dalle-lib run edit, or replace it with --anew."
+            f"expected {repository} and the folder to say the same of {', '.join(other)}, but they differ: change it "
+            "there with dalle-lib run edit, or replace it by the folder's with --anew."
         )
 
 

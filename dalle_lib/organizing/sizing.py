@@ -7,6 +7,7 @@ from dalle_lib.model import ModelConfig
 from dalle_lib.planning import Machines, Plan, Work, plan_run, reducers_enough
 from dalle_lib.planning.constants import (
     CORE_OPERATIONS_PER_S,
+    DAY_S,
     GPU_OPERATIONS_PER_S,
     HOME_DOWN_MBPS,
     HOME_UP_MBPS,
@@ -17,8 +18,10 @@ from dalle_lib.planning.constants import (
 from dalle_lib.run import RunCard
 from dalle_lib.run.sizes import SMALL_GRID
 
-LOOKS = 10
-"""How often each peer looks for others while a group assembles, at least."""
+LOOKS = 3
+"""How often each peer looks for others while a group assembles, at least: with many peers, looks are further apart."""
+MIN_MATCHMAKING_S = 3.0
+"""Seconds in which a few peers find each other, as in `emoji-mini`."""
 MIN_EPOCHS = 100
 """Fewer epochs than this are no training, however large they are."""
 MAX_BATCH_FACTOR = 8
@@ -63,6 +66,17 @@ def plan_for(card: RunCard, volunteers: int) -> Plan:
     return plan_run(Work.of(card), expected(card.model, volunteers))
 
 
+def matchmaking_for(volunteers: int) -> float:
+    """Return the seconds in which so many peers find each other, at least."""
+    return max(MIN_MATCHMAKING_S, float(math.ceil(LOOKS * max(LOOK_EVERY_S, LOOK_S_PER_PEER * volunteers))))
+
+
+def useful(card: RunCard, volunteers: int) -> int:
+    """Return how many of so many volunteers a run can use: with more, they look for each other longer than compute."""
+    alone_s = card.averaging.target_batch_size / samples_per_second(card.model)[0]
+    return next((n for n in range(volunteers, 1, -1) if alone_s / n >= matchmaking_for(n)), 1)
+
+
 def sized_for(card: RunCard, volunteers: int) -> RunCard:
     """Return a card whose epochs suit so many volunteers.
 
@@ -70,8 +84,7 @@ def sized_for(card: RunCard, volunteers: int) -> RunCard:
     `timeout_s` with links of half the rate. The run sees as many samples as before, in at least MIN_EPOCHS epochs.
     """
     averaging, optimizer = card.averaging, card.optimizer
-    looks_s = LOOKS * max(LOOK_EVERY_S, LOOK_S_PER_PEER * volunteers)
-    matchmaking_s = max(averaging.matchmaking_s, float(math.ceil(looks_s)))
+    matchmaking_s = max(averaging.matchmaking_s, matchmaking_for(volunteers))
     round_s = plan_for(card, volunteers).round_s
     computing_s = max(2 * matchmaking_s, round_s)
     samples = optimizer.total_epochs * averaging.target_batch_size
@@ -118,13 +131,13 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
                f"{HOME_UP_MBPS:g} Mbit/s up and {HOME_DOWN_MBPS:g} down, {plan.machines[0].count:g} of them can be "
                "reached; `dalle-lib run plan` takes what you know"),
         Reason("averaging.target_batch_size", f"{averaging.target_batch_size:,}",
-               f"they compute an epoch in {computing:,.3g} s and average it in {plan.round_s:,.3g} s"),
+               f"they compute an epoch in {duration(computing)} and average it in {duration(plan.round_s)}"),
         Reason("averaging.matchmaking_s", f"{averaging.matchmaking_s:g}",
                f"in which each of {volunteers:,} peers looks for the others {LOOKS} times or more"),
         Reason("averaging.timeout_s", f"{averaging.timeout_s:g}",
-               f"a round takes {plan.round_s:,.3g} s, and one on half of these rates must still fit in half of it"),
-        Reason("plan", f"{plan.epoch_s:,.3g} s an epoch, {duration(plan.days)} in all",
-               f"whoever sends most sends {busiest.sent_per_epoch / 1e6:,.3g} MB an epoch; {enough} who can be reached "
+               f"a round takes {duration(plan.round_s)}, and one on half of these rates must still fit in half of it"),
+        Reason("plan", f"{duration(plan.epoch_s)} an epoch, {duration(plan.days * DAY_S)} in all",
+               f"whoever sends most sends {traffic(busiest.sent_per_epoch)} an epoch; {enough} who can be reached "
                "are enough"),
         *_warnings(card, plan, volunteers),
     ]  # fmt: skip
@@ -132,23 +145,33 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
 
 def _warnings(card: RunCard, plan: Plan, volunteers: int) -> list[Reason]:
     """Return what would go wrong; that the data are too few for so many people is said in place of raising a size."""
-    matchmaking_s = card.averaging.matchmaking_s
-    if plan.phases["computing"] >= matchmaking_s:
-        return [Reason("warning", "", warning.rstrip(".")) for warning in plan.warnings]
-    useful = max(1, int(volunteers * plan.phases["computing"] / matchmaking_s))
-    why = (
-        f"{volunteers:,} volunteers are more than this run can use: they wait for each other longer than they compute. "
-        f"{useful:,} would do, or more data, or more samples an epoch"
-    )
-    return [Reason("warning", "", why)]
+    computing_s, enough = plan.phases["computing"], useful(card, volunteers)
+    if enough < volunteers:
+        why = (
+            f"{volunteers:,} volunteers are more than this run can use: they would look for each other longer than "
+            f"they compute. About {enough:,} are enough; more data or larger epochs keep more of them busy"
+        )
+        return [Reason("warning", "", why)]
+    told = [warning.rstrip(".") for warning in plan.warnings]
+    if plan.round_s > 1.1 * computing_s:
+        told.append(
+            "they average longer than they compute: more volunteers who can be reached, or a rented machine with a "
+            "fast link that trains and reduces, make epochs shorter"
+        )
+    return [Reason("warning", "", why) for why in told]
 
 
-def duration(days: float) -> str:
-    """Return a duration in words: days, hours or minutes."""
-    for unit, size in ("days", 1.0), ("hours", 1 / 24):
-        if days >= 2 * size:
-            return f"{days / size:,.1f} {unit}"
-    return f"{days * 24 * 60:,.0f} minutes"
+def duration(seconds: float) -> str:
+    """Return a duration in words: days, hours, minutes or seconds."""
+    for unit, size in ("days", 86_400), ("hours", 3600), ("minutes", 60):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.3g} s"
+
+
+def traffic(size: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.3g} MB"
 
 
 def needs_of(card: RunCard) -> tuple[int, int, int]:

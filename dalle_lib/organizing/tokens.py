@@ -2,13 +2,14 @@
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from dalle_lib.auth import AccessToken, Authority, Role
 from dalle_lib.auth.authority import write_private
-from dalle_lib.auth.tokens import TOKEN, peer_id_of
+from dalle_lib.auth.tokens import TOKEN, check_key, peer_id_of
 from dalle_lib.files import small_text
 from dalle_lib.run import RunCard
 
@@ -23,6 +24,15 @@ class Listed:
     """Its public key (DER), as `dalle-lib id` prints it in base64."""
     role: Role = Role.MEMBER
 
+    def __post_init__(self):
+        """Raise ValueError for a user whose name could lead out of the folder of access tokens, or a key that is none.
+
+        Volunteers send their lines, and the organiser copies them.
+        """
+        if not re.fullmatch(r"\w[\w.-]{,99}", self.user):
+            raise ValueError("a user is named by letters, digits, and . - _ after the first, up to 100 in all")
+        check_key(self.public_key)
+
 
 def read_list(file: str | Path) -> list[Listed]:
     """Return the peers in a file with a line for each: user, public key, and perhaps a role, with blanks between.
@@ -35,9 +45,8 @@ def read_list(file: str | Path) -> list[Listed]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            user, key, role = [*line.split(), Role.MEMBER.value][:3]
+            user, key, role = line.split() if len(line.split()) > 2 else [*line.split(), Role.MEMBER.value]
             peers.append(Listed(user, base64.b64decode(key, validate=True), Role(role)))
-            peer_id_of(peers[-1].public_key)
         except (ValueError, binascii.Error) as error:
             raise ValueError(
                 f'{file}, line {number}: expected "USER PUBLIC-KEY" or "USER PUBLIC-KEY ROLE", with the key that '

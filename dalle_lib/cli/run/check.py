@@ -47,8 +47,9 @@ class Check:
         print(as_json(card, checked) if self.json else "\n".join(map(in_words, checked.findings)), flush=True)
         if checked.wrong:
             first = checked.wrong[0]
-            more = f" And {len(checked.wrong) - 1} more fields do not fit." if len(checked.wrong) > 1 else ""
-            raise ValueError(f"{first.field} does not fit: {first.told}{more}")
+            others = ", ".join(finding.field for finding in checked.wrong[1:])
+            also = f" Nor do these fit: {others}." if others else ""
+            raise ValueError(f"{first.field} does not fit: {first.told}{also}")
         if not self.json:
             doubtful = f" Look at the {len(checked.doubtful)} lines with !." if checked.doubtful else ""
             print(f"\n{describe(card)}\nAll that the card names is there, and fits.{doubtful}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+from urllib.parse import urlsplit
 
 import tyro
 
@@ -105,21 +106,28 @@ def in_words(reason: "Reason") -> str:
 
 def what_next(made: "MadeRun") -> str:
     """Return what the organiser of a new run does with it."""
+    from dalle_lib.organizing.keys import DAYS
+
     folder, keys = str(made.folder), made.keys
     if keys is None:
         join = shlex.join(["dalle-lib", "join", "--run", folder, "--name", "ada", "--alone"])
         return f"Begin:    {join}\n          Its line Friends lets others join. Or notebook 01, with RUN = {folder!r}."
     lines = [f"Keys:     {keys.folder}, for you alone: never publish it, and keep a copy."]
     if keys.root is not None:
-        lines.append(f"          {keys.root.name} decides who takes part. Move it to a disk that you unplug.")
+        lines.append(f"          {keys.root.name} decides who takes part: move it to a disk that you unplug.")
+    lines.append(f"Publish:  {shlex.join(['dalle-lib', 'run', 'publish', folder, 'OWNER/NAME'])}")
     if keys.authority is not None:
-        serve = shlex.join(["dalle-lib", "auth-server", "serve", "--folder", str(keys.authority)])
+        server = urlsplit(keys.card.members.server)
+        here = ["--port", str(server.port)] if server.scheme == "http" and server.port else []
+        serve = shlex.join(["dalle-lib", "auth-server", "serve", "--folder", str(keys.authority), *here])
         lines += [
             f"Server:   {serve}",
-            f"          It must answer at {keys.card.members.server}. Copy this folder to the machine where it runs.",
+            f"          It must answer at {keys.card.members.server}: copy its folder to where it runs. Its key counts",
+            f"          for {DAYS:g} days; `dalle-lib auth-server rotate` makes the next one, by {keys.root.name}.",
         ]
     elif keys.root is not None:
-        lines.append("Members:  `dalle-lib run token` gives them access tokens, by the root key.")
+        told = f"The first peer's counts for {DAYS:g} days."
+        lines.append(f"Members:  `dalle-lib run token` gives them access tokens, by the root key. {told}")
     port = keys.card.initial_peers[0].split("/")[4] if keys.card.initial_peers else "31337"
     first = ["dalle-lib", "join", "--run", folder, "--name", "first-peer", "--role", "bootstrap"]
     lines += [
@@ -128,4 +136,4 @@ def what_next(made: "MadeRun") -> str:
     ]
     if not keys.card.initial_peers:
         lines.append("          The card does not name its address: its terminal shows what volunteers need.")
-    return "\n".join([*lines, f"Publish:  {shlex.join(['dalle-lib', 'run', 'publish', folder, 'OWNER/NAME'])}"])
+    return "\n".join(lines)

@@ -17,14 +17,14 @@ class Token:
 
     For example:
 
-    dalle-lib run token outputs/club-run --root club-run.keys/root.pem --list members.txt --out tokens
+    dalle-lib run token outputs/club-run --root club-run.keys/root.pem --names members.txt --out tokens
     """
 
     named: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run, or owner/name on the Hub."""
     root: Path
     """File of the run's root key."""
-    list: Path
+    names: Path
     """File with a line for each peer."""
     out: Path
     """Folder for the access tokens, a file each."""
@@ -39,7 +39,7 @@ class Token:
 
         if not 0 < self.hours <= 24 * 366:
             raise ValueError(f"expected --hours above 0 and of a year at most, but got {self.hours:g}.")
-        card, peers = RunCard.load(self.named, hub_token_for(self.named)), read_list(self.list)
+        card, peers = RunCard.load(self.named, hub_token_for(self.named)), read_list(self.names)
         issued = issue_tokens(card, Authority.load(self.root), peers, self.out, timedelta(hours=self.hours))
         for file, token in issued.items():
             print(f"{file}: {token.user}, {token.role.value}, until {token.expires:%Y-%m-%d %H:%M} UTC")
