@@ -150,18 +150,20 @@ def test_a_state_that_cannot_be_used_is_told_without_the_log(mini, swarm_folder)
 
 def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
     given = {"run": "r", "name": "n", "initial_peers": (NOBODY, NOBODY), "alone": True, "max_minutes": 2.5}
-    given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": True, "seed": 3}
+    given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": False, "seed": 3}
+    given |= {"announce": ("/dns4/home.example/tcp/7",)}
     given |= {"start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
     settings = PeerSettings(**given)
     assert set(given) == {field.name for field in fields(PeerSettings)}
     joined, checked = [], []
     monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
     monkeypatch.setattr("dalle_lib.cli.Doctor.run", lambda command: checked.append(command))
-    typed = Join(peer=settings).as_typed()
-    for command in typed, ["dalle-lib", "doctor", *typed[2:]], ["dalle-lib", "doctor"]:
+    client = replace(settings, client_mode=True, announce=())  # which cannot be both
+    typed, of_client = Join(peer=settings).as_typed(), Join(peer=client).as_typed()
+    for command in typed, of_client, ["dalle-lib", "doctor", *typed[2:]], ["dalle-lib", "doctor"]:
         monkeypatch.setattr(sys, "argv", command)
         main()
-    assert [join.peer for join in joined] == [settings]
+    assert [join.peer for join in joined] == [settings, client]
     assert [doctor.peer for doctor in checked] == [settings, PeerSettings(run="emoji-mini")]
 
 

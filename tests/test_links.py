@@ -9,6 +9,8 @@ import time
 import pytest
 
 from dalle_lib.rehearsal.links import Link, Relay
+from dalle_lib.swarm import PeerSettings, join
+from dalle_lib.swarm.process.addresses import peer_in
 
 SLOW, FAST = Link(up_mbps=4, down_mbps=400), Link(up_mbps=400, down_mbps=400)
 SENT = os.urandom(300_000)
@@ -87,3 +89,22 @@ def test_a_peer_that_is_gone_hangs_up_and_the_relay_goes_on(relay):
 def test_a_rate_that_no_link_has_is_refused(rate):
     with pytest.raises(ValueError, match="up_mbps must be above 0"):
         Link(up_mbps=rate, down_mbps=1)
+
+
+def test_a_peer_is_reached_at_the_address_that_it_announces_and_told_to_nobody_by_another(relay, swarm_folder):
+    plugs = [relay.plug(FAST) for _ in range(2)]
+    known: tuple[str, ...] = ()
+    for number, plug in enumerate(plugs):
+        settings = PeerSettings(
+            run="emoji-mini", name=f"peer-{number}", role="bootstrap", host="127.0.0.1", port=plug.listens_on,
+            announce=(plug.announced_at,), initial_peers=known,
+        )  # fmt: skip
+        peer = join(settings, swarm_folder / settings.name)
+        plug.process = peer.supervisor_id
+        known = tuple(peer.wait_for("connected")["addresses"])
+        assert [address.removesuffix(f"/p2p/{peer_in(address)}") for address in known] == [plug.announced_at]
+        assert PeerSettings.load(peer.folder / "settings.json") == settings
+    first, second = plugs
+    assert second.up.bytes_through == first.down.bytes_through > 0
+    for name in "peer-1", "peer-0":
+        join(PeerSettings(run="emoji-mini", name=name), swarm_folder / name).stop()

@@ -1,6 +1,7 @@
 """Settings of a peer that cannot be are refused before anything is started."""
 
 import pytest
+from test_addresses import OTHER
 
 from dalle_lib.swarm import PeerSettings, take_part
 
@@ -24,6 +25,15 @@ from dalle_lib.swarm import PeerSettings, take_part
         ({"name": "x" * 65}, "expected a name of 1 to 64"),
         ({"name": "ada\x1b[2J"}, "expected a name of 1 to 64"),
         ({"device": "tpu"}, 'expected a device such as "cpu"'),
+        ({"announce": ("93.184.216.34:31337",)}, "'93.184.216.34:31337' cannot be announced: it has another form"),
+        ({"announce": ("/ip4/93.184.216/tcp/31337",)}, "Expected 4 octets"),
+        ({"announce": ("/ip4/93.184.216.34/tcp/0",)}, "there is no port 0"),
+        ({"announce": ("/dnsaddr/home.example",)}, "names no port"),
+        ({"announce": (f"/ip4/93.184.216.34/tcp/1/p2p/{OTHER}",)}, "it ends with a peer's id"),
+        (
+            {"announce": ("/dns4/home.example/tcp/31337",), "client_mode": True},
+            "leave out either announce or client_mode",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(wrong, told):

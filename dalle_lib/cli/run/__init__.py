@@ -11,17 +11,19 @@ from dalle_lib.cli.run.invite import Invite
 from dalle_lib.cli.run.new import New
 from dalle_lib.cli.run.plan import PlanCommand
 from dalle_lib.cli.run.publish import Publish
+from dalle_lib.cli.run.rehearse import RehearseCommand
 from dalle_lib.cli.run.token import Token
 
 
 @dataclass(frozen=True)
 class Run:
-    """Make a run of a data set, look at one, plan it, publish it, invite people to it, change it."""
+    """Make a run of a data set, look at one, plan and rehearse it, publish it, invite people to it, change it."""
 
     command: Annotated[
         Annotated[New, tyro.conf.subcommand("new")]
         | Annotated[Check, tyro.conf.subcommand("check")]
         | Annotated[PlanCommand, tyro.conf.subcommand("plan")]
+        | Annotated[RehearseCommand, tyro.conf.subcommand("rehearse")]
         | Annotated[Publish, tyro.conf.subcommand("publish")]
         | Annotated[Invite, tyro.conf.subcommand("invite")]
         | Annotated[Edit, tyro.conf.subcommand("edit")]

@@ -7,6 +7,7 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
+from dalle_lib.rehearsal.hub.oauth import OAuth
 from dalle_lib.rehearsal.hub.stand_in import Hub, User
 
 
@@ -18,8 +19,11 @@ def main(folder: Path, port: int) -> None:
             ada, bob = User("ada", {"crew": "write"}), User("bob")
             users.write_text(json.dumps({"hf_ada": asdict(ada), "hf_bob": asdict(bob)}, indent=1))
         hub.users |= {token: User(**user) for token, user in json.loads(users.read_text()).items()}
+        OAuth(hub)
         print(
-            f"HF_ENDPOINT={hub.url} HF_HUB_DISABLE_XET=1 NO_PROXY=127.0.0.1,localhost; Hub tokens: {users}", flush=True
+            f"HF_ENDPOINT={hub.url} HF_HUB_DISABLE_XET=1 NO_PROXY=127.0.0.1,localhost; Hub tokens: {users}\n"
+            f"Codes of device flows are answered at {hub.url}/oauth/device",
+            flush=True,
         )
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -2,10 +2,11 @@
 
 import secrets
 from dataclasses import dataclass
+from html import escape
 from urllib.parse import parse_qs
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from dalle_lib.rehearsal.hub.stand_in import Hub, User
 from dalle_lib.rehearsal.hub.store import Refused
@@ -36,6 +37,8 @@ class OAuth:
         self.approvals: dict[str, User] = {}
         add = hub.app.add_api_route
         add("/oauth/device", self.begin, methods=["POST"])
+        add("/oauth/device", self.page)
+        add("/oauth/answer", self.answered, methods=["POST"])
         add("/oauth/token", self.token, methods=["POST"])
         add("/oauth/userinfo", self.userinfo)
         add("/api/organizations/{name}/members", self.members)
@@ -55,6 +58,34 @@ class OAuth:
         self.flows[code] = flow = Flow(f"{secrets.token_hex(2)}-{secrets.token_hex(2)}".upper(), self.signed_in)
         return {"device_code": code, "user_code": flow.user_code, "interval": self.interval_s,
                 "expires_in": self.expires_s, "verification_uri": f"{self.hub.url}/oauth/device"}  # fmt: skip
+
+    async def page(self, user_code: str = "") -> HTMLResponse:
+        """Show a page on which somebody approves or denies a code as any user of the stand-in, without a password."""
+        users = "".join(
+            f'<p><label><input type="radio" name="user" value="{escape(user.name)}" required> {escape(user.name)}, '
+            f"{escape(', '.join(user.organisations)) or 'in no organisation'}</label></p>"
+            for user in self.hub.users.values()
+        )
+        return _page(
+            f'<form method="post" action="/oauth/answer"><p>Code: <input name="user_code" required '
+            f'value="{escape(user_code)}"></p>{users}<button name="answer" value="approve">Approve</button> '
+            '<button name="answer" value="deny" formnovalidate>Deny</button></form>'
+        )
+
+    async def answered(self, request: Request) -> HTMLResponse:
+        """Approve or deny what the page was filled in with."""
+        form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        code, name = form.get("user_code", "").strip().upper(), form.get("user")
+        users = [user for user in self.hub.users.values() if user.name == name]
+        if all(flow.user_code != code for flow in self.flows.values()):
+            return _page(f"<p>No peer waits with the code {escape(code)}: it is mistyped, used, or too old.</p>", 404)
+        if form.get("answer") == "deny":
+            self.answer(code, None)
+            return _page("<p>Denied: the peer is told so.</p>")
+        if not users:
+            return _page("<p>Choose a user first.</p>", 400)
+        self.answer(code, users[0])
+        return _page(f"<p>Approved as {escape(users[0].name)}: go back to the terminal or notebook of the peer.</p>")
 
     async def token(self, request: Request) -> Response:
         form = parse_qs((await request.body()).decode())
@@ -87,3 +118,10 @@ class OAuth:
         after = request.url.include_query_params(cursor=cursor + PAGE)
         headers = {"Link": f'<{after}>; rel="next"'} if len(found) > cursor + PAGE else {}
         return JSONResponse([{"user": one} for one in found[cursor : cursor + PAGE]], headers=headers)
+
+
+def _page(body: str, status: int = 200) -> HTMLResponse:
+    head = (
+        '<meta charset="utf-8"><title>Stand-in for the Hub</title><style>body{font:16px sans-serif;margin:2em}</style>'
+    )
+    return HTMLResponse(f'<!doctype html><html lang="en"><head>{head}</head><h1>Device code</h1>{body}</html>', status)

@@ -16,6 +16,7 @@ CONNECT_S = 60.0
 """Seconds in which a starting peer must reach a first peer."""
 MAX_SHOWN = 5
 """Places of which it is told why nobody answers there."""
+_ANY_ID = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 _EXAMPLE = "/ip4/93.184.216.34/tcp/31337/p2p/12D3KooW..."
 _GREETING = b"\x13/multistream/1.0.0\n"
 """What both ends of a connection of libp2p say first. Source: github.com/multiformats/multistream-select"""
@@ -40,6 +41,28 @@ def require_addresses(addresses: Iterable[str]) -> None:
             raise ValueError(
                 f"{repeated!r} is not the address of a first peer: {problem}. Expected one such as {_EXAMPLE}: copy "
                 "the whole address that the run's organiser gives."
+            )
+
+
+def is_address(address: str) -> bool:
+    """Return whether this can be the address of a peer, as `require_addresses` has them."""
+    return _problem(address) is None
+
+
+def require_announced(addresses: Iterable[str]) -> None:
+    """Raise ValueError for the first address that a peer cannot announce: it names a machine and a port, and no peer.
+
+    The peer's id is added when it is announced.
+    """
+    for address in addresses:
+        problem = "it ends with a peer's id" if "/p2p/" in address else _problem(f"{address}/p2p/{_ANY_ID}")
+        if problem is None and not _SHAPE.fullmatch(f"{address}/p2p/{_ANY_ID}"):
+            problem = "it names no port"
+        if problem is not None:
+            repeated = address if len(address) <= _MAX_REPEATED else f"{address[:_MAX_REPEATED]}..."
+            raise ValueError(
+                f"{repeated!r} cannot be announced: {problem}. Expected a machine and a port by which others reach "
+                "this peer, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."
             )
 
 

@@ -14,6 +14,7 @@ from dalle_lib.run.state import require_open
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
+from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,8 @@ def start_crew(
                 prove_identity(card, folder / name, proof, is_bootstrap=settings.role == "bootstrap")
     try:
         for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
-            own = replace(settings, name=name, device=device, port=settings.port and settings.port + number - 1)
+            port, announce = settings.port and settings.port + number - 1, settings.announce if number == 1 else ()
+            own = replace(settings, name=name, device=device, port=port, announce=announce)
             peer = crew.peers[name] = join(own, folder / name, token, card)
             if settings.alone and number == 1 and len(devices) > 1:
                 # The others know no peer but this one, and would each begin a swarm of their own.
@@ -159,7 +161,8 @@ def require_way_in(
 ) -> None:
     """Raise the errors of `join_run` if no peer with these settings could take part from `folder`. Loads no torch.
 
-    `say` is told if none of the first peers answers and this one begins a swarm. Its own addresses count nowhere.
+    `say` is told if none of the first peers answers: a peer that this one has met before may, or else it begins a
+    swarm, if it may. Its own addresses count nowhere.
     """
     require_own(Path(folder) / settings.name, card)
     if Peer(Path(folder) / settings.name).is_running:
@@ -171,8 +174,9 @@ def require_way_in(
         raise RuntimeError('a peer needs hivemind, which is not installed: pip install "dalle-lib[swarm]"')
     addresses = [*card.initial_peers, *settings.initial_peers]
     require_addresses(addresses)
-    addresses = of_others(addresses, own_id(Path(folder) / settings.name))
-    if not addresses and not settings.begins:
+    own = own_id(Path(folder) / settings.name)
+    addresses, met = of_others(addresses, own), of_others(addresses_met(Path(folder) / settings.name), own)
+    if not addresses and not met and not settings.begins:
         here = running_in(folder)
         nearby = f" {here[0]} takes part in it on this machine, and its terminal shows its address." if here else ""
         raise ValueError(
@@ -184,7 +188,12 @@ def require_way_in(
         card.require_beside()
     require_port(settings.host, settings.port)
     answering, why = those_that_answer(addresses)
-    if addresses and not answering:
+    if (addresses or met) and not answering:
+        met_answering, why_met = those_that_answer(met)
+        if met_answering:
+            say(f"None of the first peers of {settings.run} answers, but one does that {settings.name} has met before.")
+            return
+        why = why or why_met
         if settings.begins:
             say(
                 f"None of the first peers of {settings.run} answers ({why}): {settings.name} begins the swarm, and "

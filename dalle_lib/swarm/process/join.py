@@ -97,6 +97,11 @@ class Peer:
         """Whether this program started it, and so decides when it leaves."""
         return self.folder.resolve() in _LEASHES
 
+    @property
+    def supervisor_id(self) -> int:
+        """Id of the process under which its processes run, or ran. Raises OSError or ValueError if it is not known."""
+        return int((self.folder / PID).read_text())
+
     def events(self) -> list[dict]:
         """Return the events that it has written since it last started, oldest first."""
         return read_events(self.folder)
@@ -143,7 +148,7 @@ class Peer:
         deadline = time.monotonic() + PID_TIMEOUT_S
         while self.is_running:
             try:
-                os.kill(int((self.folder / PID).read_text()), signal.SIGTERM)
+                os.kill(self.supervisor_id, signal.SIGTERM)
                 break
             except (FileNotFoundError, ValueError, ProcessLookupError) as error:
                 # It has not written its id yet: there is none, or one of an earlier start.

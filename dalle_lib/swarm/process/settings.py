@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dalle_lib.files import read_record, replace_file
+from dalle_lib.swarm.process.addresses import require_announced
 
 MAX_NAME = 64
 """Letters of a peer's name; other peers refuse what a peer with a longer one tells of itself."""
@@ -49,6 +50,9 @@ class NetworkSettings:
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
     """Port of the first GPU's peer; the peers of other GPUs take the ports after it. 0 takes free ports."""
+    announce: tuple[str, ...] = ()
+    """How others reach the first GPU's peer, where it is not the address that it listens on: a router that forwards a
+    port, or a tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
     client_mode: bool = False
     """Only connect to others, and accept no connections: for a peer behind a firewall."""
     start_after_s: float = 0.0
@@ -106,6 +110,9 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
                 raise ValueError(f"{name} must be a whole number from 1 to {limit:,}, but is {given}.")
         if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, but is {self.seed!r}.")
+        require_announced(self.announce)
+        if self.announce and self.client_mode:
+            raise ValueError("a peer in client mode accepts no connections: leave out either announce or client_mode.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
 
@@ -132,7 +139,8 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     @classmethod
     def _made_of(cls, told: dict) -> "PeerSettings":
-        return cls(**{**told, "initial_peers": tuple(told["initial_peers"])})
+        announce = tuple(told.get("announce", ()))  # versions before it wrote none
+        return cls(**{**told, "initial_peers": tuple(told["initial_peers"]), "announce": announce})
 
 
 def _is_ipv4(host: str) -> bool:

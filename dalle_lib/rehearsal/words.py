@@ -1,0 +1,140 @@
+"""A rehearsal's report in words: what was seen, and what would have gone wrong."""
+
+from dalle_lib.rehearsal.report import SLOWER, Part, Report
+
+MAX_TOLD = 5
+"""Causes of one kind that are told."""
+
+
+def in_words(report: Report) -> str:
+    """Return the report as an organiser reads it."""
+    rehearsal = report.rehearsal
+    lines = [
+        f"Run:      {report.run}, {rehearsal.volunteers} volunteers on links of {rehearsal.up:g} Mbit/s up and "
+        f"{rehearsal.down:g} down.",
+        *_titled("Joining", [_joining(part) for part in report.parts if part.name in rehearsal.names]),
+        *_titled("Refused", _refused(report)),
+        *_titled("Banned", _banned(report)),
+        *_titled("Killed", _killed(report)),
+        *_titled("Leaving", _left(report)),
+        *_titled("Epochs", [_epochs(report)]),
+        *_titled("Rounds", [_rounds(report)]),
+        *_titled("Traffic", [_traffic(part) for part in report.parts]),
+    ]
+    problems = wrong(report)
+    lines += _titled("Wrong", problems) if problems else ["Wrong:    nothing that this rehearsal could show."]
+    return "\n".join(lines)
+
+
+def _titled(title: str, lines: list[str]) -> list[str]:
+    return [f"{title + ':' if not number else '':10}{line}" for number, line in enumerate(lines)]
+
+
+def _joining(part: Part) -> str:
+    how = ", which accepts no connections" if part.is_client else ""
+    if part.trained_s is None:
+        return f"{part.name}{how}, never trained."
+    counted = "none of its gradients counted" if part.counted_s is None else f"counted after {part.counted_s:.0f} s"
+    return f"{part.name}{how}, trained after {part.trained_s:.0f} s; {counted}."
+
+
+def _refused(report: Report) -> list[str]:
+    if (act := report.act("is refused")) is None:
+        return [] if report.act("is admitted") else ["nobody: the card has no members, so everybody may join."]
+    return [f"{act.name}, who is no member, is told: {act.told}"]
+
+
+def _banned(report: Report) -> list[str]:
+    if (act := report.act("is banned")) is None:
+        return []
+    return [
+        f"{act.name}'s gradients last counted {report.counted_until(act.name, act.time):.0f} s after its ban.",
+        f"It says: {report.told[act.name] or 'nothing'}",
+    ]
+
+
+def _killed(report: Report) -> list[str]:
+    act = report.act("is killed")
+    if act is None:
+        return []
+    usual, longest = report.epoch_s, _longest_after(report, act.time)
+    cost = "" if longest is None else f" The epochs around it took up to {longest:.0f} s, usually {usual:.0f} s."
+    back = [one.time for one in report.acts if one.what == "enters" and one.name == act.name and one.time > act.time]
+    counted = report.counts_after(act.name, back[0]) if back else None
+    again = "did not count again" if counted is None else f"counted again {counted:.0f} s after it came back"
+    return [f"{act.name}, as by a power cut.{cost} It {again}."]
+
+
+def _left(report: Report) -> list[str]:
+    if (act := report.act("leaves")) is None:
+        return []
+    longest = _longest_after(report, act.time)
+    return [f"{act.name}." + ("" if longest is None else f" The epochs around it took up to {longest:.0f} s.")]
+
+
+def _longest_after(report: Report, at: float) -> float | None:
+    """Return the seconds of the longer of the epoch in which something was done and the one after it."""
+    after = [epoch.seconds for epoch in report.epochs if epoch.ended > at][:2]
+    return max(after, default=None)
+
+
+def _epochs(report: Report) -> str:
+    if report.epoch_s is None:
+        return "none ended."
+    planned = f"; the plan says {report.planned_s:.1f} s for those whose gradients counted" if report.planned_s else ""
+    return f"{len(report.epochs)} after the first, of {report.epoch_s:.1f} s (median){planned}."
+
+
+def _rounds(report: Report) -> str:
+    failed, rounds = (sum(getattr(part, name) for part in report.parts) for name in ("failed_rounds", "rounds"))
+    lost = sum(part.lost for part in report.parts)
+    return f"{rounds - failed} of {rounds} were whole, counted by each of their peers; {lost:,} samples were lost."
+
+
+def _traffic(part: Part) -> str:
+    each = f" in {part.epochs} epochs" if part.epochs else ""
+    return f"{part.name} sent {part.sent_bytes / 1e6:,.1f} MB and received {part.received_bytes / 1e6:,.1f} MB{each}."
+
+
+def wrong(report: Report) -> list[str]:
+    """Return what would have gone wrong with real volunteers, a sentence or two each."""
+    told = _wrong_epochs(report)
+    banned = act.name if (act := report.act("is banned")) else None
+    told += [
+        f"{part.name} ended: {part.error}" for part in report.parts if part.error is not None and part.name != banned
+    ]
+    told += [
+        f"{count} times a peer went on with its own gradient: {why}"
+        for why, count in sorted(report.failures.items(), key=lambda one: -one[1])[:MAX_TOLD]
+    ]
+    told += [
+        f"{part.lost:,} of {part.samples:,} samples of {part.name} were lost: it was behind, or left out."
+        for part in report.parts
+        if part.lost
+    ]
+    told += [
+        f"{part.name} trained, and its gradients never counted."
+        for part in report.parts
+        if part.trained_s is not None and part.counted_s is None and part.name in report.rehearsal.names
+    ]
+    if act := report.act("is admitted"):
+        told.append(f"{act.name}, who is no member, was admitted.")
+    act = report.act("is banned")
+    if act is not None and report.epochs and report.counted_until(act.name, act.time) > report.over - act.time - 5:
+        told.append(f"{act.name} was banned, and counted until the end.")
+    return told
+
+
+def _wrong_epochs(report: Report) -> list[str]:
+    rehearsal = report.rehearsal
+    if report.epoch_s is None:
+        return [
+            "No epoch ended after the first, so nothing is known of averaging. Give the rehearsal more minutes, or "
+            "epochs of fewer samples with --samples."
+        ]
+    told = []
+    if report.planned_s and report.epoch_s > SLOWER * report.planned_s:
+        busy = rehearsal.device == "cpu" and rehearsal.volunteers > report.cores
+        why = f" They shared {report.cores} cores here, which slows averaging too." if busy else ""
+        told.append(f"Epochs took {report.epoch_s / report.planned_s:.1f} times as long as planned.{why}")
+    return told

@@ -1,0 +1,56 @@
+"""A rehearsal with real peers; what one cannot be is refused before anything is started."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dalle_lib.auth import Authority
+from dalle_lib.rehearsal.rehearse import rehearse
+from dalle_lib.rehearsal.settings import Rehearsal
+from dalle_lib.run.parts import MembersCard
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"volunteers": 1}, "expected 2 to 32 volunteers"),
+        ({"minutes": 60.0}, "up to 45 minutes, but got 60"),
+        ({"up": 0.0}, "up_mbps must be above 0"),
+        ({"device": "tpu"}, "expected a device"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        Rehearsal(**wrong)
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    with pytest.raises(FileExistsError, match="expected a new folder"):
+        rehearse("emoji-mini", folder=tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.chaos
+def test_a_run_for_members_is_played_with_a_stranger_a_ban_and_a_death(mini, swarm_folder):
+    members = MembersCard(
+        authority=Authority.generate().public_key, organization="crew", invitation="https://a.example"
+    )
+    run = mini.with_changes(name="club", members=members).save(swarm_folder / "run")
+    command = ["run", "rehearse", str(run), "--volunteers", "3", "--minutes", "0.7", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dalle_lib", *command, "--out", str(swarm_folder / "out")],
+        capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    acts = {act["what"]: act for act in report["acts"]}
+    assert {"is refused", "is banned", "is killed", "enters"} <= set(acts)
+    assert "https://a.example" in acts["is refused"]["told"]
+    assert "is banned" in report["told"][acts["is banned"]["name"]]
+    assert report["epochs"]
+    parts = {part["name"]: part for part in report["parts"]}
+    assert all(part["sent_bytes"] > 0 for part in parts.values())
+    assert sum(part["counted_s"] is not None for part in parts.values()) >= 2
