@@ -101,6 +101,8 @@ def test_a_second_run_does_nothing(session, installed, tmp_path):
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_there(notebook, session, installed, swarm_folder):
     copy = Path(shutil.copy(notebook, swarm_folder))
+    if notebook.stem.startswith("06"):  # it pays for its minutes here by training less
+        copy.write_text(copy.read_text().replace("MINUTES = 4.0 ", "MINUTES = 1.0 "))
     options = [
         "-q",
         "-p",

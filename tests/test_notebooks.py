@@ -67,6 +67,8 @@ def test_it_runs_from_an_empty_folder_with_the_built_package_and_shows_nothing_r
     # Training is shorter than by default: `make test-images` runs the notebooks as they are.
     source = re.sub(r"MINUTES = [\d.]+ ", "MINUTES = 1.0 ", notebook.read_text())
     require_runs(source, python_with_wheel, swarm_folder)
+    files = [file for file in swarm_folder.rglob("*") if file.is_file() and file.stat().st_size < 10_000_000]
+    assert not [file for file in files if b"_of_this_evening" in file.read_bytes()], "a Hub token was written"
 
 
 def require_runs(notebook: str, python_with_wheel: Path, folder: Path) -> str:

@@ -1,9 +1,19 @@
 """A plan as a chart: where an epoch's time goes, and what each machine sends and receives."""
 
 import altair as alt
+from IPython.display import HTML
 
-from dalle_lib.dashboard.charts import SERIES, WIDTH
+from dalle_lib.dashboard.charts import SERIES, WIDTH, to_html
 from dalle_lib.planning import Plan
+
+
+def planned(plan: Plan) -> HTML:
+    """Return a plan for a page: a sentence, and its chart."""
+    hours = plan.days * 24
+    length = (
+        f"{hours * 60:.0f} minutes" if hours < 2 else f"{hours:.0f} hours" if hours < 48 else f"{plan.days:.0f} days"
+    )
+    return HTML(f"<p>{plan.epoch_s:,.0f} s an epoch, {length} in all.</p>{to_html(plan_chart(plan))}")
 
 
 def plan_chart(plan: Plan) -> alt.VConcatChart:
