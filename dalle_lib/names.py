@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 HUB = "hf://datasets/"
 """How the name of a data set on the Hub begins."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine by which nobody else can reach it."""
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
@@ -40,6 +42,6 @@ def is_web_address(text: str) -> bool:
         host, port = told.hostname, told.port
     except ValueError:
         return False
-    schemes = ("https", "http") if host in ("localhost", "127.0.0.1", "::1") else ("https",)
+    schemes = ("https", "http") if host in LOOPBACK else ("https",)
     is_plain = text.isprintable() and not any(map(str.isspace, text)) and "@" not in told.netloc
     return bool(host) and port != 0 and told.scheme in schemes and is_plain

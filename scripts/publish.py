@@ -161,7 +161,8 @@ def move(old: Repository, new: Repository) -> None:
     """Replace the old address by the new one in pyproject.toml and in every text that names it."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    files = [ROOT / name for name in names if Path(name).suffix in {".md", ".py", ".toml", ".yml", ".ipynb"}]
+    kinds = {".md", ".py", ".toml", ".yml", ".yaml", ".sh", ".ipynb"}
+    files = [ROOT / name for name in names if Path(name).suffix in kinds or Path(name).name == "Dockerfile"]
     texts = {file: file.read_text(encoding="utf-8") for file in files if file.is_file()}
     project = ROOT / "pyproject.toml"
     texts[project] = texts[project].replace(f'\nref = "{old.ref}"', f'\nref = "{new.ref}"')

@@ -108,10 +108,10 @@ def test_a_clock_that_is_off_fails_and_so_would_hivemind(hub, shift, said):
 
 
 def test_the_first_peers_clock_counts_and_the_hubs_says_whose_is_wrong():
-    assert doctors._clock(0.0, 60.0).ok, "the first peers would let it in"
-    assert "organiser" in doctors._clock(60.0, 0.0).remedy
-    assert "timedatectl" in doctors._clock(60.0, 60.0).remedy
-    assert doctors._clock(None, None).ok
+    assert doctors.clock_row(0.0, 60.0).ok, "the first peers would let it in"
+    assert "organiser" in doctors.clock_row(60.0, 0.0).remedy
+    assert "timedatectl" in doctors.clock_row(60.0, 60.0).remedy
+    assert doctors.clock_row(None, None).ok
 
 
 def test_without_a_network_the_clock_is_not_checked(hub, monkeypatch):

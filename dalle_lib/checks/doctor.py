@@ -80,7 +80,7 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
     if found.p2pd is None:
         yield _reachable(found, settings)
         yield _upload(found, settings, card)
-    yield _clock(found.ahead, seconds_ahead_of_hub())
+    yield clock_row(found.ahead, seconds_ahead_of_hub())
 
 
 def _access_token(card: RunCard, folder: Path) -> Check:
@@ -107,7 +107,8 @@ def _p2pd(problem: str | None, settings: PeerSettings) -> Check:
     return require("p2pd", "starts", problem or "starts", problem is None, remedy)
 
 
-def _clock(ahead_of_peer: float | None, ahead_of_hub: float | None) -> Check:
+def clock_row(ahead_of_peer: float | None, ahead_of_hub: float | None) -> Check:
+    """Return whether this clock agrees with others, given by how many seconds it is ahead of theirs, where known."""
     by = {"a first peer's": ahead_of_peer, "the Hub's": ahead_of_hub}
     needed = f"within {MAX_SECONDS_OFF:g} s"
     known = {whose: ahead for whose, ahead in by.items() if ahead is not None}
@@ -166,7 +167,7 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
         return Check(what, needed, f"a first peer can connect to port {found.reached}", True)
     if found.reached == 0:
         return Check(what, needed, "no: a first peer cannot connect to this machine", True, _LET_IN)
-    why = _why(found.greeting) or "it is connected through a relay, which hides where it is"
+    why = why_unknown(found.greeting) or "it is connected through a relay, which hides where it is"
     hosts = [address.split("/")[2] for address in found.addresses if re.match("/ip[46]/", address)]
     if any(ipaddress.ip_address(host).is_global for host in hosts):
         return Check(what, needed, f"not tried, but it has a public address ({why})", True)
@@ -174,7 +175,7 @@ def _reachable(found: Findings, settings: PeerSettings) -> Check:
     return Check(what, needed, here, True, _LET_IN)
 
 
-def _why(problem: str | None) -> str | None:
+def why_unknown(problem: str | None) -> str | None:
     """Return why a first peer did not help to find something out; None if it did."""
     return _TRAINS if "protocols not supported" in (problem or "") else problem
 
@@ -184,7 +185,7 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
     if not found.first_peers:
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
-        return Check("upload", "any", f"not measured ({_why(found.upload)})", True)
+        return Check("upload", "any", f"not measured ({why_unknown(found.upload)})", True)
     limit = card.averaging.timeout_s / 2
     model = estimate({"model_type": "dalle", **asdict(card.model)})
     both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf

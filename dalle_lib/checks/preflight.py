@@ -118,10 +118,9 @@ def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
     memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
     place = min(folder, HF_HUB_CACHE, key=free_disk)
     more = "close other notebooks and programs, or use a machine with more"
-    yield require("free memory", _gb(memory), _gb(free_memory()), free_memory() >= memory, more)
-    yield require(
-        "free disk", _gb(disk), _gb(free_disk(place)), free_disk(place) >= disk, f"free some space in {place}"
-    )
+    yield require("free memory", gigabytes(memory), gigabytes(free_memory()), free_memory() >= memory, more)
+    room = f"free some space in {place}"
+    yield require("free disk", gigabytes(disk), gigabytes(free_disk(place)), free_disk(place) >= disk, room)
     if card is not None:
         yield _clip(card)
 
@@ -155,7 +154,7 @@ def _downloads(card: RunCard) -> tuple[int, int, str]:
         size, weights = card.downloads()
     except ConnectionError as error:  # what the cache holds may be enough
         return 0, 0, f"not known: {in_one_line(error)}"
-    return size, weights, _gb(size)
+    return size, weights, gigabytes(size)
 
 
 def _gpus() -> Iterator[Check]:
@@ -168,11 +167,12 @@ def _gpus() -> Iterator[Check]:
 
 
 def _gpu(gpu: DeviceCheck) -> Check:
-    about = f"{gpu.name}, {_gb(gpu.bytes)}"
+    about = f"{gpu.name}, {gigabytes(gpu.bytes)}"
     if gpu.problem is None:
         return Check(f"GPU {gpu.device}", "not needed", f"{about}, computes", True)
     return Check(f"GPU {gpu.device}", "not needed", f"{about}, not used: {gpu.problem}", True, _TORCH)
 
 
-def _gb(size: float) -> str:
+def gigabytes(size: float) -> str:
+    """Return a number of bytes in words."""
     return f"{size / 1e9:.1f} GB"
