@@ -197,7 +197,7 @@ def test_the_invitation_has_all_ways_in(run, hub, tmp_path, monkeypatch):
     (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
     assert re.search(r'^RUN = "crew/icons"  # @param', settings.source, re.M)
     assert f"{hub.url}/crew/icons" in Invitation.to("crew/icons", RunCard.load("crew/icons"))._repr_html_()
-    assert "is here: dalle-lib run publish it first" in typed("run", "invite", str(run), code=2)
+    assert "is here: `dalle-lib run publish` it first" in typed("run", "invite", str(run), code=2)
 
 
 def test_the_commands_change_a_run(run, hub, monkeypatch):

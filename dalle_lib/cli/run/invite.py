@@ -31,7 +31,7 @@ class Invite:
         card = RunCard.load(self.named, hub_token_for(self.named))
         if card.repository is None:
             raise ValueError(
-                f"expected owner/name on the Hub, but {self.named} is here: dalle-lib run publish it first."
+                f"expected owner/name on the Hub, but {self.named} is here: `dalle-lib run publish` it first."
             )
         invitation = Invitation.to(self.named, card)
         print(f"{invitation}\n\n{invitation.scanned()}")
