@@ -10,6 +10,7 @@ from datetime import timedelta
 import nbformat
 import pytest
 from checkout import NOTEBOOKS
+from filelock import FileLock
 from huggingface_hub import HfApi
 
 from dalle_lib.auth import Authority, Role
@@ -133,6 +134,14 @@ def test_what_would_make_another_run_or_no_card_changes_nothing(run, changes, sa
     assert (run / "run.json").read_bytes() == before
     with pytest.raises(ValueError, match="part of the kit"):
         edit_run("emoji-mini", state="paused")
+
+
+def test_two_programs_that_change_a_card_here_take_turns(run, monkeypatch):
+    monkeypatch.setattr("dalle_lib.organizing.editing.LOCK_S", 0.1)
+    with FileLock(run / ".run.json.lock"), pytest.raises(ConnectionError, match=r"another program has been changing"):
+        edit_run(run, state="paused")
+    assert RunCard.load(run).state == "open"
+    assert edit_run(run, state="paused").state == RunCard.load(run).state == "paused"
 
 
 def test_members_fields_change_and_the_authority_stays(run):

@@ -1,9 +1,11 @@
 """Changes to a run that goes on: what may change, and how nobody's change is lost."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from dalle_lib.files import replace_file
 from dalle_lib.organizing.commits import Overtaken, commit
@@ -13,6 +15,8 @@ from dalle_lib.run.files import CARD, card_here
 CHANGEABLE = ("state", "message", "kit", "initial_peers", "checkpoint")
 MEMBERS = ("authority", "server", "organization", "client_id", "invitation")
 """Fields of a card, and of its `members`, that may change while peers train: none is in the run's fingerprint."""
+LOCK_S = 20
+"""Seconds to wait for another program that changes the same card on this machine."""
 TRIES = 5
 """How often a change is made anew on top of somebody else's commit."""
 
@@ -31,7 +35,7 @@ def edit_run(run: str | Path, token: str | None = None, **changes: Any) -> RunCa
     if run in EMBEDDED_RUNS:
         raise ValueError(f"expected a run of yours, but {run} is part of the kit: copy it with RunCard.save.")
     if (file := card_here(run)) is not None:
-        with FileLock(file.with_name(f".{file.name}.lock")):
+        with _alone_with(file):
             card = changed(RunCard.load(run), **changes)
             with replace_file(file) as unfinished:
                 unfinished.write_text(card.as_text(), encoding="utf-8")
@@ -48,6 +52,16 @@ def edit_run(run: str | Path, token: str | None = None, **changes: Any) -> RunCa
         else:
             return card
     raise ConnectionError(f"others change {run} all the time: {last}")
+
+
+@contextmanager
+def _alone_with(file: Path) -> Iterator[None]:
+    """Let nobody else change a card on this machine meanwhile. Raises ConnectionError if somebody does for long."""
+    try:
+        with FileLock(file.with_name(f".{file.name}.lock"), timeout=LOCK_S):
+            yield
+    except Timeout as error:
+        raise ConnectionError(f"another program has been changing {file} for {LOCK_S} s: try again later.") from error
 
 
 def changed(card: RunCard, **changes: Any) -> RunCard:
