@@ -10,6 +10,7 @@ import math
 import os
 import select
 import sys
+import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -78,7 +79,12 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
     if card.members is not None and (folder / TOKEN).exists():  # a stranger without an access token trusts everybody
         membership = Membership(card, folder)
         dht.add_validators(membership.validators()[1:])
-        assert publish_token(dht, membership.authorizer.token, card.key)
+        deadline = time.monotonic() + 60
+        while not publish_token(
+            dht, membership.held.now(), card.key
+        ):  # the others may not admit this run's records yet
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
         trust = membership.trust(dht)
     options = shared_options(card, dht, trust)
     options["tracker_opts"] |= {"min_refresh_period": 0.4, "max_refresh_period": 0.6}
