@@ -89,6 +89,7 @@ finally:
 RETURN = (
     TABLES
     + """
+from pathlib import Path
 from dalle_lib.swarm.peer import first_peers
 first_peers.FIRST_PEERS_EVERY_S = 1.0
 own = f"{sys.argv[1]}/first"
@@ -97,8 +98,10 @@ first = hivemind.DHT(start=True, host_maddrs=local, identity_path=own)
 start = {"start": False, "host_maddrs": local, "initial_peers": [address]}
 tables, trackers = [hivemind.DHT(identity_path=file, **start) for file in files], []
 try:
-    for dht in tables:
-        first_peers.start(dht, [address])
+    for number, dht in enumerate(tables):
+        folder = Path(sys.argv[1], str(number))
+        folder.mkdir()
+        first_peers.start(dht, [address], folder)
     track()
     wait(have_met)
     first.shutdown()
