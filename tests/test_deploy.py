@@ -39,6 +39,10 @@ def filled(text: str) -> str:
     return re.sub(r"\$\{?(\w+)(?::[?-][^}]*)?\}?", lambda found: ENVIRONMENT.get(found[1], "7"), text)
 
 
+def in_a_line(command: str | list[str]) -> str:
+    return command if isinstance(command, str) else shlex.join(command)
+
+
 def of_document(file: Path) -> list[str]:
     """Return the commands of dalle-lib in a document's blocks of code, and those with arguments in its backticks."""
     text = file.read_text()
@@ -52,7 +56,7 @@ def of_document(file: Path) -> list[str]:
 
 def all_lines() -> dict[str, list[str]]:
     composed = {
-        f"compose.yaml {name}": ["dalle-lib " + shlex.join(map(filled, service["command"]))]
+        f"compose.yaml {name}": [f"dalle-lib {filled(in_a_line(service['command']))}"]
         for name, service in COMPOSE["services"].items()
         if "command" in service
     }
@@ -72,6 +76,16 @@ def parsed(unit: Path) -> configparser.ConfigParser:
     parser.optionxform = str
     parser.read(unit)
     return parser
+
+
+@pytest.mark.parametrize("options", ["", "--refresh-card"])
+def test_options_of_the_first_peer_reach_its_command_line(monkeypatch, options):
+    monkeypatch.setitem(ENVIRONMENT, "OPTIONS", options)
+    for where, told in all_lines().items():
+        if "first-peer" in where:
+            words = shlex.split(MAIN.split(told[0], maxsplit=1)[1])
+            taken = tyro.cli(_commands(words), args=words, prog="dalle-lib")
+            assert taken.refresh_card == bool(options)
 
 
 @pytest.mark.parametrize(("where", "lines"), all_lines().items())
@@ -102,7 +116,7 @@ def test_what_compose_starts_has_limits_and_no_secret_but_in_folders():
     services = COMPOSE["services"]
     assert services["authority"]["volumes"][0].endswith(f"/{AUTHORITY}:/authority")
     assert services["first-peer"]["volumes"] == [f"${{KEYS}}/{PEERS}:/peers"]
-    assert FIRST_PEER in services["first-peer"]["command"]
+    assert FIRST_PEER in services["first-peer"]["command"].split()
     assert "ports" not in services["authority"]  # it is reached through the proxy alone
 
 

@@ -17,6 +17,8 @@ from dalle_lib.organizing.sizing import MAX_BATCH_FACTOR, MIN_EPOCHS, plan_for, 
 from dalle_lib.run import RunCard, require_fit
 from dalle_lib.run.sizes import paper_sizes, sizes_for
 from dalle_lib.streaming import CodesFormat
+from dalle_lib.streaming.prepare.folders import count_pictures
+from dalle_lib.streaming.prepare.opening import place_of
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,11 @@ def test_a_folder_of_pictures_becomes_a_data_set_and_a_run_with_keys_by_one_comm
     for line in ("Look at:", "sheet.png", f"--folder {out}.keys/peers --port 4001", "run publish", "(calculator)"):
         assert line in told.out
     assert card.initial_peers[0].startswith("/ip4/127.0.0.1/tcp/4001/p2p/")
+
+
+def test_the_kit_s_own_pictures_are_counted_as_those_of_a_folder(folder):
+    assert count_pictures(place_of("icons")) == 213
+    assert count_pictures(place_of(folder)) == 41
 
 
 def test_what_was_prepared_is_taken_again_when_the_run_could_not_be_made(folder, tmp_path):

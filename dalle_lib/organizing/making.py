@@ -13,7 +13,7 @@ from dalle_lib.run.new import SPLITS, require_new
 from dalle_lib.run.sizes import Preset
 from dalle_lib.streaming.prepare import Prepared, prepare_dataset
 from dalle_lib.streaming.prepare.folders import count_pictures
-from dalle_lib.streaming.prepare.opening import ICONS
+from dalle_lib.streaming.prepare.opening import place_of
 from dalle_lib.streaming.prepare.preparing import TRAIN
 from dalle_lib.streaming.prepare.settings import PrepareSettings
 
@@ -81,7 +81,7 @@ def make_run(
 
 def is_unprepared(data: str | Path) -> bool:
     """Return whether `data` are pictures of this machine of which no data set has been made."""
-    if str(data).startswith(HUB) or not (Path(data).exists() or data == ICONS.stem):
+    if str(data).startswith(HUB) or not place_of(data).exists():
         return False
     return not any(Path(data, split).is_dir() for split in SPLITS)
 
@@ -101,7 +101,7 @@ def _prepare(
     maker = "a VQ-GAN that is trained on them for minutes" if vqgan == TRAIN else f"the VQ-GAN of {vqgan}"
     if held_out is None:
         held_out = PrepareSettings().held_out
-        if count := count_pictures(Path(source)):
+        if count := count_pictures(place_of(source)):
             held_out = min(MAX_HELD_OUT, max(held_out, WANTED_HELD_OUT / count))
     say(
         f"{source} is no data set: preparing its pictures in {place} first, with {maker}; {held_out:.1%} are held out. "

@@ -2,6 +2,7 @@
 
 import os
 import re
+import tarfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -95,10 +96,11 @@ def read_bounded(file: Path, most: int) -> bytes:
         return handle.read(most + 1)
 
 
-def count_pictures(folder: Path) -> int:
-    """Return how many files of a folder, and of the folders in it, are pictures by their names."""
-    return sum(
-        name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
+def count_pictures(place: Path) -> int:
+    """Return how many files of a folder, and of the folders in it, or of a tar, are pictures by their names."""
+    if place.is_file() and tarfile.is_tarfile(place):
+        with tarfile.open(place) as tar:
+            names = [Path(name).name for name in tar.getnames()]
+    else:
+        names = [name for _, _, in_folder in os.walk(place) for name in in_folder]
+    return sum(name.lower().endswith(SUFFIXES) and not name.startswith(".") for name in names)

@@ -15,12 +15,15 @@ ICONS = Path(__file__).parents[2] / "assets" / "icons.tar"
 TARS, TABLES = (".tar", ".tar.gz", ".tgz"), (".parquet", ".csv", ".tsv")
 
 
+def place_of(source: str | Path) -> Path:
+    """Return the path that a source on this machine names; where nothing is called so, "icons" are the kit's own."""
+    return ICONS if str(source) == ICONS.stem and not Path(source).exists() else Path(source)
+
+
 def source_of(
     source: str | Path, settings: PrepareSettings, folder: Path, token: str | None, revision: str | None
 ) -> Source:
     """Return the source that a path or an hf:// address names; files of the Hub pass through `folder`.
-
-    Where nothing is called so, "icons" are the kit's own pictures.
 
     Raises ValueError if there is no such source, or nothing of its kind in it.
     """
@@ -38,7 +41,7 @@ def source_of(
             raise ValueError("expected tars or tables on the Hub, but kind is pictures: name a folder of this machine.")
         files.keep(TARS if kind == "tars" else TABLES)
         return tars_or_tables(files, kind)
-    path = ICONS if source == ICONS.stem and not Path(source).exists() else Path(source)
+    path = place_of(source)
     if not path.exists():
         raise ValueError(
             f"no source {str(source)!r}: expected a folder of pictures, WebDataset tars, tables in Parquet or CSV, or "
