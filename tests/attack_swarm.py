@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -67,13 +68,15 @@ class AttackSwarm:
     honest: int
     attackers: int
     processes: list[subprocess.Popen] = field(default_factory=list)
+    starts: int = 0
     runs: int = 0
     invitations: int = 0
+    is_running: bool = False
 
     @property
     def folders(self) -> list[Path]:
         """Folder of each peer, honest ones first."""
-        return [self.folder / f"peer{index}" for index in range(self.honest + self.attackers)]
+        return [self.folder / f"start{self.starts}" / f"peer{index}" for index in range(self.honest + self.attackers)]
 
     @property
     def peer_ids(self) -> list[str]:
@@ -81,6 +84,25 @@ class AttackSwarm:
         return [read_events(folder)[0]["peer_id"] for folder in self.folders]
 
     def __enter__(self) -> "AttackSwarm":
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_error) -> None:
+        self._end()
+
+    def renew(self) -> None:
+        """Start other peers if one of these has ended, or if they are still in a run that failed."""
+        if self.is_running or any(process.poll() is not None for process in self.processes):
+            self._end()
+            self._start()
+
+    def _start(self) -> None:
+        self.starts += 1
+        self.is_running = False
         for index, folder in enumerate(self.folders):
             folder.mkdir(parents=True)
             settings = {
@@ -94,14 +116,14 @@ class AttackSwarm:
             if index == 0:
                 self._wait(lambda: read_events(self.folders[0]), 120)
         self._wait(lambda: all(map(read_events, self.folders)), 120)
-        return self
 
-    def __exit__(self, *_error) -> None:
+    def _end(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):  # none is left, not even of those that a peer had started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             process.stdin.close()
+        self.processes.clear()
 
     def invite(self, roles: Sequence[Role | None]) -> dict:
         """Give each peer an access token for later runs, or none, and return the field `members` for their cards."""
@@ -131,6 +153,7 @@ class AttackSwarm:
     ) -> Outcome:
         """Return the outcome of a run of `epochs` epochs, which may end earlier, as soon as it is broken."""
         self.runs += 1
+        self.is_running = True
         card = self._card(epochs, members, rule=rule, reducers=reducers)
         places = {"number": self.runs, "card": str(card.save(self.folder / f"run{self.runs}"))}
         whole = Scenario(**places, honest=self.honest, attackers=self.attackers, **scenario)
@@ -142,6 +165,7 @@ class AttackSwarm:
         seconds = time.monotonic() - began
         self._say("stop")
         self._wait(lambda: self._all_have("left"), 120)
+        self.is_running = False
         return replace(self._outcome(epochs), seconds=seconds)
 
     def _card(self, epochs: int, members: dict | None, **averaging) -> RunCard:

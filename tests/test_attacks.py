@@ -39,9 +39,16 @@ def say(request) -> Say:
 
 
 @pytest.fixture(scope="module")
-def swarm(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
-    with AttackSwarm(mini, tmp_path_factory.mktemp("attacks"), honest=5, attackers=2) as started:
-        yield started
+def started(mini, tmp_path_factory) -> Iterator[AttackSwarm]:
+    with AttackSwarm(mini, tmp_path_factory.mktemp("attacks"), honest=5, attackers=2) as swarm:
+        yield swarm
+
+
+@pytest.fixture
+def swarm(started) -> AttackSwarm:
+    """The swarm of all tests here; of new peers if one ended in the test before, so that a second try is one."""
+    started.renew()
+    return started
 
 
 def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **scenario) -> None:
@@ -58,9 +65,9 @@ def require_no_harm(swarm: AttackSwarm, bound: float, say: Say, what: str, **sce
 
 
 @pytest.fixture(scope="module")
-def bound(swarm, say) -> float:
+def bound(started, say) -> float:
     """Loss up to which an attack has done no harm."""
-    losses = [swarm.run().loss for _ in range(2)]
+    losses = [started.run().loss for _ in range(2)]
     say(f"no attack: losses from {min(losses):.4f} to {max(losses):.4f}")
     assert max(losses) < 0.2 * torch.tensor(10.0).log()  # the logarithm is the loss of a model that has learnt nothing
     return TOLERANCE * max(losses)

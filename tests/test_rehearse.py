@@ -53,4 +53,6 @@ def test_a_run_for_members_is_played_with_a_stranger_a_ban_and_a_death(mini, swa
     assert report["epochs"]
     parts = {part["name"]: part for part in report["parts"]}
     assert all(part["sent_bytes"] > 0 for part in parts.values())
+    planned = parts["volunteer-1"]["planned_bytes"]  # in the epochs in which it counted; it took no state from others
+    assert planned[0] == pytest.approx(parts["volunteer-1"]["sent_bytes"], rel=0.9)
     assert sum(part["counted_s"] is not None for part in parts.values()) >= 2

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from dalle_lib.planning import Machines, Work, plan_run
+from dalle_lib.planning import Machines, Plan, Work, plan_run
 from dalle_lib.rehearsal.links import Plug
 from dalle_lib.swarm.process.events import is_loss, read_starts
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -56,6 +56,8 @@ class Part:
     rounds: int
     sent_bytes: int
     received_bytes: int
+    planned_bytes: tuple[float, float] | None
+    """Bytes that the plan lets it send and receive in the epochs in which it counted; None if a speed is not known."""
     error: str | None
     """The error that ended it, if it was not killed on purpose."""
     problems: Mapping[str, int]
@@ -177,27 +179,41 @@ class _Seen:
             rounds=len(rounds),
             sent_bytes=self.plugs[name].up.bytes_through,
             received_bytes=self.plugs[name].down.bytes_through,
+            planned_bytes=self._planned_bytes(name),
             error=failed[0] if failed else None,
             problems=dict(Counter(event["problem"] for event in self.kind(name, "problem"))),
         )
 
+    @cached_property
+    def rounds(self) -> dict[int, tuple[str, ...]]:
+        """Whose gradients counted in each epoch, as the largest of its rounds has it."""
+        counted: dict[int, list[str]] = {}
+        for name in self.events:
+            for event in self.kind(name, "averaged"):
+                counted[event["epoch"] + 1] = max(self._counted_in(event), counted.get(event["epoch"] + 1, []), key=len)
+        return {number: tuple(sorted(names)) for number, names in counted.items()}
+
     def epochs(self, began: float) -> Iterable[Epoch]:
         """Yield the epochs after the first, with what the plan says for those whose gradients counted in each."""
         ends: dict[int, float] = {}
-        counted: dict[int, list[str]] = {}
         for name in self.events:
             for event in self.kind(name, "epoch"):
                 ends[event["epoch"]] = min(event["time"], ends.get(event["epoch"], event["time"]))
-            for event in self.kind(name, "averaged"):
-                found = self._counted_in(event)
-                counted[event["epoch"] + 1] = max(found, counted.get(event["epoch"] + 1, []), key=len)
         for number in sorted(ends):
             if number - 1 in ends and ends[number - 1] >= began - 1.0:
-                names = tuple(sorted(counted.get(number, ())))
+                names = self.rounds.get(number, ())
+                plan = self._plan(names)
                 yield Epoch(number=number, ended=ends[number], seconds=ends[number] - ends[number - 1],
-                            planned_s=self._planned(names), counted=names)  # fmt: skip
+                            planned_s=plan and plan.epoch_s, counted=names)  # fmt: skip
 
-    def _planned(self, names: tuple[str, ...]) -> float | None:
+    def _planned_bytes(self, name: str) -> tuple[float, float] | None:
+        plans = [self._plan(names) for names in self.rounds.values() if name in names]
+        if not plans or None in plans:
+            return None
+        own = [next(one for one in plan.traffic if one.name == name) for plan in plans]
+        return sum(one.sent_per_epoch for one in own), sum(one.received_per_epoch for one in own)
+
+    def _plan(self, names: tuple[str, ...]) -> Plan | None:
         if not names or any(name not in self.speeds for name in names):
             return None
         machines = [
@@ -210,7 +226,7 @@ class _Seen:
         ]  # fmt: skip
         if len(machines) > 1 and not any(one.reduces for one in machines):
             return None  # their round can only have been with somebody who is not known by name
-        return plan_run(Work.of(self.card), machines).epoch_s
+        return plan_run(Work.of(self.card), machines)
 
     def told(self) -> dict[str, str]:
         """Return what ended a banned volunteer's peer, or "" if nothing did."""

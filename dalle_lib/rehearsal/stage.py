@@ -25,9 +25,9 @@ FIRST_PEER, STRANGER, ORGANIZATION = "first-peer", "stranger", "the-organisation
 KEYS = timedelta(days=1)
 """How long the rehearsal's signing key counts."""
 JOINS = 10**6
-BANS_EVERY_S = 15
-"""Seconds between looks for bans, of which a rehearsal has no minutes to wait for."""
 """Attempts in a minute from one address: all volunteers have this machine's."""
+BANS_EVERY_S = 15
+"""Seconds between a peer's looks for bans: shorter than in a run, as a rehearsal lasts only minutes."""
 SERVER_LINK = Link(up_mbps=1000, down_mbps=1000)
 """Link of the first peer, which is a rented machine's."""
 

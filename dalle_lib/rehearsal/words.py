@@ -92,8 +92,20 @@ def _rounds(report: Report) -> str:
 
 
 def _traffic(part: Part) -> str:
-    each = f" in {part.epochs} epochs" if part.epochs else ""
-    return f"{part.name} sent {part.sent_bytes / 1e6:,.1f} MB and received {part.received_bytes / 1e6:,.1f} MB{each}."
+    told = f"{part.name} sent {_mb(part.sent_bytes)} and received {_mb(part.received_bytes)}"
+    if part.epochs:
+        told += f" in {_epochs_of(part.epochs)}"
+    if part.planned_bytes is None:
+        return f"{told}."
+    return f"{told}; planned without joins: {' and '.join(map(_mb, part.planned_bytes))}."
+
+
+def _mb(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _epochs_of(count: int) -> str:
+    return "an epoch" if count == 1 else f"{count} epochs"
 
 
 def wrong(report: Report) -> list[str]:
@@ -104,7 +116,7 @@ def wrong(report: Report) -> list[str]:
         f"{part.name} ended: {part.error}" for part in report.parts if part.error is not None and part.name != banned
     ]
     told += [
-        f"{count} times a peer went on with its own gradient: {why}"
+        f"{'Once' if count == 1 else f'{count} times'} a peer went on with its own gradient: {why}"
         for why, count in sorted(report.failures.items(), key=lambda one: -one[1])[:MAX_TOLD]
     ]
     told += [
