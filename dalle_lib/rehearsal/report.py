@@ -80,6 +80,8 @@ class Report:
     """When each volunteer's gradients counted in rounds with others, in seconds since 1970."""
     failures: Mapping[str, int]
     """Why rounds failed, and how often."""
+    state_bytes: float
+    """Bytes of the state that a newcomer takes over, as the plan has them."""
     cores: int
     over: float
 
@@ -90,7 +92,8 @@ class Report:
         return cls(
             run=stage.card.name, rehearsal=rehearsal, acts=tuple(stage.acts),
             parts=tuple(seen.part(name) for name in stage.peers), epochs=tuple(seen.epochs(began)),
-            told=seen.told(), counted=seen.counted, failures=seen.failures(), cores=os.cpu_count() or 1, over=over,
+            told=seen.told(), counted=seen.counted, failures=seen.failures(),
+            state_bytes=Work.of(stage.card).state_bytes, cores=os.cpu_count() or 1, over=over,
         )  # fmt: skip
 
     def as_dict(self) -> dict:

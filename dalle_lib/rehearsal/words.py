@@ -19,7 +19,7 @@ def in_words(report: Report) -> str:
         *_titled("Leaving", _left(report)),
         *_titled("Epochs", [_epochs(report)]),
         *_titled("Rounds", [_rounds(report)]),
-        *_titled("Traffic", [_traffic(part) for part in report.parts]),
+        *_titled("Traffic", [*map(_traffic, report.parts), _joins(report)]),
     ]
     problems = wrong(report)
     lines += _titled("Wrong", problems) if problems else ["Wrong:    nothing that this rehearsal could show."]
@@ -100,6 +100,10 @@ def _traffic(part: Part) -> str:
     return f"{told}; planned without joins: {' and '.join(map(_mb, part.planned_bytes))}."
 
 
+def _joins(report: Report) -> str:
+    return f"Who joins or comes back later takes over a state of {_mb(report.state_bytes)} from a volunteer."
+
+
 def _mb(count: float) -> str:
     return f"{count / 1e6:,.1f} MB"
 
@@ -116,7 +120,7 @@ def wrong(report: Report) -> list[str]:
         f"{part.name} ended: {part.error}" for part in report.parts if part.error is not None and part.name != banned
     ]
     told += [
-        f"{'Once' if count == 1 else f'{count} times'} a peer went on with its own gradient: {why}"
+        f"{'Once' if count == 1 else f'{count} times'} a round failed for a peer: {why}"
         for why, count in sorted(report.failures.items(), key=lambda one: -one[1])[:MAX_TOLD]
     ]
     told += [

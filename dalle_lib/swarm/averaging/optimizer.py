@@ -26,6 +26,7 @@ import time
 
 from hivemind.averaging.control import StepControl
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
@@ -150,7 +151,9 @@ class CollaborativeOptimizer(RunOptimizer):
         try:
             group = control.result(self.averaging_timeout)
         except Exception as error:
-            failure = f"this peer has its own gradient only: {type(error).__name__}: {error}"
+            is_late = isinstance(error, TimeoutError)
+            cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else in_one_line(error)
+            failure = f"this peer has its own gradient only: {cause}"
             logger.warning("epoch %d: averaging failed: %s", self._gradient_epoch, failure)
             alone = Group({str(self.dht.peer_id): float(control.weight)}, self._gradient_epoch, is_whole=False)
             # Otherwise a group found after all would average a gradient that this peer has already applied.
