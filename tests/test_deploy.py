@@ -23,7 +23,7 @@ from checkout import ROOT
 from dalle_lib.auth import Authority, create_app
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
 from dalle_lib.checks.organiser import AUTHORITY, FIRST_PEER, PEERS
-from dalle_lib.cli import COMMANDS, _commands
+from dalle_lib.cli import COMMANDS, _commands, main
 from dalle_lib.hub_http import httpx
 from dalle_lib.run.parts import MembersCard
 
@@ -95,6 +95,15 @@ def test_every_command_is_one_that_dalle_lib_takes(where, lines):
         words = shlex.split(MAIN.split(line, maxsplit=1)[1].split(" | ")[0].split(" > ")[0])
         taken = tyro.cli(_commands(words), args=words, prog="dalle-lib")  # it ends the test by SystemExit for others
         assert isinstance(taken, COMMANDS[words[0]]), line
+
+
+def test_the_plans_of_the_evening_can_be_made(monkeypatch, capsys):
+    plans = [line for line in of_document(ROOT / "docs/organiser.md") if line.startswith("dalle-lib run plan my-run ")]
+    assert plans
+    for line in plans:
+        monkeypatch.setattr("sys.argv", shlex.split(line.replace("my-run", "emoji-mini")))
+        main()
+        assert "epoch" in capsys.readouterr().out
 
 
 def test_the_proxy_passes_on_what_volunteers_ask_and_keeps_the_metrics(tmp_path):

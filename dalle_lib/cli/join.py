@@ -208,7 +208,10 @@ def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
 
 def prompt_for(card: "RunCard") -> str:
     """Return a caption that the model of a run has trained on; a reminder where its data are elsewhere."""
+    from huggingface_hub.utils import disable_progress_bars
+
     from dalle_lib.inference.captions import TrainingCaptions
 
+    disable_progress_bars()  # the data are here: the peer has read them
     known = TrainingCaptions.of(card)
     return "your prompt" if known is None or not known.captions else printable(known.captions[0])

@@ -48,7 +48,7 @@ def require_open(card: Any) -> None:
     """Raise RunClosed if a run is paused or finished, with its organiser's message and what can still be done."""
     if card.state == "open":
         return
-    message = f" Its organiser says: {card.message!r}." if card.message else ""
+    message = f" Its organiser says {card.message!r}." if card.message else ""
     if card.state == "paused":
         raise RunClosed(
             f"run {card.name!r} is paused, so nobody can join it now.{message} Try again later; drawing with its model "

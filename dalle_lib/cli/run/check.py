@@ -51,7 +51,8 @@ class Check:
             also = f" Nor do these fit: {others}." if others else ""
             raise ValueError(f"{first.field} does not fit: {first.told}{also}")
         if not self.json:
-            doubtful = f" Look at the {len(checked.doubtful)} lines with !." if checked.doubtful else ""
+            lines = "line" if len(checked.doubtful) == 1 else "lines"
+            doubtful = f" Look at the {lines} with !." if checked.doubtful else ""
             print(f"\n{describe(card)}\nAll that the card names is there, and fits.{doubtful}")
 
 
