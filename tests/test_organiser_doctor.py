@@ -24,6 +24,7 @@ from dalle_lib.checks import serving
 from dalle_lib.checks.organiser import hidden_by, kind_of, organiser_checks
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.dry_run import Findings
+from dalle_lib.swarm.process import addresses
 from dalle_lib.swarm.process.folder import IDENTITY
 
 
@@ -188,6 +189,7 @@ def test_what_hides_an_address_is_told(address, kind):
 
 def test_the_address_in_the_card_is_held_against_the_first_peers_key_and_port(mini, hub, tmp_path, monkeypatch):
     monkeypatch.setattr(organisers, "_tried", lambda *_: Findings(codecs=None, p2pd=None, first_peers={}))
+    monkeypatch.setattr(addresses, "ANSWER_S", 0.5)  # nobody answers at these public addresses
     key = PeerKey.load_or_create(tmp_path / "keys/peers/emoji-mini/first-peer" / IDENTITY)
 
     def address(**changes):
