@@ -137,7 +137,8 @@ def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mi
 
 def test_limits_and_the_command_to_go_on_name_what_was_given():
     told = limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu"))
-    assert all(part in told for part in ("30 minutes", "50% of the time", "1 processor thread", "on cpu"))
+    assert all(part in told for part in ("30 minutes", "50% of the time", "on 1 processor thread"))
+    assert "on each GPU, or on 2 processor threads" in limits(PeerSettings(run="r", threads=2))
     assert limits(PeerSettings(run="r", role="bootstrap")) == "until you press Ctrl+C"
     settings = PeerSettings(run="owner/run", name="ada", initial_peers=("/ip4/a", "/ip4/b"), client_mode=True)
     assert Join(peer=settings, folder=Path("here")).as_typed() == [

@@ -174,8 +174,11 @@ def limits(settings: PeerSettings) -> str:
         told.append(f"it starts after {settings.start_after_s:g} s")
     if settings.duty < 1:
         told.append(f"it computes {settings.duty:.0%} of the time")
-    told.append(f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}")
-    told.append("each GPU, or else the processor" if settings.device == "auto" else f"on {settings.device}")
+    threads = f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}"
+    if settings.device == "auto":
+        told.append(f"on each GPU, or on {threads} where there is none")
+    else:
+        told.append(f"on {threads}" if settings.device == "cpu" else f"on {settings.device}")
     return ", ".join(told)
 
 

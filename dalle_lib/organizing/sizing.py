@@ -126,6 +126,8 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
     speed, machine = samples_per_second(card.model)
     computing, enough = plan.phases["computing"], reducers_enough(plan)
     busiest = max(plan.traffic, key=lambda traffic: traffic.sent_per_epoch)
+    is_too_few = enough > plan.machines[0].count
+    more = f"up to {enough} who can be reached shorten it" if is_too_few else f"{enough} who can be reached are enough"
     return [
         Reason("volunteers", f"{volunteers:,}", f"assumed: {speed:,.2g} samples a second each on {machine}, "
                f"{HOME_UP_MBPS:g} Mbit/s up and {HOME_DOWN_MBPS:g} down, {plan.machines[0].count:g} of them can be "
@@ -137,8 +139,7 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
         Reason("averaging.timeout_s", f"{averaging.timeout_s:g}",
                f"a round takes {duration(plan.round_s)}, and one on half of these rates must still fit in half of it"),
         Reason("plan", f"{duration(plan.epoch_s)} an epoch, {duration(plan.days * DAY_S)} in all",
-               f"whoever sends most sends {traffic(busiest.sent_per_epoch)} an epoch; {enough} who can be reached "
-               "are enough"),
+               f"whoever sends most sends {traffic(busiest.sent_per_epoch)} an epoch; {more}"),
         *_warnings(card, plan, volunteers),
     ]  # fmt: skip
 
