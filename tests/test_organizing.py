@@ -20,13 +20,14 @@ from dalle_lib.auth.server.settings import Folder
 from dalle_lib.organizing.editing import edit_run
 from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.organizing.keys import make_keys
-from dalle_lib.organizing.listing import MAX_CARD_BYTES, MAX_PROBLEM, list_runs
+from dalle_lib.organizing.listing import MAX_PROBLEM, list_runs
 from dalle_lib.organizing.options import KeySettings
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.organizing.tokens import issue_tokens, read_list
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run import RunCard
+from dalle_lib.run.files import MAX_CARD_BYTES
 from dalle_lib.run.parts import MembersCard
 from dalle_lib.swarm.process.folder import TOKEN
 

@@ -7,13 +7,10 @@ from dalle_lib.hub_http import httpx
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.publishing import TAG
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import CARD, hub_files
 from dalle_lib.run.sizes import size_of
 
 MAX_RUNS = 50
 """Runs whose cards are read, those that were changed last."""
-MAX_CARD_BYTES = 2**20
-"""Largest card that is read; one takes some kilobytes."""
 MAX_PROBLEM = 300
 """Letters that are told of why a run cannot be read."""
 NONE = "No run is on the Hub today. Begin one: docs/organiser.md, or notebook 06."
@@ -67,20 +64,6 @@ def _in_words(run: ListedRun) -> str:
 
 def _read(repository: str, token: str | None) -> ListedRun:
     try:
-        _require_small_card(repository, token)
         return ListedRun(repository, RunCard.load(repository, token))
     except (ValueError, OSError) as error:
         return ListedRun(repository, None, f"{in_one_line(error):.{MAX_PROBLEM}}")
-
-
-def _require_small_card(repository: str, token: str | None) -> None:
-    """Raise ValueError if a repository has no card, or one that is too large to fetch unasked.
-
-    The Hub's client would fetch a file of any size, and whoever has an account decides what is listed.
-    """
-    card = hub_files(repository, token).get(CARD)
-    if card is None:
-        raise ValueError(f"It has no {CARD}, though its page says that it is a run.")
-    if card.bytes is None or card.bytes > MAX_CARD_BYTES:
-        told = "an unknown number of" if card.bytes is None else f"{card.bytes:,}"
-        raise ValueError(f"Expected a {CARD} of at most {MAX_CARD_BYTES:,} bytes, but it has {told} bytes.")

@@ -53,7 +53,7 @@ class Work:
     def __post_init__(self) -> None:
         if not self.tensors or any(type(size) is not int or not 0 < size <= LARGEST for size in self.tensors):
             raise ValueError(
-                f"expected the elements of each tensor, as positive whole numbers, but got {self.tensors}."
+                f"expected the elements of each tensor, as positive whole numbers, but got {self.tensors!r:.200}."
             )
         for name in "epochs", "target_batch_size", "state_every", "eight_bit_from", "part_bytes":
             if type(value := getattr(self, name)) is not int or not 0 < value <= LARGEST:

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, FailFast, Field, PrivateAttr, ValidationError, model_validator
 
-from dalle_lib.files import copy_folder, files_in, reading, replace_file, sha256_of, sha256_of_folder, small_text
+from dalle_lib.files import copy_folder, files_in, reading, replace_file, sha256_of, sha256_of_folder, small_bytes
 from dalle_lib.model import ModelConfig
-from dalle_lib.run.files import CARD, Home, has_file
+from dalle_lib.run.files import CARD, MAX_CARD_BYTES, Home, has_file
 from dalle_lib.run.fingerprint import fingerprint_of
 from dalle_lib.run.parts import (
     AveragingCard,
@@ -66,7 +66,9 @@ class RunCard(Part):
     """Who may take part; without it, everybody may."""
     recipe: RecipeCard = RecipeCard()
     """What is done to a batch before training on it."""
-    initial_peers: tuple[Annotated[str, Field(max_length=500)], ...] = Field(default=(), max_length=1000)
+    initial_peers: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], FailFast()] = Field(
+        default=(), max_length=1000
+    )
     """Addresses of peers that newcomers contact first."""
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
     """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
@@ -97,7 +99,7 @@ class RunCard(Part):
         """
         home, path = Home.of(run, token)
         with reading(path, "a run card"):
-            text = small_text(path)
+            text = small_bytes(path, MAX_CARD_BYTES).decode()
         require_this_kit(text, PROTOCOL, __version__)
         try:
             card = cls.model_validate_json(text)

@@ -14,6 +14,8 @@ EMBEDDED_RUNS = ("emoji", "emoji-mini")
 """`emoji` is a finished model of hundreds of emoji, `emoji-mini` an early one of a few, which trains in minutes."""
 CARD = "run.json"
 """Name of a card in its folder or repository."""
+MAX_CARD_BYTES = 2**20
+"""Largest card that is read; one takes some kilobytes, and a thousand first peers half of this."""
 CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
 
 
@@ -64,6 +66,7 @@ class Home:
         if path is None:
             repository = str(run)
             _require_card_or_hub(repository)
+            _require_small_card(repository, token)
             path = download(repository, CARD, token)
         return cls(path.parent, repository, token), path
 
@@ -204,3 +207,25 @@ def _require_card_or_hub(repository: str) -> None:
             f"{repository} is not on this machine, and the Hub cannot be asked ({why}). Is this machine online? A run "
             f"of your own is named by its folder."
         )
+
+
+def _require_small_card(repository: str, token: str | None) -> None:
+    """Raise ValueError if a repository on the Hub has no card, or one that is too large to fetch.
+
+    The Hub's client would fetch a file of any size. Where the Hub does not answer, `download` says so, or takes the
+    copy that is here.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+
+    from dalle_lib.hub_http import httpx
+
+    try:
+        size = get_hf_file_metadata(hf_hub_url(repository, CARD), token=token).size
+    except EntryNotFoundError as error:
+        raise ValueError(f"{repository} on the Hub has no {CARD}, so it is no run: name another.") from error
+    except (httpx.HTTPError, OSError, HFValidationError):
+        return
+    if size is None or size > MAX_CARD_BYTES:
+        told = "an unknown number of" if size is None else f"{size:,}"
+        raise ValueError(f"expected a {CARD} of at most {MAX_CARD_BYTES:,} bytes, but {repository} has {told} bytes.")

@@ -12,6 +12,8 @@ from dalle_lib.names import is_web_address
 from dalle_lib.one_line import printable
 from dalle_lib.streaming import CodesFormat, Filters
 
+MAX_PROBLEMS = 10
+"""Fields of which it is told what is wrong with them."""
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """Part of a running mean that stays at each step."""
@@ -187,8 +189,10 @@ def file_card(path: Path) -> FileCard:
 
 
 def problems_in(error: ValidationError) -> str:
-    """Return what is wrong with a card, field by field, in one line."""
-    return "; ".join(map(_problem, error.errors()))
+    """Return what is wrong with a card, field by field, in one line: the first MAX_PROBLEMS, and how many more."""
+    found = error.errors(include_url=False)
+    more = [f"and {len(found) - MAX_PROBLEMS} more"] if len(found) > MAX_PROBLEMS else []
+    return "; ".join([*map(_problem, found[:MAX_PROBLEMS]), *more])
 
 
 def _problem(one: ErrorDetails) -> str:
