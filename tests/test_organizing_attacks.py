@@ -5,8 +5,15 @@ import time
 from dataclasses import asdict
 
 import pytest
+from huggingface_hub import HfApi
 
+from dalle_lib.hub_http import httpx
 from dalle_lib.organizing.checking import check_run
+from dalle_lib.organizing.commits import Overtaken
+from dalle_lib.organizing.editing import edit_run
+from dalle_lib.organizing.publishing import publish_run
+from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import MAX_CARD_BYTES
 from dalle_lib.run.parts import MAX_PROBLEMS
@@ -39,3 +46,38 @@ def test_a_model_beyond_all_sizes_is_refused_in_few_words(mini):
     with pytest.raises(ValueError, match="elements of each tensor") as refused:
         check_run(mini.with_changes(model=asdict(mini.model) | sizes))
     assert len(str(refused.value)) < 1000
+
+
+@pytest.fixture
+def run(tmp_path, mini, hub):
+    """The folder of a run that is published as crew/icons."""
+    hub.users[HF_TOKEN] = User("ada", {"crew": "write"})
+    folder = mini.with_changes(name="icons").save(tmp_path / "icons")
+    publish_run(folder, "crew/icons", HF_TOKEN)
+    return folder
+
+
+def test_an_old_copy_of_a_card_is_not_taken_for_the_one_on_the_hub(run, hub):
+    paused = edit_run("crew/icons", HF_TOKEN, state="paused")
+    assert RunCard.load("crew/icons").state == "paused"
+    hub.add("crew/icons", {"run.json": paused.with_changes(state="open", message="STOP").as_text().encode()})
+    hub.faults.append(Fault("HEAD ", status=503))
+    with pytest.raises(ConnectionError, match=r"as of its newest commit, \w{8}, but got that of \w{8}.*try again"):
+        edit_run("crew/icons", HF_TOKEN, state="paused")
+    edit_run(run, state="paused")
+    with pytest.raises(Overtaken, match=r"as of its newest commit"):
+        publish_run(run, "crew/icons", HF_TOKEN)
+    hub.faults.clear()
+    assert (RunCard.load("crew/icons").state, RunCard.load("crew/icons").message) == ("open", "STOP")
+
+
+def test_a_commit_whose_answer_is_lost_is_not_told_as_none(run, monkeypatch):
+    def lost(api, *told, **more):
+        made(api, *told, **more)
+        raise httpx.ReadTimeout("no answer")
+
+    made = HfApi.create_commit
+    monkeypatch.setattr(HfApi, "create_commit", lost)
+    with pytest.raises(ConnectionError, match="Whether it was changed is not known"):
+        edit_run("crew/icons", HF_TOKEN, state="paused")
+    assert RunCard.load("crew/icons").state == "paused"

@@ -8,6 +8,7 @@ import pytest
 from test_first_peers import free_port
 
 from dalle_lib.organizing import refreshing
+from dalle_lib.organizing.editing import edit_run
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.organizing.refreshing import CardRefresher, refreshing_card, right_addresses
 from dalle_lib.rehearsal.hub.stand_in import User
@@ -65,6 +66,22 @@ def test_who_is_silent_for_long_is_taken_out_and_each_change_is_one_commit(mini,
     hub.users["hf_organiser"] = User("ada", {"crew": "write"})
     refresher.look()
     assert RunCard.load("crew/icons").initial_peers == (at("8.8.8.8"),)
+
+
+def test_what_others_change_meanwhile_stays(mini, hub, tmp_path, monkeypatch):
+    hub.users["hf_organiser"] = User("ada", {"crew": "write"})
+    publish_run(mini.save(tmp_path / "run"), "crew/icons", "hf_organiser")
+    EventLog(tmp_path).write("connected", addresses=OWN)
+    refresher = CardRefresher("crew/icons", Peer(tmp_path), "hf_organiser", print)
+    other = (at("9.9.9.9", OTHER),)
+
+    def others(*_) -> set[str]:
+        edit_run("crew/icons", "hf_organiser", initial_peers=other)
+        return set()
+
+    monkeypatch.setattr(refresher, "_gone", others)
+    refresher.look()
+    assert set(RunCard.load("crew/icons").initial_peers) == {OWN[2], *other}
 
 
 def test_who_cannot_change_the_card_is_told_before_anything_is_started(hub, tmp_path):

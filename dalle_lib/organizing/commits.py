@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dalle_lib.hub_http import httpx
 from dalle_lib.one_line import in_one_line
+from dalle_lib.run import RunCard
 
 _ADVICE = {
     401: "Log in with `hf auth login`, with a Hub token that may write.",
@@ -34,6 +35,21 @@ def head_of(repository: str, token: str | None, *, private: bool | None = None) 
         return api.model_info(repository).sha
 
 
+def card_at(repository: str, head: str, token: str | None) -> RunCard:
+    """Return the card of a run as of its newest commit, `head`.
+
+    Raises Overtaken if another one came: a newer one, or the copy on this machine, which is taken where the Hub answers
+    for a part only.
+    """
+    card = RunCard.load(repository, token)
+    if card.commit != head:
+        raise Overtaken(
+            f"expected the card of {repository} as of its newest commit, {head:.8}, but got that of {card.commit:.8}. "
+            "Nothing was changed: try again later."
+        )
+    return card
+
+
 def commit(repository: str, files: Mapping[str, Path | bytes], message: str, parent: str, token: str | None) -> str:
     """Put files, by their names there, into a repository as one commit, and return its hash.
 
@@ -44,15 +60,18 @@ def commit(repository: str, files: Mapping[str, Path | bytes], message: str, par
     operations = [
         CommitOperationAdd(name, file if isinstance(file, bytes) else str(file)) for name, file in files.items()
     ]
-    with _told(repository), warnings.catch_warnings():
+    with _told(repository, "Whether it was changed is not known"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")  # the run's own
         api = HfApi(token=token)
         return api.create_commit(repository, operations, commit_message=message, parent_commit=parent).oid
 
 
 @contextmanager
-def _told(repository: str) -> Iterator[None]:
-    """Turn the errors of huggingface_hub into those that the functions above raise."""
+def _told(repository: str, silent: str = "Nothing was changed") -> Iterator[None]:
+    """Turn the errors of huggingface_hub into those that the functions above raise.
+
+    `silent` says what is known where no answer came: a commit may have been made before the connection ended.
+    """
     try:
         yield
     except (httpx.HTTPError, OSError, ValueError) as error:
@@ -64,4 +83,4 @@ def _told(repository: str) -> Iterator[None]:
             raise Overtaken(f"{why}. Somebody else has changed it: look again.") from error
         if isinstance(error, ValueError) or (status is not None and status < 500 and status not in (408, 429)):
             raise PermissionError(f"{why}. {_ADVICE.get(status, 'Nothing was changed.')}") from error
-        raise ConnectionError(f"{why}. Nothing was changed: try again later.") from error
+        raise ConnectionError(f"{why}. {silent}: try again later.") from error

@@ -1,6 +1,6 @@
 """Changes to a run that goes on: what may change, and how nobody's change is lost."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from dalle_lib.files import replace_file
-from dalle_lib.organizing.commits import Overtaken, commit
+from dalle_lib.organizing.commits import Overtaken, card_at, commit, head_of
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import CARD, card_here
 
@@ -32,26 +32,32 @@ def edit_run(run: str | Path, token: str | None = None, **changes: Any) -> RunCa
     have; PermissionError if the Hub refuses; ConnectionError if it does not answer.
     """
     _require_changeable(changes)
+    return change_run(run, lambda _: changes, token)
+
+
+def change_run(run: str | Path, change: Callable[[RunCard], dict[str, Any]], token: str | None = None) -> RunCard:
+    """Change the card of a run as `edit_run` does, to what `change` makes of it: of the newest one, in each attempt."""
     if run in EMBEDDED_RUNS:
         raise ValueError(f"expected a run of yours, but {run} is part of the kit: copy it with RunCard.save.")
     if (file := card_here(run)) is not None:
         with _alone_with(file):
-            card = changed(RunCard.load(run), **changes)
+            before = RunCard.load(run)
+            card = changed(before, **change(before))
             with replace_file(file) as unfinished:
                 unfinished.write_text(card.as_text(), encoding="utf-8")
         return card
     for _ in range(TRIES):
-        before = RunCard.load(run, token)
-        card = changed(before, **changes)
-        if card == before:
-            return card
         try:
-            commit(str(run), {CARD: card.as_text().encode()}, _message(changes), before.commit, token)
+            head = head_of(str(run), token)
+            before = card_at(str(run), head, token)
+            changes = change(before)
+            card = changed(before, **changes)
+            if card != before:
+                commit(str(run), {CARD: card.as_text().encode()}, _message(changes), head, token)
+            return card
         except Overtaken as overtaken:
             last = overtaken
-        else:
-            return card
-    raise ConnectionError(f"others change {run} all the time: {last}")
+    raise ConnectionError(f"no change was made in {TRIES} attempts: {last}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dalle_lib.organizing.commits import commit, head_of
+from dalle_lib.organizing.commits import card_at, commit, head_of
 from dalle_lib.organizing.editing import CHANGEABLE, MEMBERS
 from dalle_lib.organizing.inviting import NOTEBOOK, Invitation, notebook_for
 from dalle_lib.organizing.keys import follow
@@ -35,7 +35,7 @@ def publish_run(
     require_fit(card)
     parent = head_of(repository, token, private=private)
     if not anew and CARD in hub_files(repository, token):
-        _require_same(RunCard.load(repository, token), card, repository)
+        _require_same(card_at(repository, parent, token), card, repository)
     made = {PAGE: page_of(card, repository).encode(), NOTEBOOK: notebook_for(repository)}
     files = card.files() | {CARD: card.as_text().encode()} | made
     commit(repository, files, f"The run {card.name}", parent, token)

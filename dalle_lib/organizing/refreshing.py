@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dalle_lib.one_line import in_one_line
-from dalle_lib.organizing.editing import edit_run
+from dalle_lib.organizing.editing import change_run
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import card_here
 from dalle_lib.swarm.process.addresses import peer_in, those_that_answer
@@ -66,14 +66,19 @@ class CardRefresher:
         own = connected[-1]["addresses"]
         try:
             before = RunCard.load(self.run, self._token).initial_peers
-            after = right_addresses(before, own, self._gone(before, peer_in(own[0])))
-            if after == before:
+            gone = self._gone(before, peer_in(own[0]))
+            if right_addresses(before, own, gone) == before:
                 return LOOK_EVERY_S
-            edit_run(self.run, self._token, initial_peers=after)
+            # Others may change the card meanwhile, as first peers do that were started at once.
+            card = change_run(
+                self.run,
+                lambda now: {"initial_peers": right_addresses(now.initial_peers, own, gone)},
+                self._token,
+            )
         except (ValueError, OSError) as error:
             self._say(f"The card of {self.run} was not refreshed, and will be tried again: {in_one_line(error)}")
         else:
-            self._say(f"The card of {self.run} names as first peers now: {', '.join(after)}")
+            self._say(f"The card of {self.run} names as first peers now: {', '.join(card.initial_peers)}")
         return CHANGE_EVERY_S
 
     def _gone(self, addresses: Sequence[str], own_id: str) -> set[str]:
