@@ -7,7 +7,6 @@ import threading
 import pytest
 from test_first_peers import NOBODY, PEER
 
-from dalle_lib.files import BrokenFile
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.addresses import peer_in
 from dalle_lib.swarm.process.crew import require_way_in
@@ -35,11 +34,13 @@ def test_whoever_answered_last_comes_first_and_nobody_fills_the_list(tmp_path):
     assert max(map([peer_in(address) for address in kept].count, ids)) <= MAX_OF_ONE
 
 
-@pytest.mark.parametrize("broken", ["[1]", '["/ip4/127.0.0.1/tcp/1"]', "{", '["/ip4/1.2.3.4/tcp/1/p2p/nobody"]'])
-def test_a_broken_list_says_what_to_do(tmp_path, broken):
+@pytest.mark.parametrize("broken", ["", "[1]", '["/ip4/127.0.0.1/tcp/1"]', "{", '["/ip4/1.2.3.4/tcp/1/p2p/nobody"]'])
+def test_a_broken_list_counts_as_none_and_is_written_anew(tmp_path, caplog, broken):
     (tmp_path / MET).write_text(broken)
-    with pytest.raises(BrokenFile, match="Remove it: `dalle-lib join`"):
-        addresses_met(tmp_path)
+    assert addresses_met(tmp_path) == []
+    assert "met.json cannot be read" in caplog.text
+    remember(tmp_path, [at(1)])
+    assert addresses_met(tmp_path) == [at(1)]
 
 
 def test_a_peer_that_was_met_is_a_way_in_where_no_first_peer_answers(mini, tmp_path):

@@ -1,12 +1,14 @@
 """Addresses of peers that this one has met: another way into the run, for when its first peers are away."""
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from dalle_lib.files import read_record, replace_file
+from dalle_lib.files import BrokenFile, read_record, replace_file
 from dalle_lib.swarm.process.addresses import is_address, peer_in
-from dalle_lib.swarm.process.settings import WRITTEN_ANEW
+
+logger = logging.getLogger(__name__)
 
 MET = "met.json"
 """The file in a peer's folder that holds them."""
@@ -17,11 +19,15 @@ MAX_MET, MAX_OF_ONE = 32, 2
 def addresses_met(folder: Path) -> list[str]:
     """Return the addresses that the peer in this folder remembers, with the peers' ids at their ends; none without any.
 
-    Raises BrokenFile if they cannot be read.
+    A file that is broken, as after a power cut, counts as none: nothing but a second way in is lost by it.
     """
-    if not (folder / MET).exists():
+    try:
+        return read_record(folder / MET, _bounded, "It counts as empty, and is written anew.")
+    except FileNotFoundError:
         return []
-    return read_record(folder / MET, _bounded, WRITTEN_ANEW)
+    except BrokenFile as broken:
+        logger.warning("%s", broken)
+        return []
 
 
 def remember(folder: Path, addresses: Iterable[str]) -> None:
