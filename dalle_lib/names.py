@@ -1,11 +1,14 @@
 """Names that people type: which known one is meant, which data set on the Hub, and what is a web address."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 HUB = "hf://datasets/"
 """How the name of a data set on the Hub begins."""
+_WEB = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+"""What an address of the web consists of. Source: RFC 3986, section 2."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names of this machine by which nobody else can reach it."""
 
@@ -36,12 +39,15 @@ def data_on_hub(source: str) -> tuple[str, str]:
 
 
 def is_web_address(text: str) -> bool:
-    """Return whether this is the address of an encrypted web page, or of one on this machine, without a password."""
+    """Return whether this is the address of an encrypted web page, or of one on this machine, without a password.
+
+    A name in other letters than those of ASCII, which may look like another's, has to be told as DNS has it: xn--...
+    """
     try:
         told = urlsplit(text)
         host, port = told.hostname, told.port
     except ValueError:
         return False
     schemes = ("https", "http") if host in LOOPBACK else ("https",)
-    is_plain = text.isprintable() and not any(map(str.isspace, text)) and "@" not in told.netloc
-    return bool(host) and port != 0 and told.scheme in schemes and is_plain
+    is_plain = _WEB.fullmatch(text) and not any(sign in told.netloc for sign in "@%")
+    return bool(host and is_plain) and port != 0 and told.scheme in schemes

@@ -104,6 +104,15 @@ def test_a_ban_reaches_the_folder_of_the_peer_and_counts_there(authority, peer):
         peer.prove_by_token(ADA)
 
 
+def test_a_ban_list_that_is_lost_meanwhile_is_fetched_again(authority, peer):
+    token = peer.prove_by_token(ADA)
+    ban(authority, "user", "ada")
+    peer.look_at_bans()
+    peer.held.file.with_name(BANS).write_bytes(b"")
+    peer.look_at_bans()
+    assert peer.bans.names(token)
+
+
 def test_a_paused_run_renews_and_a_finished_one_does_not(authority, peer):
     peer.prove_by_token(ADA)
     authority.write(state="paused", message="back at noon")

@@ -219,10 +219,14 @@ def test_the_commands_change_a_run(run, hub, monkeypatch):
     assert "no option was given" in typed("run", "edit", "crew/icons", code=2)
 
 
-@pytest.mark.parametrize("line", ["../../ada {}", "a/b {}", "ada {} member more", "ada {} boss", "ada", "ada AAAA"])
+@pytest.mark.parametrize(
+    "line",
+    ["../../ada {}", "a/b {}", "ada {} member more", "ada {} boss", "ada", "ada AAAA"]
+    + [f"ada {{0}}{end}eve {{0}} vouched" for end in "\u2028\x0c\r"],
+)
 def test_a_line_of_the_list_that_says_something_else_gives_no_tokens(tmp_path, line):
     public = base64.b64encode(PeerKey.load_or_create(tmp_path / "identity").public_key).decode()
-    (tmp_path / "list").write_text(f"bob {public}\n{line.format(public)}\n")
+    (tmp_path / "list").write_text(f"bob {public}\n{line.format(public)}\n", newline="")
     with pytest.raises(ValueError, match=r'list, line 2: expected "USER PUBLIC-KEY"'):
         read_list(tmp_path / "list")
 
@@ -233,7 +237,7 @@ def test_tokens_from_a_list_count_for_their_peers_alone(tmp_path, mini):
     card = mini.with_changes(name="club", members=MembersCard(authority=root.public_key))
     card.save(tmp_path / "run")
     public = [base64.b64encode(key.public_key).decode() for key in keys]
-    (tmp_path / "list").write_text(f"# the club\n\nada {public[0]} vouched\nbob {public[1]}\n")
+    (tmp_path / "list").write_text(f"# the club\u2028eve {public[0]}\n\nada {public[0]} vouched\r\nbob {public[1]}\n")
     told = typed("run", "token", str(tmp_path / "run"), "--root", str(tmp_path / "root.pem"),
                  "--names", str(tmp_path / "list"), "--out", str(tmp_path / "tokens"), "--hours", "2")  # fmt: skip
     assert re.search(r"tokens/ada-\w{8}\.access\.token: ada, vouched, until", told)

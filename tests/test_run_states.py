@@ -89,5 +89,6 @@ def test_a_web_address_is_encrypted_or_of_this_machine_and_holds_no_password():
     for good in "https://run.example.org", "http://127.0.0.1:8000/x?y=1", "http://[::1]/", "http://localhost":
         assert is_web_address(good)
     bad = ["http://run.example.org", "https://u:p@x.y", "javascript://localhost/x", "ftp://localhost", "https://a b"]
+    bad += ["https://hugg\u0456ngface.co", "https://a.b%2ec.d", "https://a.b\\.c.d", "https://a.b/<svg/onload=x>"]
     for other in [*bad, "https://x\n", "https://x\u200b.y", "https://", "https://x:0", "https://x:99999", ""]:
         assert not is_web_address(other), other

@@ -159,7 +159,7 @@ class HubAuthorizer:
 
         Raises ValueError for a false one.
         """
-        headers = {"If-None-Match": self._etag} if self._etag else {}
+        headers = {"If-None-Match": self._etag} if self._etag and self.bans.current() is not None else {}
         status, answered, data = self._ask("GET", "/bans", MAX_BYTES, headers=headers)
         if status not in (200, 304):
             self._refuse(status, data)

@@ -41,7 +41,8 @@ def read_list(file: str | Path) -> list[Listed]:
     its number.
     """
     peers = []
-    for number, line in enumerate(small_text(Path(file)).splitlines(), 1):
+    # At "\n" alone: editors do not show the other signs at which `splitlines` ends a line, and volunteers send theirs.
+    for number, line in enumerate(small_text(Path(file)).split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:

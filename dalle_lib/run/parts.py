@@ -143,8 +143,8 @@ def _is_address(text: str) -> str:
     """Return an address of a web page. Raises ValueError unless it is encrypted, or of this machine, and no secret."""
     if not is_web_address(text):
         raise ValueError(
-            "expected an address such as https://run.example.org (http for this machine alone), without a "
-            f"user or password, but got {text.rpartition('@')[2]!r:.60}"
+            "expected an address such as https://run.example.org (http for this machine alone), in ASCII letters, "
+            f"without a user or password, but got {text.rpartition('@')[2]!r:.60}"
         )
     return text.rstrip("/")
 
