@@ -32,6 +32,7 @@ from dalle_lib.run.parts import MembersCard
 from dalle_lib.swarm.process.folder import TOKEN
 
 HF_TOKEN = "hf_madeUpForThisTest"
+PEER = "/ip4/1.2.3.4/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 
 
 @pytest.fixture
@@ -124,6 +125,7 @@ def test_a_change_on_the_hub_is_made_on_top_of_those_of_others(run, hub):
         ({"optimizer": {}}, "expected what may change while a run goes on"),
         ({"state": "over"}, "state: Input should be"),
         ({"message": "two\nlines"}, "one line"),
+        ({"initial_peers": (PEER, "run.example.org:31337")}, "not the address of a first peer"),
         ({"server": "https://run.example.org"}, "has no members"),
         ({"name": "new"}, "they make another run"),
     ],
@@ -149,7 +151,7 @@ def test_members_fields_change_and_the_authority_stays(run):
     members = MembersCard(authority=Authority.generate().public_key, organization="crew")
     RunCard.load(run).with_changes(members=members).save(run)
     key = RunCard.load(run).key
-    card = edit_run(run, server="https://run.example.org/", initial_peers=("/ip4/1.2.3.4/tcp/1/p2p/QmA",))
+    card = edit_run(run, server="https://run.example.org/", initial_peers=(PEER,))
     assert card.model_dump() == RunCard.load(run).model_dump()
     assert card.members == members.model_copy(update={"server": "https://run.example.org"})
     assert card.key == key

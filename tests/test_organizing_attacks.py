@@ -1,5 +1,6 @@
 """What strangers put on the Hub and send to organisers, and what fails while organisers work: nothing is lost by it."""
 
+import contextlib
 import json
 import time
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from dalle_lib.hub_http import httpx
 from dalle_lib.organizing.checking import check_run
 from dalle_lib.organizing.commits import Overtaken
 from dalle_lib.organizing.editing import edit_run
+from dalle_lib.organizing.listing import list_runs
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
@@ -81,3 +83,20 @@ def test_a_commit_whose_answer_is_lost_is_not_told_as_none(run, monkeypatch):
     with pytest.raises(ConnectionError, match="Whether it was changed is not known"):
         edit_run("crew/icons", HF_TOKEN, state="paused")
     assert RunCard.load("crew/icons").state == "paused"
+
+
+@pytest.mark.parametrize("where", ["HEAD /crew", "/commit/"])
+def test_a_hub_that_hangs_up_is_away_for_all_who_ask_it(run, hub, where):
+    hub.faults.append(Fault(where, silent=True))
+    card = RunCard.load(run)
+    for ask in (
+        lambda: RunCard.load("crew/icons"),
+        lambda: RunCard.load("crew/icons").data_source(card.data.train),
+        lambda: edit_run("crew/icons", HF_TOKEN, state="paused"),
+        lambda: publish_run(run, "crew/icons", HF_TOKEN),
+        list_runs,
+    ):
+        with contextlib.suppress(OSError, Overtaken):
+            ask()
+    hub.faults.clear()
+    assert RunCard.load("crew/icons").state == "open"

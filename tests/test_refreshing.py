@@ -37,6 +37,7 @@ OWN = [at("127.0.0.1"), at("10.1.2.3"), at("93.184.216.34")]
         ([], OWN[:1], [], [at("127.0.0.1")]),
         ([at("9.9.9.9", OTHER), at("93.184.216.34")], OWN, [], [at("9.9.9.9", OTHER), at("93.184.216.34")]),
         ([at("9.9.9.9", OTHER)], OWN, [at("9.9.9.9", OTHER)], [at("93.184.216.34")]),
+        (["first.example:4000", at("999.1.1.1")], OWN, [], [at("93.184.216.34")]),
     ],
 )
 def test_a_card_names_where_its_peer_can_be_reached_from_furthest_away(card, own, gone, right):

@@ -11,6 +11,7 @@ from dalle_lib.files import replace_file
 from dalle_lib.organizing.commits import Overtaken, card_at, commit, head_of
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import CARD, card_here
+from dalle_lib.swarm.process.addresses import require_addresses
 
 CHANGEABLE = ("state", "message", "kit", "initial_peers", "checkpoint")
 MEMBERS = ("authority", "server", "organization", "client_id", "invitation")
@@ -73,6 +74,7 @@ def _alone_with(file: Path) -> Iterator[None]:
 def changed(card: RunCard, **changes: Any) -> RunCard:
     """Return a card with other values of fields that may change. Raises ValueError as `edit_run` does."""
     _require_changeable(changes)
+    require_addresses(changes.get("initial_peers", ()))  # with one that is none, nobody could join
     own = {name: value for name, value in changes.items() if name in CHANGEABLE}
     if of_members := {name: value for name, value in changes.items() if name in MEMBERS}:
         if card.members is None:

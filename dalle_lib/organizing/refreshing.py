@@ -11,7 +11,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.editing import change_run
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import card_here
-from dalle_lib.swarm.process.addresses import peer_in, those_that_answer
+from dalle_lib.swarm.process.addresses import is_address, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import Peer
 
 LOOK_EVERY_S = 60.0
@@ -83,7 +83,7 @@ class CardRefresher:
 
     def _gone(self, addresses: Sequence[str], own_id: str) -> set[str]:
         """Return those of these addresses of other peers at which nobody has answered for GONE_S."""
-        others, now = [address for address in addresses if peer_in(address) != own_id], time.monotonic()
+        others, now = [each for each in addresses if is_address(each) and peer_in(each) != own_id], time.monotonic()
         answering, _ = those_that_answer(others)
         self._heard = {address: now if address in answering else self._heard.get(address, now) for address in others}
         return {address for address, at in self._heard.items() if now - at >= GONE_S}
@@ -94,12 +94,13 @@ def right_addresses(card: Sequence[str], own: Sequence[str], gone: set[str]) -> 
 
     Of its own addresses, those that reach furthest are named: public ones, or else its network's, or its machine's.
     What the card has of it and reaches further stays: a name, whose address may change, or the public address of a
-    router, behind which the peer knows only private ones.
+    router, behind which the peer knows only private ones. What is no address goes: with it, nobody could join.
     """
     own_id, reach = peer_in(own[0]), max(map(_reach, own))
-    further = [address for address in card if peer_in(address) == own_id and _reach(address) > reach]
+    known = [address for address in card if is_address(address)]
+    further = [address for address in known if peer_in(address) == own_id and _reach(address) > reach]
     mine = further or [address for address in own if _reach(address) == reach]
-    others = [address for address in card if peer_in(address) != own_id and address not in gone]
+    others = [address for address in known if peer_in(address) != own_id and address not in gone]
     right = tuple(dict.fromkeys([*mine, *others]))
     return tuple(card) if set(right) == set(card) else right
 

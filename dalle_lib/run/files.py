@@ -82,11 +82,13 @@ class Home:
         if self.repository is None:
             return self._local(name)
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        from dalle_lib.hub_http import httpx
 
         try:
             return Path(snapshot_download(self.repository, allow_patterns=f"{name}/*", token=self.token)) / name
-        except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+        except (httpx.HTTPError, LocalEntryNotFoundError) as error:
             raise ConnectionError(
                 f"the Hub does not give {name} of {self.repository!r}: {in_one_line(error)}"
             ) from error
@@ -161,9 +163,11 @@ def download(repository: str, name: str, token: str | None, expected: str | None
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    from dalle_lib.hub_http import httpx
+
     try:
         return Path(hf_hub_download(repository, name, token=token))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+    except (HFValidationError, httpx.HTTPError, LocalEntryNotFoundError) as error:
         # LocalEntryNotFoundError advises to check the connection even where the Hub said 403: its cause is the answer.
         cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
         is_hidden = isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403, 404)
