@@ -49,6 +49,14 @@ def test_a_card_for_other_versions_says_which_even_where_it_has_unknown_fields(m
         RunCard.load(file)
 
 
+def test_versions_that_a_shell_would_obey_are_not_told_to_be_typed(mini, tmp_path):
+    file = mini.save(tmp_path / "run") / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "kit": "===`reboot`"}))
+    with pytest.raises(ValueError, match="kit: expected versions of the kit") as refused:
+        RunCard.load(file)
+    assert "pip install" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -56,6 +64,8 @@ def test_a_card_for_other_versions_says_which_even_where_it_has_unknown_fields(m
         ({"message": "two\nlines"}, "message: expected one line of printable characters"),
         ({"message": "x" * 501}, "at most 500 characters"),
         ({"kit": "new ones"}, "kit: expected versions of the kit as in"),
+        ({"kit": "===`reboot`"}, "kit: expected versions of the kit as in"),
+        ({"kit": '==="&reboot&"'}, "kit: expected versions of the kit as in"),
         ({"server": "http://run.example.org"}, "members.server: expected an address such as https"),
         ({"server": "https://user:secret@run.example.org"}, "expected an address such as https"),
         ({"invitation": "javascript:alert(1)"}, "members.invitation: expected an address"),

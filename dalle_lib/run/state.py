@@ -1,11 +1,14 @@
 """Whether this kit, and today's volunteers, may take part in a run: versions, and whether the run is open."""
 
 import json
+import re
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from dalle_lib.one_line import printable
+
+_VERSIONS = re.compile(r"[A-Za-z0-9.*+!<>=~, -]{0,100}")
 
 
 class RunClosed(ValueError):
@@ -32,8 +35,8 @@ def require_this_kit(text: str, protocol: int, version: str) -> None:
         )
     if isinstance(kit, str) and (takes := _specifier(kit)) is not None and not takes.contains(version, True):
         raise ValueError(
-            f"{run} takes dalle-lib {printable(kit[:100])}, but this is version {version}: install one that it takes, "
-            f'pip install "dalle-lib{printable(kit[:100])}".'
+            f"{run} takes dalle-lib {kit}, but this is version {version}: install one that it takes, "
+            f'pip install "dalle-lib{kit}".'
         )
 
 
@@ -61,6 +64,12 @@ def require_open(card: Any) -> None:
 
 
 def _specifier(kit: str) -> SpecifierSet | None:
+    """Return which versions these words name; None for words that name none, or that a shell would obey.
+
+    `===` may stand before any signs, and volunteers are told to type them.
+    """
+    if not _VERSIONS.fullmatch(kit):
+        return None
     try:
         return SpecifierSet(kit)
     except InvalidSpecifier:
