@@ -1,9 +1,12 @@
 """A peer proves who its user is to the real server over HTTP, renews, follows bans, and tells why it cannot."""
 
+import contextlib
 import logging
 import socketserver
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from auth_peers import identity_file
@@ -153,16 +156,42 @@ def with_body(status: int, body: bytes) -> bytes:
     ],
 )
 def test_what_is_no_answer_of_an_authority_is_an_authority_that_is_away(answer, told, authority, tmp_path):
-    handler = type("Liar", (Liar,), {"answer": answer})
+    with (
+        in_place_of(authority, type("Other", (Liar,), {"answer": answer}), tmp_path) as lied_to,
+        pytest.raises(AuthorityAway, match=told),
+    ):
+        lied_to.prove_by_token(ADA)
+
+
+class Slow(Liar):
+    """Sends the headers of its answer a letter at a time, without an end."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            self.request.sendall(b"HTTP/1.1 200 OK\r\n")
+            while True:
+                self.request.sendall(b"x")
+                time.sleep(0.1)
+
+
+def test_headers_that_come_a_letter_at_a_time_hold_a_peer_no_longer_than_others(authority, tmp_path, monkeypatch):
+    monkeypatch.setattr("dalle_lib.auth.hub_authorizer.TIMEOUT_S", 1.0)
+    began = time.monotonic()
+    with in_place_of(authority, Slow, tmp_path) as held_up, pytest.raises(AuthorityAway, match="cannot be reached"):
+        held_up.look_at_bans()
+    assert time.monotonic() - began < 10
+
+
+@contextlib.contextmanager
+def in_place_of(authority: ServedAuthority, handler: type, folder: Path) -> Iterator[HubAuthorizer]:
+    """Serve something else in the authority's place, for the peer that this yields."""
     with socketserver.TCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         members = MembersCard(authority=authority.root.public_key, server=address)
-        lied_to = HubAuthorizer(authority.card.with_changes(members=members), PEER, tmp_path)
         try:
-            with pytest.raises(AuthorityAway, match=told):
-                lied_to.prove_by_token(ADA)
+            yield HubAuthorizer(authority.card.with_changes(members=members), PEER, folder)
         finally:
             server.shutdown()
             thread.join()

@@ -9,8 +9,10 @@ import logging
 import platform
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,6 +205,7 @@ class HubAuthorizer:
         try:
             with (
                 httpx.Client(timeout=TIMEOUT_S / 2, follow_redirects=False) as http,
+                _closed_after(TIMEOUT_S, http),
                 http.stream(method, url, headers=headers | {"Accept-Encoding": "identity"}, **options) as response,
             ):
                 for piece in response.iter_raw():
@@ -246,6 +249,18 @@ class HubAuthorizer:
 
     def _away(self, why: str) -> AuthorityAway:
         return AuthorityAway(f"the authority of {self.run}, {self.server}, {why}")
+
+
+@contextmanager
+def _closed_after(seconds: float, http: httpx.Client) -> Iterator[None]:
+    """Close a client's connections if the block takes longer: headers that come a letter at a time have no end else."""
+    timer = threading.Timer(seconds, http.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _text(told: dict, name: str, longest: int = MAX_LETTERS) -> str:
