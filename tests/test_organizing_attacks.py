@@ -12,7 +12,7 @@ from dalle_lib.hub_http import httpx
 from dalle_lib.organizing.checking import check_run
 from dalle_lib.organizing.commits import Overtaken
 from dalle_lib.organizing.editing import edit_run
-from dalle_lib.organizing.listing import list_runs
+from dalle_lib.organizing.listing import MAX_OF_ONE, MAX_RUNS, list_runs
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
@@ -100,3 +100,10 @@ def test_a_hub_that_hangs_up_is_away_for_all_who_ask_it(run, hub, where):
             ask()
     hub.faults.clear()
     assert RunCard.load("crew/icons").state == "open"
+
+
+def test_one_owner_cannot_fill_the_list_of_runs(run, hub):
+    for number in range(MAX_RUNS):
+        hub.add(f"mallory/{number}", {"README.md": b"---\ntags:\n- dalle-lib-run\n---\n"})
+    listed = [each.repository for each in list_runs()]
+    assert (listed[0], len(listed)) == ("crew/icons", 1 + MAX_OF_ONE)

@@ -1,5 +1,6 @@
 """The runs on the Hub that say so."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,8 +10,10 @@ from dalle_lib.organizing.publishing import TAG
 from dalle_lib.run import RunCard
 from dalle_lib.run.sizes import size_of
 
-MAX_RUNS = 50
-"""Runs whose cards are read, those that were changed last."""
+MAX_RUNS, MAX_OF_ONE = 50, 5
+"""Runs whose cards are read, those that were changed last, and those of one owner, who could fill the list else."""
+MAX_LOOKED_AT = 1000
+"""Runs whose names are read, those that were changed last."""
 MAX_PROBLEM = 300
 """Letters that are told of why a run cannot be read."""
 NONE = "No run is on the Hub today. Begin one: docs/organiser.md, or notebook 06."
@@ -37,10 +40,11 @@ def list_runs(token: str | None = None) -> list[ListedRun]:
     from huggingface_hub import HfApi
 
     try:
-        found = list(HfApi(token=token).list_models(filter=TAG, sort="last_modified", limit=MAX_RUNS))
+        models = HfApi(token=token).list_models(filter=TAG, sort="last_modified", limit=MAX_LOOKED_AT)
+        found = _few_of_each(model.id for model in models)
     except (httpx.HTTPError, OSError) as error:
         raise ConnectionError(f"the Hub cannot be asked for its runs: {in_one_line(error):.300}") from error
-    listed = [_read(model.id, token) for model in found]
+    listed = [_read(repository, token) for repository in found]
     return sorted(listed, key=lambda run: ("open", "paused", "finished").index(run.card.state) if run.card else 3)
 
 
@@ -60,6 +64,19 @@ def _in_words(run: ListedRun) -> str:
     if run.card.state == "open":
         lines.append(f"  Join:  dalle-lib join --run {run.repository} --name YOUR-NAME")
     return "\n".join(lines)
+
+
+def _few_of_each(repositories: Iterable[str]) -> list[str]:
+    """Return the first MAX_RUNS of these repositories of which no owner has more than MAX_OF_ONE."""
+    found, of_owner = [], Counter()
+    for repository in repositories:
+        owner = repository.partition("/")[0]
+        of_owner[owner] += 1
+        if of_owner[owner] <= MAX_OF_ONE:
+            found.append(repository)
+        if len(found) == MAX_RUNS:
+            break
+    return found
 
 
 def _read(repository: str, token: str | None) -> ListedRun:
