@@ -17,7 +17,7 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.auth.server.database import Database
 from dalle_lib.swarm.peer.keeping import keeping_member
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.process.events import EventLog, read_events
+from dalle_lib.swarm.process.events import EVENTS, EventLog, read_events
 from dalle_lib.swarm.process.folder import IDENTITY
 from dalle_lib.swarm.process.join import NotAMember
 
@@ -132,13 +132,15 @@ STUCK = """
 import sys, threading, time
 from dalle_lib.auth import Bans, HeldToken, Upkeep
 from dalle_lib.swarm.peer import keeping
-from dalle_lib.swarm.process.events import EventLog, read_events
+from dalle_lib.swarm.process.events import EVENTS, EventLog, read_events
 from pathlib import Path
 
 folder, peer_id, authority = Path(sys.argv[1]), sys.argv[2], bytes.fromhex(sys.argv[3])
 keeping.LEAVE_TIMEOUT_S = 0.1
 upkeep = Upkeep(HeldToken(folder, peer_id, authority, "club"), Bans(folder / "bans", authority, "club"), None)
-keeping._Keeper(upkeep, peer_id, EventLog(folder), threading.Event()).keep()
+keeper = keeping._Keeper(upkeep, peer_id, EventLog(folder), threading.Event())
+threading.Thread(target=keeper.keep, daemon=True).start()
+time.sleep(20)
 """
 
 
@@ -150,3 +152,11 @@ def test_a_peer_that_does_not_leave_by_itself_is_ended_and_its_folder_says_why(a
     (failed,) = read_events(folder)
     assert failed["not_a_member"] is True
     assert "there is no other: ask the run's organiser" in failed["error"]
+
+
+def test_a_peer_that_does_not_leave_by_itself_is_ended_though_its_folder_cannot_say_why(authority, peer):
+    hold(peer, authority, -1)
+    folder, key = peer.held.file.parent, authority_key(authority.root.public_key)
+    (folder / EVENTS).mkdir()
+    done = subprocess.run([sys.executable, "-c", STUCK, folder, PEER.peer_id, key.hex()], timeout=60)
+    assert done.returncode == 1

@@ -66,5 +66,7 @@ class _Keeper:
         self.stop.set()
         if not self.is_over.wait(LEAVE_TIMEOUT_S):
             logger.error("this peer does not leave by itself, and is ended")
-            self.events.write("failed", error=refusal, cannot_join=True, not_a_member=True)
-            os._exit(1)
+            try:
+                self.events.write("failed", error=refusal, cannot_join=True, not_a_member=True)
+            finally:  # on a full disk, too
+                os._exit(1)
