@@ -22,6 +22,7 @@ from dalle_lib.auth.server import ServerSettings
 from dalle_lib.checks import organiser as organisers
 from dalle_lib.checks import serving
 from dalle_lib.checks.organiser import hidden_by, kind_of, organiser_checks
+from dalle_lib.run import RunCard
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.dry_run import Findings
 from dalle_lib.swarm.process import addresses
@@ -197,7 +198,10 @@ def test_the_address_in_the_card_is_held_against_the_first_peers_key_and_port(mi
         settings = PeerSettings(run=run, port=31337)
         return rows(organiser_checks(settings, tmp_path / "keys"))["address"]
 
-    assert f"run edit {tmp_path / 'run'} --first-peer" in address().remedy
+    other = "/ip4/93.184.216.34/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+    typed = address(initial_peers=(other,)).remedy.replace("ADDRESS", "1.2.3.4").split()
+    subprocess.run([sys.executable, "-m", "dalle_lib", *typed[1:]], check=True, timeout=120)
+    assert RunCard.load(tmp_path / "run").initial_peers == (f"/ip4/1.2.3.4/tcp/31337/p2p/{key.peer_id}", other)
     assert address(initial_peers=(f"/ip4/93.184.216.34/tcp/31337/p2p/{key.peer_id}",)).ok
     assert "--port 7" in address(initial_peers=(f"/ip4/93.184.216.34/tcp/7/p2p/{key.peer_id}",)).remedy
     assert address(initial_peers=(f"/dnsaddr/example.org/p2p/{key.peer_id}",)).ok

@@ -52,7 +52,7 @@ def organiser_checks(settings: PeerSettings, keys: Path | None, token: str | Non
     own = own_id(peer) if peer else None
     named = () if card is None else card.initial_peers
     its = [address for address in named if peer_in(address) == own]
-    yield from _addresses(its, own, settings)
+    yield from _addresses(its, of_others(named, own), own, settings)
     answering, silent = those_that_answer(its)
     ahead = None
     if answering or (peer and Peer(peer).is_running):
@@ -80,15 +80,18 @@ def _machine(folder: Path) -> Iterator[Check]:
     yield Check("open files", f"{NEEDED_FILES:,}", here, hard >= NEEDED_FILES, remedy)
 
 
-def _addresses(own: Sequence[str], peer_id: str | None, settings: PeerSettings) -> Iterator[Check]:
-    """Yield whether others can use what the card says of where this first peer is."""
+def _addresses(
+    own: Sequence[str], others: Sequence[str], peer_id: str | None, settings: PeerSettings
+) -> Iterator[Check]:
+    """Yield whether others can use what the card says of where this first peer is; `others` are the other addresses."""
     what, needed = "address", "a public one, in the card"
     if peer_id is None:
         advice = "name the folder of the run's keys as --keys: the first peer's id is known from it"
         yield Check(what, needed, "not known: nothing tells the first peer's id", True, advice)
         return
     if not own:
-        add = f"dalle-lib run edit {settings.run} --first-peer /ip4/ADDRESS/tcp/{settings.port or 'PORT'}/p2p/{peer_id}"
+        place = f"/ip4/ADDRESS/tcp/{settings.port or 'PORT'}/p2p/{peer_id}"
+        add = " ".join(["dalle-lib run edit", settings.run, "--initial-peers", place, *others])
         yield Check(what, needed, f"the card names none of peer {peer_id}", False, add)
     for address in own:
         yield _address(address, settings)
