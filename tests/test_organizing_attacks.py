@@ -9,6 +9,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from dalle_lib.hub_http import httpx
+from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.organizing.checking import check_run
 from dalle_lib.organizing.commits import Overtaken
 from dalle_lib.organizing.editing import edit_run
@@ -107,3 +108,11 @@ def test_one_owner_cannot_fill_the_list_of_runs(run, hub):
         hub.add(f"mallory/{number}", {"README.md": b"---\ntags:\n- dalle-lib-run\n---\n"})
     listed = [each.repository for each in list_runs()]
     assert (listed[0], len(listed)) == ("crew/icons", 1 + MAX_OF_ONE)
+
+
+def test_a_run_that_the_disk_has_no_room_for_is_not_fetched(run, hub, monkeypatch):
+    card = RunCard.load("crew/icons")
+    monkeypatch.setattr("dalle_lib.machine.free_disk", lambda _: 10**6)
+    with pytest.raises(NotEnoughRoom, match=r"crew/icons needs 0\.0 GB of disk.*Nothing was downloaded"):
+        check_run(card)
+    assert not hub.requests("GET /_cdn")

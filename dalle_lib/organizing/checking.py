@@ -10,9 +10,11 @@ from docstring_parser import parse_from_object
 from pydantic import BaseModel
 
 from dalle_lib.files import reading
+from dalle_lib.machine import require_room_in_cache
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.organizing.plausible import doubts
 from dalle_lib.run import FileCard, RunCard, codes_of_run
+from dalle_lib.run.files import hub_files
 from dalle_lib.run.start import require_checkpoint, require_tokenizer, require_vqgan
 from dalle_lib.streaming import stream_codes
 from dalle_lib.streaming.tokenizer_file import load_tokenizer
@@ -59,8 +61,11 @@ class Checked:
 def check_run(card: RunCard) -> Checked:
     """Return what each field of a card says and whether it fits, with all that it names read as its peers will.
 
-    Raises nothing for what does not fit: that is told of its field.
+    Raises nothing for what does not fit: that is told of its field; but NotEnoughRoom, before anything is fetched, if
+    the disk here has no room for what is in the card's repository.
     """
+    if (repository := card.repository) is not None:
+        require_room_in_cache(repository, lambda: (_missing_bytes(repository, card.token), 0))
     wrong: dict[str, str] = {}
     rows, lengths = _read_data(card, wrong)
     for field, check in _CHECKS.items():
@@ -74,6 +79,10 @@ def check_run(card: RunCard) -> Checked:
         state = "wrong" if field in wrong else "doubtful" if field in doubted else "fits"
         findings.append(Finding(field, value, meaning, state, wrong.get(field) or doubted.get(field, "")))
     return Checked(tuple(findings), rows)
+
+
+def _missing_bytes(repository: str, token: str | None) -> int:
+    return sum(file.bytes or 0 for file in hub_files(repository, token).values() if not file.is_here)
 
 
 def rows_of(card: RunCard) -> int:
