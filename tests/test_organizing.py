@@ -233,6 +233,12 @@ def test_a_line_of_the_list_that_says_something_else_gives_no_tokens(tmp_path, l
         read_list(tmp_path / "list")
 
 
+def test_a_list_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "list").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"list cannot be read as a list of members .*in UTF-8"):
+        read_list(tmp_path / "list")
+
+
 def test_tokens_from_a_list_count_for_their_peers_alone(tmp_path, mini):
     root, keys = Authority.generate(), [PeerKey.load_or_create(tmp_path / name / "identity") for name in ("ada", "bob")]
     root.save(tmp_path / "root.pem")

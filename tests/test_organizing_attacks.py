@@ -116,3 +116,12 @@ def test_a_run_that_the_disk_has_no_room_for_is_not_fetched(run, hub, monkeypatc
     with pytest.raises(NotEnoughRoom, match=r"crew/icons needs 0\.0 GB of disk.*Nothing was downloaded"):
         check_run(card)
     assert not hub.requests("GET /_cdn")
+
+
+def test_a_run_that_is_to_be_private_is_not_sent_where_everybody_sees_it(run, hub):
+    commits = len(hub.requests("/commit/"))
+    with pytest.raises(ValueError, match="crew/icons is there already, and everybody sees it"):
+        publish_run(run, "crew/icons", HF_TOKEN, private=True)
+    assert len(hub.requests("/commit/")) == commits
+    publish_run(run, "crew/hidden", HF_TOKEN, private=True)
+    publish_run(run, "crew/hidden", HF_TOKEN, private=True)

@@ -24,7 +24,8 @@ class Overtaken(RuntimeError):
 def head_of(repository: str, token: str | None, *, private: bool | None = None) -> str:
     """Return the newest commit of a model repository; with `private`, the repository is made if it is new.
 
-    Raises PermissionError if the Hub refuses, and ConnectionError if it does not answer.
+    Raises ValueError if it is to be private, and is there already for everybody to see; PermissionError if the Hub
+    refuses; and ConnectionError if it does not answer.
     """
     from huggingface_hub import HfApi
 
@@ -32,7 +33,13 @@ def head_of(repository: str, token: str | None, *, private: bool | None = None) 
     with _told(repository):
         if private is not None:
             api.create_repo(repository, private=private, exist_ok=True)
-        return api.model_info(repository).sha
+        found = api.model_info(repository)
+    if private and not found.private:
+        raise ValueError(
+            f"expected a private repository, but {repository} is there already, and everybody sees it: make it private "
+            "in its settings, or name another. Nothing was sent."
+        )
+    return found.sha
 
 
 def card_at(repository: str, head: str, token: str | None) -> RunCard:

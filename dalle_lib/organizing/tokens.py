@@ -10,7 +10,7 @@ from pathlib import Path
 from dalle_lib.auth import AccessToken, Authority, Role
 from dalle_lib.auth.authority import write_private
 from dalle_lib.auth.tokens import TOKEN, check_key, peer_id_of
-from dalle_lib.files import small_text
+from dalle_lib.files import reading, small_text
 from dalle_lib.run import RunCard
 
 
@@ -41,8 +41,10 @@ def read_list(file: str | Path) -> list[Listed]:
     its number.
     """
     peers = []
+    with reading(file, "a list of members", "Save it as text, in UTF-8."):
+        text = small_text(Path(file))
     # At "\n" alone: editors do not show the other signs at which `splitlines` ends a line, and volunteers send theirs.
-    for number, line in enumerate(small_text(Path(file)).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
