@@ -125,3 +125,11 @@ def test_a_run_that_is_to_be_private_is_not_sent_where_everybody_sees_it(run, hu
     assert len(hub.requests("/commit/")) == commits
     publish_run(run, "crew/hidden", HF_TOKEN, private=True)
     publish_run(run, "crew/hidden", HF_TOKEN, private=True)
+
+
+def test_a_hub_that_takes_calls_and_answers_none_holds_nobody(run, hub, monkeypatch):
+    monkeypatch.setattr("dalle_lib.hub_http.HUB_TIMEOUT_S", 0.3)
+    hub.faults.append(Fault(delay_s=3))
+    for ask in list_runs, lambda: edit_run("crew/icons", HF_TOKEN, state="paused"):
+        with pytest.raises(ConnectionError, match="the Hub cannot be asked"):
+            ask()

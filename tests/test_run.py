@@ -274,7 +274,7 @@ INFINITE = float("inf")
         ("data.revision", "a b", "match pattern"),
         ("model.grid", 0, "model: ModelConfig.grid must be a positive whole number, but is 0"),
         ("model.image_vocab", 17, "among 17 codes, but the data have grids of 8 among 2048"),
-        ("initial_peers", ["x"] * 1001, "at most 1000 items"),
+        ("initial_peers", ["x"] * 101, "at most 100 items"),
         ("initial_peers", ["x" * 501], "at most 500 characters"),
         ("members", {"authority": "x"}, "members.authority: String should match pattern"),
         ("clip", "../../etc", "match pattern"),

@@ -67,7 +67,7 @@ class RunCard(Part):
     recipe: RecipeCard = RecipeCard()
     """What is done to a batch before training on it."""
     initial_peers: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], FailFast()] = Field(
-        default=(), max_length=1000
+        default=(), max_length=100
     )
     """Addresses of peers that newcomers contact first."""
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)

@@ -15,7 +15,7 @@ EMBEDDED_RUNS = ("emoji", "emoji-mini")
 CARD = "run.json"
 """Name of a card in its folder or repository."""
 MAX_CARD_BYTES = 2**20
-"""Largest card that is read; one takes some kilobytes, and a thousand first peers half of this."""
+"""Largest card that is read; one takes some kilobytes."""
 CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
 
 
