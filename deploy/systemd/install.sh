@@ -10,7 +10,7 @@ if [ ! -f /etc/dalle-lib.env ]; then
 fi
 install -D -m 644 dalle-lib.conf /etc/sysusers.d/dalle-lib.conf
 systemd-sysusers
-install -D -m 644 ../Caddyfile /etc/caddy/Caddyfile
+cmp -s ../Caddyfile /etc/caddy/Caddyfile || install --backup=numbered -D -m 644 ../Caddyfile /etc/caddy/Caddyfile
 install -D -m 644 caddy.service.d/dalle-lib.conf /etc/systemd/system/caddy.service.d/dalle-lib.conf
 install -m 644 dalle-lib-authority.service dalle-lib-first-peer.service /etc/systemd/system/
 mkdir -p /var/lib/dalle-lib
