@@ -140,7 +140,7 @@ def make_huge(file: Path) -> None:
 @pytest.mark.parametrize("make", [make_pipe, make_endless, make_huge])
 def test_nobody_waits_for_the_end_of_a_file_that_has_none(read, make, tmp_path):
     make(tmp_path / "x.json")
-    with pytest.raises(BrokenFile, match=r"x\.json .*(is a folder or a pipe|more than 16,777,216 bytes)"):
+    with pytest.raises(BrokenFile, match=r"x\.json .*(is a folder or a pipe|more than (1,048,576|16,777,216) bytes)"):
         read(tmp_path / "x.json")
 
 
