@@ -59,7 +59,7 @@ def test_a_run_is_added_served_and_its_keys_rotated_while_it_runs(folder, tmp_pa
             body = joined_body(Key(), "token")
             answer = client.post("/runs/club/token", json=body, headers={"Authorization": "Bearer hf_ada"})
             assert answer.status_code == 200
-        assert "club: ada, 1 of 1 peers" in typed("members", "--folder", folder)
+        assert "club: ada, a peer with a valid access token\n" in typed("members", "--folder", folder)
         assert "running already" in typed("serve", "--folder", folder, "--port", "8197", code=2)
     finally:
         server.terminate()

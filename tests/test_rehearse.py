@@ -8,7 +8,10 @@ import pytest
 
 from dalle_lib.auth import Authority
 from dalle_lib.rehearsal.rehearse import rehearse
+from dalle_lib.rehearsal.report import Report
 from dalle_lib.rehearsal.settings import Rehearsal
+from dalle_lib.rehearsal.stage import Act
+from dalle_lib.rehearsal.words import wrong
 from dalle_lib.run.parts import MembersCard
 
 
@@ -31,6 +34,20 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     with pytest.raises(FileExistsError, match="expected a new folder"):
         rehearse("emoji-mini", folder=tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(("counted", "told"), [((5.0,), ["in the 40 s that were left"]), ((5.0, 31.0), [])])
+def test_who_comes_back_and_does_not_count_again_is_told(counted, told):
+    acts = [
+        Act(what=what, name="ada", time=at) for what, at in (("enters", 0.0), ("is killed", 10.0), ("enters", 20.0))
+    ]
+    report = Report(
+        run="club", rehearsal=Rehearsal(), acts=tuple(acts), parts=(), epochs=(), told={}, counted={"ada": counted},
+        failures={}, state_bytes=1e6, cores=2, over=60.0,
+    )  # fmt: skip
+    found = [line for line in wrong(report) if "did not count again" in line]
+    assert len(found) == len(told)
+    assert all(part in line for part, line in zip(told, found, strict=True))
 
 
 @pytest.mark.chaos

@@ -140,7 +140,8 @@ def _tried(settings: PeerSettings, others: Sequence[str]) -> Findings:
 
 def _answering(answering: int, count: int, silent: str) -> Check:
     """Return at how many of its addresses in the card the first peer, which has been started, answers from here."""
-    here = f"the first peer answers at {answering} of its {count} addresses" + (f", not {silent}" if silent else "")
+    where = "its address" if count == answering == 1 else f"{answering} of its {count} addresses"
+    here = f"the first peer answers at {where}" + (f", not {silent}" if silent else "")
     remedy = "not every network lets a machine call its own public address: try it from another one"
     return Check("port", "open to others", here, True, "" if answering else remedy)
 

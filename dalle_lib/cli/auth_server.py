@@ -187,7 +187,9 @@ class Members:
         for user in users:
             own = [peer for peer in peers if (peer["run"], peer["user"]) == (user["run"], user["user"])]
             valid = sum(peer["expires"] > now for peer in own)
-            print(f"{user['run']}: {user['user']}, {valid} of {len(own)} peers with a valid access token")
+            of_all = "a peer" if len(own) == valid == 1 else f"{valid} of {len(own)} peers"
+            way = ", by the key of a peer of yours" if user["way"] == "peer" else ""
+            print(f"{user['run']}: {user['user']}, {of_all} with a valid access token{way}")
         for ban in bans:
             print(f"banned: {ban['kind']} {ban['name']}{', ' if ban['reason'] else ''}{ban['reason']}")
         if not users and not bans:

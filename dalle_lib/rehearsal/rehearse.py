@@ -71,7 +71,7 @@ def play(stage: Stage, rehearsal: Rehearsal, say: Callable[[str], None]) -> floa
         time.sleep(max(0.0, began + part * length_s - time.time()))
         if act in (stage.kill, stage.ban, stage.leave):  # who has not counted yet would show nothing
             _wait_until_counted(stage, name, length_s / 2)
-        say(f"{name} {words} ...")
+        say(f"{'A stranger' if name == STRANGER else name} {words} ...")
         act(name)
     ends = [began + length_s, *(act.time + BAN_S for act in stage.acts if act.what == "is banned")]
     time.sleep(max(0.0, max(ends) - time.time()))

@@ -135,10 +135,21 @@ def wrong(report: Report) -> list[str]:
     ]
     if act := report.act("is admitted"):
         told.append(f"{act.name}, who is no member, was admitted.")
+    told += _wrong_return(report)
     act = report.act("is banned")
     if act is not None and report.epochs and report.counted_until(act.name, act.time) > report.over - act.time - 5:
         told.append(f"{act.name} was banned, and counted until the end.")
     return told
+
+
+def _wrong_return(report: Report) -> list[str]:
+    if (killed := report.act("is killed")) is None:
+        return []
+    back = [act.time for act in report.acts if act.what == "enters" and act.name == killed.name]
+    if back[-1] < killed.time or report.counts_after(killed.name, back[-1]) is not None:
+        return []
+    left = report.over - back[-1]
+    return [f"{killed.name} came back, and did not count again in the {left:.0f} s that were left: give more minutes."]
 
 
 def _wrong_epochs(report: Report) -> list[str]:

@@ -68,7 +68,7 @@ class Runs:
                 roles = {user.casefold(): role for user, role in run.roles.items()}
                 return ServedRun(card, self._keys[card.name], roles, run.peers)
         if len(self._cards) < len(self.settings.runs):
-            raise hub_away("it has not given the card of a run that this authority serves")
+            raise hub_away("it has not given the card of a run that this authority serves: is the run published?")
         raise Refusal("run_unknown", "expected a run of this authority, but it serves none of that name.",
                       "Is the address in the run's card right? Load the card anew.")  # fmt: skip
 
