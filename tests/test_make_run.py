@@ -2,6 +2,7 @@
 
 import json
 import math
+import tarfile
 
 import pytest
 from command_line import answer
@@ -46,8 +47,21 @@ def test_a_folder_of_pictures_becomes_a_data_set_and_a_run_with_keys_by_one_comm
 
 
 def test_the_kit_s_own_pictures_are_counted_as_those_of_a_folder(folder):
-    assert count_pictures(place_of("icons")) == 213
-    assert count_pictures(place_of(folder)) == 41
+    assert count_pictures(place_of("icons"), most=2000) == 213
+    assert count_pictures(place_of(folder), most=2000) == 41
+    assert count_pictures(place_of(folder), most=7) == 7
+
+
+@pytest.mark.parametrize("ending", ["tar", "tgz"])
+def test_a_tar_that_is_cut_off_is_counted_as_far_as_it_goes(folder, tmp_path, ending):
+    whole, cut = tmp_path / f"whole.{ending}", tmp_path / f"cut.{ending}"
+    with tarfile.open(whole, "w:gz" if ending == "tgz" else "w") as tar:
+        tar.add(folder, "pictures")
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    assert count_pictures(whole, most=2000) == 41
+    assert 0 < count_pictures(cut, most=2000) < 41
+    cut.write_bytes(b"no tar at all")
+    assert count_pictures(cut, most=2000) == 0
 
 
 def test_what_was_prepared_is_taken_again_when_the_run_could_not_be_made(folder, tmp_path):

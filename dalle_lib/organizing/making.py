@@ -1,5 +1,6 @@
 """A new run, of a data set or of a folder of pictures, with its keys: what `dalle-lib run new` does."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def _prepare(
     maker = "a VQ-GAN that is trained on them for minutes" if vqgan == TRAIN else f"the VQ-GAN of {vqgan}"
     if held_out is None:
         held_out = PrepareSettings().held_out
-        if count := count_pictures(place_of(source)):
+        if count := count_pictures(place_of(source), most=math.ceil(WANTED_HELD_OUT / held_out)):
             held_out = min(MAX_HELD_OUT, max(held_out, WANTED_HELD_OUT / count))
     say(
         f"{source} is no data set: preparing its pictures in {place} first, with {maker}; {held_out:.1%} are held out. "

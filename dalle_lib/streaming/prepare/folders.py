@@ -3,8 +3,11 @@
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from dalle_lib.files import require_file
@@ -96,11 +99,18 @@ def read_bounded(file: Path, most: int) -> bytes:
         return handle.read(most + 1)
 
 
-def count_pictures(place: Path) -> int:
-    """Return how many files of a folder, and of the folders in it, or of a tar, are pictures by their names."""
-    if place.is_file() and tarfile.is_tarfile(place):
-        with tarfile.open(place) as tar:
-            names = [Path(name).name for name in tar.getnames()]
-    else:
-        names = [name for _, _, in_folder in os.walk(place) for name in in_folder]
-    return sum(name.lower().endswith(SUFFIXES) and not name.startswith(".") for name in names)
+def count_pictures(place: Path, most: int) -> int:
+    """Return how many files of a folder, and of the folders in it, or of a tar, are pictures by their names.
+
+    Counting ends at `most`, and where a tar is cut off: whoever prepares it says so.
+    """
+    pictures = (name for name in _names_in(place) if name.lower().endswith(SUFFIXES) and not name.startswith("."))
+    return sum(1 for _ in islice(pictures, most))
+
+
+def _names_in(place: Path) -> Iterator[str]:
+    if place.is_dir():
+        yield from (name for _, _, names in os.walk(place) for name in names)
+        return
+    with suppress(tarfile.TarError, EOFError, zlib.error), tarfile.open(place) as tar:
+        yield from (Path(member.name).name for member in tar)
