@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import resource
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -91,7 +92,7 @@ def _addresses(
         return
     if not own:
         place = f"/ip4/ADDRESS/tcp/{settings.port or 'PORT'}/p2p/{peer_id}"
-        add = " ".join(["dalle-lib run edit", settings.run, "--initial-peers", place, *others])
+        add = shlex.join(["dalle-lib", "run", "edit", settings.run, "--initial-peers", place, *others])
         yield Check(what, needed, f"the card names none of peer {peer_id}", False, add)
     for address in own:
         yield _address(address, settings)

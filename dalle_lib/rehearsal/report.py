@@ -196,6 +196,11 @@ class _Seen:
                 counted[event["epoch"] + 1] = max(self._counted_in(event), counted.get(event["epoch"] + 1, []), key=len)
         return {number: tuple(sorted(names)) for number, names in counted.items()}
 
+    @cached_property
+    def plans(self) -> dict[int, Plan | None]:
+        """What the plan says of each epoch, for those whose gradients counted; None if a speed is not known."""
+        return {number: self._plan(names) for number, names in self.rounds.items()}
+
     def epochs(self, began: float) -> Iterable[Epoch]:
         """Yield the epochs after the first, with what the plan says for those whose gradients counted in each."""
         ends: dict[int, float] = {}
@@ -204,13 +209,12 @@ class _Seen:
                 ends[event["epoch"]] = min(event["time"], ends.get(event["epoch"], event["time"]))
         for number in sorted(ends):
             if number - 1 in ends and ends[number - 1] >= began - 1.0:
-                names = self.rounds.get(number, ())
-                plan = self._plan(names)
+                names, plan = self.rounds.get(number, ()), self.plans.get(number)
                 yield Epoch(number=number, ended=ends[number], seconds=ends[number] - ends[number - 1],
                             planned_s=plan and plan.epoch_s, counted=names)  # fmt: skip
 
     def _planned_bytes(self, name: str) -> tuple[float, float] | None:
-        plans = [self._plan(names) for names in self.rounds.values() if name in names]
+        plans = [self.plans[number] for number, names in self.rounds.items() if name in names]
         if not plans or None in plans:
             return None
         own = [next(one for one in plan.traffic if one.name == name) for plan in plans]

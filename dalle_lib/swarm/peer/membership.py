@@ -1,6 +1,7 @@
 """What makes a peer a member of its run: a lasting identity and, where the run has members, an access token."""
 
 import math
+import shlex
 from datetime import datetime
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
     remedy = (
         "Start it with dalle-lib join, which asks you to prove who you are."
         if card.members.server
-        else f"Send the run's organiser what `dalle-lib id --folder {folder}` prints, ask for one that names peer "
-        f"{identity.peer_id}, put it there, and start again."
+        else f"Send the run's organiser what `dalle-lib id --folder {shlex.quote(str(folder))}` prints, ask for one that "
+        f"names peer {identity.peer_id}, put it there, and start again."
     )
     if not file.exists():
         raise ValueError(f"run {card.name!r} is for members: expected an access token in {file}. {remedy}")
