@@ -51,8 +51,8 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
     remedy = (
         "Start it with dalle-lib join, which asks you to prove who you are."
         if card.members.server
-        else f"Send the run's organiser what `dalle-lib id --folder {shlex.quote(str(folder))}` prints, ask for one that "
-        f"names peer {identity.peer_id}, put it there, and start again."
+        else f"Send the run's organiser what `dalle-lib id --folder {shlex.quote(str(folder))}` prints, ask for one "
+        f"that names peer {identity.peer_id}, put it there, and start again."
     )
     if not file.exists():
         raise ValueError(f"run {card.name!r} is for members: expected an access token in {file}. {remedy}")
