@@ -46,12 +46,14 @@ def serve():
 
 
 def trickle(first: bytes, then: bytes):
+    """Yield without an end: who does not hang up waits for ever."""
     yield first
-    for _ in range(200):
+    while True:
         time.sleep(0.05)
         yield then
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("first", "then"),
     [
