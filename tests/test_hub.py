@@ -78,7 +78,7 @@ def test_a_damaged_upload_is_refused(hub, api):
     api.create_repo("ada/run")
     link = hub.signed("PUT", "0" * 64, expires=4e9)
     assert get_session().put(link, content=b"other").status_code == 400
-    assert get_session().put(link.replace("00", "11"), content=b"other").status_code == 403
+    assert get_session().put(link.replace("0" * 64, "1" * 64), content=b"other").status_code == 403
     assert not hub.store.blob("0" * 64).exists()
 
 
