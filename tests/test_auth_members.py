@@ -180,8 +180,9 @@ def test_clocks_heard_long_ago_are_forgotten():
 def test_an_access_token_that_is_none_is_refused_by_its_file(mini, tmp_path):
     card = mini.with_changes(members={"authority": AUTHORITY.public_key})
     file, ada = tmp_path / TOKEN, identity("ada")
-    file.write_bytes(issued(ada, run=card.name).to_bytes())
-    assert access_token(card, tmp_path, ada) == issued(ada, run=card.name)
+    token = issued(ada, run=card.name)
+    file.write_bytes(token.to_bytes())
+    assert access_token(card, tmp_path, ada) == token
     for data, why in (bytes(2**16 + 1), "it has more than 65,536 bytes"), (b"hello", "expected an access token"):
         file.write_bytes(data)
         with pytest.raises(ValueError, match=rf"{TOKEN} holds no access token \({why}.*names peer {ada.peer_id}"):
