@@ -1,6 +1,7 @@
 """This machine: memory, disk, and the GPUs that really compute."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import torch
+
+from dalle_lib.one_line import printable
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +74,23 @@ def check_gpu(device: str) -> DeviceCheck:
         return DeviceCheck(device, name, size, compute_problem(torch.device(device)))
     except RuntimeError as error:
         return DeviceCheck(device, name, size, _first_line(error))
+
+
+def name_of(device: torch.device) -> str:
+    """Return what a device is called, in at most 60 letters, such as "Tesla T4"; "processor" where it has no name."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        named = re.search(r"^model name\s*: (.+)$", _cpuinfo(), re.M) if device.type == "cpu" else None
+        name = named[1] if named else {"cpu": "processor"}.get(device.type, device.type)
+    return printable(name)[:60]
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not Linux
+        return ""
 
 
 def compute_problem(device: torch.device) -> str | None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
+from statuses import peer_status
 
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerSettings
 from dalle_lib.swarm.process.folder import OPTIMIZER, bind
-from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.process.status import SwarmStatus
 
 STARTED = {"event": "started", "pid": 1}
 LOADED = {"event": "loaded", "device": "cpu"}
@@ -56,7 +57,7 @@ def seen(
 ) -> None:
     """Write what a peer sees of its swarm now."""
     others = [
-        PeerStatus(peer_id=f"id{i}", name=name, epoch=at_epoch, samples=96, samples_per_s=7.0, loss=1.5)
+        peer_status(f"id{i}", name, epoch=at_epoch, samples=96, samples_per_s=7.0, loss=1.5)
         for i, name in enumerate(names)
     ]
     now = {"time": time.time(), "total_epochs": 60, "target_batch_size": 192, **fields}

@@ -66,7 +66,8 @@ def download_from(
     """Return what `donors.download` makes of a donor's messages, and what it tells of that donor."""
     told = []
     averager = newcomer({DONOR: expected.min_epoch}, lambda _peer: messages, Trust(), told)
-    return asyncio.run(donors.download(averager, expected, timeout_s)), told
+    found = asyncio.run(donors.download(averager, expected, timeout_s))
+    return found and found[1:], told
 
 
 async def sent(*messages: averaging_pb2.DownloadData, again: int = 1, pause_s: float = 0.0) -> Messages:

@@ -13,6 +13,7 @@ import torch
 import vl_convert
 from filelock import FileLock
 from PIL import Image
+from statuses import peer_status
 
 from dalle_lib.checks.preflight import Check, table
 from dalle_lib.dashboard.bars import COLOURS, OTHER_COLOURS, show_bars
@@ -31,7 +32,7 @@ from dalle_lib.measurement import Measurement
 from dalle_lib.memory import GPUS, Training, estimate
 from dalle_lib.swarm import Crew, Peer, PeerSettings
 from dalle_lib.swarm.process.history import epochs_of
-from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.process.status import SwarmStatus
 
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
 PAGES = ("#ffffff", "#383838", "#111111")
@@ -68,7 +69,7 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
     lines = [json.dumps({"time": 1e9 + 7 * i, **event}) + "\n" for i, event in enumerate(events)]
     (folder / "events.jsonl").write_text("".join(lines), encoding="utf-8")
     peers = [
-        PeerStatus(peer_id=f"id{i}", name=name, epoch=5, samples=96 * i, samples_per_s=2.0, loss=[1.5, None][i % 2])
+        peer_status(f"id{i}", name, epoch=5, samples=96 * i, samples_per_s=2.0, loss=[1.5, None][i % 2])
         for i, name in enumerate(NAMES)
     ]
     status = SwarmStatus(time=2e9, epoch=5, total_epochs=20, samples_in_epoch=3, target_batch_size=96, peers=peers)

@@ -20,6 +20,7 @@ from hivemind.p2p import PeerID
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import REFUSED, answer_of, mutated, with_a_change
+from statuses import peer_status
 
 from dalle_lib.auth import TokenValidator, token_key
 from dalle_lib.run import RunCard
@@ -56,7 +57,7 @@ def dictionary(*entries: tuple) -> bytes:
 PROGRESS = LocalTrainingProgress(
     peer_id=ADAS_ID.to_bytes(), epoch=5, samples_accumulated=96, samples_per_second=7.0, time=NOW, client_mode=False
 ).dict()
-STATUS = PeerStatus(peer_id=ADA.peer_id, name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
+STATUS = peer_status(ADA.peer_id, "ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
 POSTED = {**vars(STATUS), "is_leaving": False, "reported_at": 1_700_000_000}
 TOLD = signed(Introduction(7, True, TOKEN.to_bytes(), False), ROUNDS, ADA)
 GATHERED = wire.dumps([None, 0, wire.dumps(TOLD)])

@@ -10,6 +10,7 @@ from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
+from statuses import peer_status
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
@@ -18,7 +19,7 @@ from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsB
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 ADA = Identity(RSAPrivateKey())
-STATUS = PeerStatus(peer_id=ADA.peer_id, name="ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
+STATUS = peer_status(ADA.peer_id, "ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
 POSTED = {**asdict(STATUS), "is_leaving": False, "reported_at": 1_700_000_000}
 
 
@@ -57,6 +58,12 @@ def test_what_a_peer_posts_is_accepted():
         {"loss": "1.5"},
         {"is_leaving": 0},
         {"reported_at": 1.7e9},
+        {"hardware": "T4\x1b[2J"},
+        {"kit": "x" * 33},
+        {"team": "x" * 41},
+        {"started_at": -1.0},
+        {"compute_s": float("nan")},
+        {"counted": -1.0},
         {"extra": 1},
     ],
     ids=str,

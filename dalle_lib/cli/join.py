@@ -165,7 +165,7 @@ def beginning(card: "RunCard", settings: PeerSettings, peer: "Peer", *, is_old: 
 
 def limits(settings: PeerSettings) -> str:
     """Return what a peer may use, and when it leaves."""
-    minutes, helps = settings.max_minutes, settings.role == "bootstrap"
+    minutes, helps = settings.max_minutes, settings.role != "trainer"
     end = "until you press Ctrl+C" if helps else "until the run is complete"
     told = [end if minutes is None else f"it leaves after {minutes:g} minutes"]
     if helps:
@@ -196,7 +196,7 @@ def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
     from dalle_lib.swarm.process.folder import MODEL
     from dalle_lib.swarm.process.standing import Standing
 
-    if command.peer.role == "bootstrap":
+    if command.peer.role != "trainer":
         return "This peer has left: newcomers no longer find the others through it."
     standing = Standing.of(peer)
     lines = [f"{state_in_words(standing)}.", f"Yours:   {totals_in_words(standing)}."]

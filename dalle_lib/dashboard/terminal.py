@@ -72,7 +72,7 @@ class Teller:
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
             yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
-            if settings.role == "bootstrap":
+            if settings.role != "trainer":
                 yield from self._helped(Standing.of(peer, self.reader(peer)))
         yield from self._untold([*(f"  {trouble}" for trouble in troubles(events)), hint])
 

@@ -4,22 +4,15 @@ Several processes may use it at once: the server, and the commands of its organi
 """
 
 import hashlib
-import os
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dalle_lib.auth.server.settings import Folder
-from dalle_lib.files import BrokenFile, replace_file
+from dalle_lib.sqlite import SQLite
 
-VERSION = 1
 MAX_SIGNATURES, MAX_DEVICES, MAX_PEERS = 200_000, 20_000, 200_000
 """Rows that are kept. Beyond them new device flows and signatures are refused, and the oldest peers are forgotten."""
 FORGET_S = 30 * 86_400.0
 """Seconds after its last access token when a peer is forgotten."""
-WAIT_S = 5.0
-"""Seconds to wait for another process that writes."""
 SCHEMA = """
 CREATE TABLE users (
     run TEXT, user TEXT, way TEXT, first_seen REAL, proved REAL, PRIMARY KEY (run, user)
@@ -42,67 +35,14 @@ CREATE TABLE heartbeat (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL);
 """
 
 
-class Database:
+class Database(SQLite):
     """The open file; it is made if it is missing, for its owner alone."""
 
-    def __init__(self, file: Path, wait_s: float = WAIT_S) -> None:
-        if not file.exists():
-            os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
-        try:
-            self._sqlite = sqlite3.connect(file, timeout=wait_s, isolation_level=None, check_same_thread=False)
-            self._sqlite.row_factory = sqlite3.Row
-            for pragma in "journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON", "foreign_keys = ON":
-                self._sqlite.execute(f"PRAGMA {pragma}")
-            with self.writing():
-                version = self._sqlite.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    for statement in SCHEMA.split(";"):
-                        self._sqlite.execute(statement)
-                    self._sqlite.execute(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.DatabaseError as error:
-            raise BrokenFile(
-                f"{file} cannot be used as the data base of an authority ({error}). Put a backup in its place, or move "
-                "it away, and a new one is made: then every peer proves its user again, and bans are lost."
-            ) from error
-        if version not in (0, VERSION):
-            raise ValueError(f"expected version {VERSION} of {file}, but it is {version}: update dalle-lib.")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._sqlite.close()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Make all that is written in the block one change: no other process comes between, and errors undo it."""
-        self._sqlite.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._sqlite.execute("COMMIT")
-        except BaseException:
-            if self._sqlite.in_transaction:  # after some errors SQLite has undone it by itself
-                self._sqlite.execute("ROLLBACK")
-            raise
-
-    def rows(self, query: str, **values: object) -> list[sqlite3.Row]:
-        """Return what a query finds."""
-        return self._sqlite.execute(query, values).fetchall()
-
-    def row(self, query: str, **values: object) -> sqlite3.Row | None:
-        """Return the first thing that a query finds, if any."""
-        return self._sqlite.execute(query, values).fetchone()
-
-    def count(self, query: str, **values: object) -> int:
-        """Return the number that a query finds."""
-        return self._sqlite.execute(query, values).fetchone()[0]
-
-    def change(self, query: str, **values: object) -> int:
-        """Write, and return how many rows were written."""
-        return self._sqlite.execute(query, values).rowcount
-
-    def insert(self, table: str, **values: object) -> None:
-        """Write a row in the place of any with the same key."""
-        names = ", ".join(values)
-        self.change(f"INSERT OR REPLACE INTO {table} ({names}) VALUES (:{names.replace(', ', ', :')})", **values)
+    SCHEMA, VERSION, WHAT = SCHEMA, 1, "the data base of an authority"
+    REMEDY = (
+        "Put a backup in its place, or move it away, and a new one is made: then every peer proves its user again, and "
+        "bans are lost."
+    )
 
     def remember_signature(self, digest: str, until: float) -> bool:
         """Return whether a signature is new, and remember it until that time."""
@@ -158,16 +98,6 @@ class Database:
                 "(SELECT 1 FROM peers WHERE peers.run = users.run AND peers.user = users.user)",
                 now=now, keep=FORGET_S,
             )  # fmt: skip
-
-    def back_up(self, file: Path) -> None:
-        """Write a copy to a file that only its owner can read, in the place of what is there, while others write."""
-        with replace_file(file) as unfinished:
-            os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            with closing(sqlite3.connect(unfinished)) as copy:
-                self._sqlite.backup(copy)
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-            with open(unfinished, "rb") as handle:
-                os.fsync(handle.fileno())
 
 
 def hashed(handle: str) -> str:

@@ -5,7 +5,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,20 +112,24 @@ def waiting_message(place: int, wait_s: float) -> averaging_pb2.DownloadData:
     return averaging_pb2.DownloadData(metadata=wire.dumps({"place": place, "wait_s": wait_s}))
 
 
-async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple[dict, list[Tensor]] | None:
-    """Return metadata and tensors of the newest state that a peer may give and that can be right; None without one.
+async def download(
+    averager, expected: ExpectedState, timeout_s: float, without: Collection[str] = ()
+) -> tuple[str, dict, list[Tensor]] | None:
+    """Return donor, metadata and tensors of the newest state that a peer may give and that can be right; None if none.
 
-    Runs in the averager's process. One donor of each user is asked. A donor that is silent for `timeout_s` seconds is
-    given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer wait for more than MAX_WAIT_S.
+    Runs in the averager's process. One donor of each user is asked, of those that are not in `without`. A donor that is
+    silent for `timeout_s` seconds is given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer
+    wait for more than MAX_WAIT_S.
     """
-    users = set()
+    users, asked = set(without), 0
     async for peer in _admitted(averager, (await _candidates(averager, expected))[:MAX_OFFERS]):
         name = str(peer)
         if (user := averager.trust.user_of(name)) in users:
             continue
-        if len(users) == MAX_DONORS:
+        if asked == MAX_DONORS:
             return None
         users.add(user)
+        asked += 1
         averager.gave_no_state |= dict.fromkeys((user, name), time.monotonic())  # until it has given one
         try:
             metadata, tensors = await _receive(averager, peer, expected, timeout_s)
@@ -138,7 +142,7 @@ async def download(averager, expected: ExpectedState, timeout_s: float) -> tuple
         for who in user, name:
             averager.gave_no_state.pop(who, None)
         logger.info("took over the state of %s at epoch %d", peer, metadata["epoch"])
-        return metadata, tensors
+        return name, metadata, tensors
     return None
 
 

@@ -56,9 +56,7 @@ class LocalUpdateOptimizer(CollaborativeOptimizer):
     ) -> None:
         self.inner, self.inner_schedule = inner, inner_schedule
         super().__init__(
-            optimizer=lambda groups: torch.optim.SGD(
-                [{"params": group["params"]} for group in groups], outer_lr, outer_momentum, nesterov=outer_momentum > 0
-            ),
+            optimizer=lambda groups: outer_optimizer(groups, outer_lr, outer_momentum),
             delay_state_averaging=False,  # an average that arrives later would undo the steps made meanwhile
             **kwargs,
         )
@@ -79,3 +77,8 @@ class LocalUpdateOptimizer(CollaborativeOptimizer):
     def learning_rate(self) -> float:
         """Learning rate of this peer's own next step."""
         return self.inner.param_groups[0]["lr"]
+
+
+def outer_optimizer(groups: list[dict], lr: float, momentum: float) -> torch.optim.SGD:
+    """Return what makes the outer step, over the parameters of these groups."""
+    return torch.optim.SGD([{"params": group["params"]} for group in groups], lr, momentum, nesterov=momentum > 0)

@@ -226,7 +226,8 @@ class CollaborativeOptimizer(RunOptimizer):
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
         with self.tracker.pause_updates():
             theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
-            is_loaded = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout, max_epoch=latest)
+            donor = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout, max_epoch=latest)
+            is_loaded = donor is not None
             self._next_load = time.monotonic() + self.averaging_timeout
             if not is_loaded and theirs <= epoch:
                 return  # half of the users say that they are ahead, and nobody has shown it

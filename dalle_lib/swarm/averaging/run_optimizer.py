@@ -12,6 +12,11 @@ from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.trust import Trust
 
 
+def state_prefix(run_key: str) -> str:
+    """Return the name under which the averagers of a run's parameters meet, and offer states."""
+    return f"{run_key}_state_averager"
+
+
 class RunOptimizer(hivemind.Optimizer):
     """hivemind.Optimizer whose tracker and averagers are the kit's. What happens in an epoch is the subclass's part."""
 
@@ -78,7 +83,7 @@ class RunOptimizer(hivemind.Optimizer):
     def _make_state_averager(self, **kwargs) -> RunStateAverager:
         return RunStateAverager(
             dht=self.dht,
-            prefix=f"{self.run_id}_state_averager",
+            prefix=state_prefix(self.run_id),
             min_matchmaking_time=self.matchmaking_time,
             allreduce_timeout=self.allreduce_timeout,
             next_chunk_timeout=self.next_chunk_timeout,

@@ -1,5 +1,6 @@
 """The averager of parameters, which gives this peer's state to newcomers and takes over that of a donor."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -36,20 +37,22 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
             with self.lock_averaged_tensors:
                 return metadata, [tensor.clone() for tensor in tensors], infos
 
-    def load_state_from_peers(self, timeout: float, max_epoch: int) -> bool:
-        """Return whether a donor with a fitting state was found, whose parameters, statistics and epoch are now ours.
+    def load_state_from_peers(self, timeout: float, max_epoch: int, without: Collection[str] = ()) -> str | None:
+        """Take over parameters, statistics and epoch of a donor with a fitting state, and return its id; None if none.
 
         hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
-        donor that is silent for `timeout` seconds is given up; one beyond `max_epoch` is not asked.
+        donor that is silent for `timeout` seconds is given up; one beyond `max_epoch`, or of a user in `without`, is
+        not asked.
         """
         _metadata, own_tensors, _infos = super().get_current_state()
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
         expected, future = ExpectedState(shapes, self.local_epoch, max_epoch), MPFuture()
         # Calls `_download_state` in the averager's process.
-        self._outer_pipe.send(("_download_state", [], {"expected": expected, "timeout": timeout, "future": future}))
+        asked = {"expected": expected, "timeout": timeout, "without": without, "future": future}
+        self._outer_pipe.send(("_download_state", [], asked))
         if (loaded := future.result()) is None:
-            return False
-        metadata, tensors = loaded
+            return None
+        donor, metadata, tensors = loaded
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         own_layout, _ = dump_optimizer_state(self.optimizer)
         with torch.no_grad(), self.lock_averaged_tensors:
@@ -58,10 +61,12 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         self._apply_optimizer_parameters_()
         self.local_epoch = metadata["epoch"]
         self._update_scheduler()
-        return True
+        return donor
 
-    async def _download_state(self, expected: ExpectedState, timeout: float, future: MPFuture) -> None:
+    async def _download_state(
+        self, expected: ExpectedState, timeout: float, without: Collection[str], future: MPFuture
+    ) -> None:
         try:
-            future.set_result(await download(self, expected, timeout))
+            future.set_result(await download(self, expected, timeout, without))
         except Exception as error:
             future.set_exception(error)

@@ -4,6 +4,7 @@ import logging
 import statistics
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,19 +17,30 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.greeter import greet
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 logger = logging.getLogger(__name__)
 
+UsersOf = Callable[[Sequence[PeerStatus]], dict[str, str]]
+"""Tells the user of each peer that has one, by its id."""
 STATUS_EVERY_S, ADDRESSES_EVERY_S = 5.0, 60.0
 
 
 def help_others(
-    dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path, events: EventLog, stop: threading.Event
+    dht: hivemind.DHT,
+    board: MetricsBoard,
+    card: RunCard,
+    folder: Path,
+    events: EventLog,
+    stop: threading.Event,
+    users_of: UsersOf = lambda _peers: {},
 ) -> None:
-    """Answer newcomers until `stop` is set, and tell meanwhile what this peer sees of the swarm and where it is."""
+    """Answer newcomers until `stop` is set, and tell meanwhile what this peer sees of the swarm and where it is.
+
+    `users_of` looks up whose peers are there, for those who want to know.
+    """
     reporters = [
-        threading.Thread(target=_report, args=(dht, board, card, folder, stop), daemon=True),
+        threading.Thread(target=_report, args=(dht, board, card, folder, stop, users_of), daemon=True),
         threading.Thread(target=_tell_addresses, args=(dht, events, stop), daemon=True),
     ]
     for reporter in reporters:
@@ -65,7 +77,14 @@ def _tell_addresses(dht: hivemind.DHT, events: EventLog, stop: threading.Event) 
         stop.wait(ADDRESSES_EVERY_S)
 
 
-def _report(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path, stop: threading.Event) -> None:
+def _report(
+    dht: hivemind.DHT,
+    board: MetricsBoard,
+    card: RunCard,
+    folder: Path,
+    stop: threading.Event,
+    users_of: UsersOf,
+) -> None:
     """Write the swarm's status every few seconds. Its epoch is the median of what the trainers say of themselves."""
     epoch, total_epochs = 0, card.optimizer.total_epochs
     while not stop.wait(STATUS_EVERY_S):
@@ -83,6 +102,7 @@ def _report(dht: hivemind.DHT, board: MetricsBoard, card: RunCard, folder: Path,
                 target_batch_size=card.averaging.target_batch_size,
                 peers=peers,
                 said_complete=said_complete,
+                users=users_of(peers),
             ).write(folder)
         except (OSError, TimeoutError):  # a full disk, or a hash table that hangs: the next look may succeed
             logger.exception("this look at the swarm failed")

@@ -77,6 +77,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.bootstrap import help_others
     from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
+    from dalle_lib.swarm.peer.pulling import Puller, observe
     from dalle_lib.swarm.peer.trainer import Trainer
 
     torch.set_num_threads(settings.threads)
@@ -94,6 +95,11 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
         if stop.is_set():
             return
         membership.publish(dht)
+        if settings.role == "observer":
+            puller = Puller(card, dht, membership.trust(dht))
+            with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
+                observe(puller, dht, board, settings, folder, events, stop)
+            return
         if workplace is None:
             with keeping_member(membership, events, stop):
                 help_others(dht, board, card, folder, events, stop)

@@ -39,9 +39,19 @@ def _shown(name: str) -> str:
     return name
 
 
+def _printable(text: str) -> str:
+    """Return a text that terminals show as it is, which may be empty."""
+    if not text.isprintable():
+        raise ValueError(f"expected a line to read, but got {text!r}.")
+    return text
+
+
 _Record = create_model(
     "_Record",
-    __validators__={"shown": validator("peer_id", "name", allow_reuse=True)(_shown)},
+    __validators__={
+        "shown": validator("peer_id", "name", allow_reuse=True)(_shown),
+        "printable": validator("hardware", "kit", "team", allow_reuse=True)(_printable),
+    },
     **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,12 @@ class Snapshot:
         return bool(torch.stack([tensor.isfinite().all() for tensor in (*self.parameters, *statistics)]).all())
 
 
-def take_snapshot(optimizer: CollaborativeOptimizer) -> Snapshot:
+def take_snapshot(averager: RunStateAverager) -> Snapshot:
     """Return a copy of the parameters and statistics. If an update is under way, it is waited for."""
-    averager = optimizer.state_averager
     averager.step(wait_for_delayed_updates=True)
     with torch.no_grad(), averager.lock_averaged_tensors:
-        parameters = [p.detach().clone() for group in optimizer.opt.param_groups for p in group["params"]]
-        return Snapshot(optimizer.local_epoch, parameters, copy.deepcopy(optimizer.opt.state_dict()))
+        parameters = [p.detach().clone() for group in averager.optimizer.param_groups for p in group["params"]]
+        return Snapshot(averager.local_epoch, parameters, copy.deepcopy(averager.optimizer.state_dict()))
 
 
 def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> None:

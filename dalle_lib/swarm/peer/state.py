@@ -21,14 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 def save_state(
-    folder: Path, card: RunCard, model: DALLE, optimizer: CollaborativeOptimizer, batches: TrainingBatches
+    folder: Path, card: RunCard, model: DALLE, snapshot: Snapshot, batches: TrainingBatches | None = None
 ) -> None:
-    """Write the model, and in a second file what the optimizer and the data need to go on with it."""
-    snapshot = take_snapshot(optimizer)
+    """Write the model, and in a second file what the optimizer and the data, if any, need to go on with it.
+
+    `snapshot` is that of the model's parameters now.
+    """
     save_model(folder / MODEL, model, snapshot.epoch)
     about = {"epoch": str(snapshot.epoch), "param_groups": _groups_of(snapshot)}
-    metadata = {"fingerprint": card.fingerprint, "data": json.dumps(batches.state_dict()), **about}
-    save_tensors(folder / OPTIMIZER, _named(snapshot), metadata)
+    data = {} if batches is None else {"data": json.dumps(batches.state_dict())}
+    save_tensors(folder / OPTIMIZER, _named(snapshot), {"fingerprint": card.fingerprint, **data, **about})
 
 
 def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBatches) -> None:
@@ -38,7 +40,7 @@ def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBat
     """
     if not (folder / OPTIMIZER).exists():
         return
-    restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer)))
+    restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer.state_averager)))
     try:
         batches.load_state_dict(json.loads(read_header(folder / OPTIMIZER)[1]["data"]))
     except (KeyError, ValueError) as error:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 import hivemind
 import torch
 
-from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
+from dalle_lib.machine import check_gpu, name_of, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
@@ -26,6 +26,7 @@ from dalle_lib.swarm.peer.state import resume, save_state
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +115,9 @@ class Trainer:
         if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
             self.optimizer.load_state_from_peers()
         self.epoch = self.optimizer.local_epoch
-        self.snapshot = take_snapshot(self.optimizer)
+        self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples = 0
+        self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
         self.last_loss: float | None = None
         self.so_far = EpochSoFar()
         self.told_left_out = ""
@@ -154,7 +156,9 @@ class Trainer:
 
     def step(self, batch: Batch) -> None:
         """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
+        started = time.monotonic()
         loss = self._compute_gradient(batch)
+        self.compute_s += time.monotonic() - started
         self.so_far.add(batch)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=False)
@@ -169,12 +173,13 @@ class Trainer:
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer)
+            self.snapshot = take_snapshot(self.optimizer.state_averager)
 
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
-        save_state(self.folder, self.card, self.model, self.optimizer, self.batches)  # before others can hold it up
+        snapshot = take_snapshot(self.optimizer.state_averager)
+        save_state(self.folder, self.card, self.model, snapshot, self.batches)  # before others can hold it up
         self._write_status()
         self._post(is_leaving=True)
         self._tell_rounds()
@@ -237,6 +242,8 @@ class Trainer:
                 case ParameterRound() as done:
                     self.events.write("parameters", **vars(done), shares=done.shares)
                 case done:
+                    if len(done.shares) > 1:
+                        self.counted += done.counted.get(str(self.dht.peer_id), 0.0)
                     self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
         for peer, problem in self.optimizer.problems():
             self.events.write("problem", peer=peer, problem=problem)
@@ -249,6 +256,12 @@ class Trainer:
             samples=self.samples,
             samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
             loss=self.last_loss,
+            started_at=self.joined_at,
+            compute_s=self.compute_s,
+            counted=self.counted,
+            hardware=name_of(self.device),
+            kit=__version__,
+            team=self.settings.team,
         )
         is_last = is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)

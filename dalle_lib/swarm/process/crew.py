@@ -140,7 +140,7 @@ def start_crew(
 
 def _devices(settings: PeerSettings) -> list[str]:
     """Return the devices that get a peer each."""
-    if settings.role == "bootstrap":
+    if settings.role != "trainer":
         return ["cpu"]
     if settings.device != "auto":
         return [settings.device]

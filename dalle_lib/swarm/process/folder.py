@@ -28,6 +28,8 @@ MODEL = "model.safetensors"
 """The model as this peer last saved it."""
 OPTIMIZER = "optimizer.safetensors"
 """What the optimizer needs to go on with that model."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the states that an observer has taken from others."""
 START_ANEW = "Remove it: `dalle-lib join` then takes over the others' progress, or begins anew if there are none."
 """What to do with broken progress."""
 
@@ -165,3 +167,8 @@ def _saved(folder: Path) -> dict[str, str]:
             saved = handle.metadata() or {}
         epoch_in(saved)
     return saved
+
+
+def checkpoint_name(epoch: int) -> str:
+    """Return the name of the folder of a checkpoint; by these names, checkpoints are in the order of their epochs."""
+    return f"epoch-{epoch:07}"

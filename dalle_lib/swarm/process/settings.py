@@ -17,7 +17,9 @@ MAX_NAME = 64
 
 MAX_BATCH, MAX_THREADS = 100_000, 1024
 """Beyond these, a number of samples at a time or of processor threads is a slip of the keyboard."""
-Role = Literal["trainer", "bootstrap"]
+MAX_TEAM = 40
+"""Letters of a team's name, at most."""
+Role = Literal["trainer", "bootstrap", "observer"]
 WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
 """What to do with a broken file of a peer that each of its starts writes."""
 
@@ -30,6 +32,8 @@ class CommonSettings:
     """The run to take part in: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
     name: str = "volunteer"
     """The name that the other peers see, and of this peer's folder."""
+    team: str = ""
+    """The team that your contribution counts for, if any."""
     initial_peers: tuple[str, ...] = ()
     """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
     alone: bool = False
@@ -45,7 +49,8 @@ class NetworkSettings:
     """How other peers reach this one, and what it is to them."""
 
     role: Role = "trainer"
-    """A trainer computes gradients; a bootstrap peer only helps others to find each other."""
+    """A trainer computes gradients; a bootstrap peer only helps others to find each other; an observer does so, too,
+    and takes the run's state from others now and then, for a monitor."""
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
@@ -77,14 +82,22 @@ class ComputingSettings:
 class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     """Settings of one peer. What all peers must share is in the run card.
 
-    The fields are those of three groups, so that the command line can show them in this order.
+    The fields are those of three groups, so that the command line can show them in this order, and a monitor's.
     """
+
+    state_every_s: float = 1800.0
+    """Seconds between two states that an observer takes from others."""
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise ValueError(
                 f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', because it is "
                 f"also a folder's, but got {self.name!r}."
+            )
+        if self.team and not (is_name(self.team) and len(self.team) <= MAX_TEAM):
+            raise ValueError(
+                f"expected a team of at most {MAX_TEAM} letters, digits, spaces and signs other than '/', but got "
+                f"{self.team!r}."
             )
         if not 0 <= self.port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for a free one, but got {self.port}.")
@@ -113,6 +126,8 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
         require_announced(self.announce)
         if self.announce and self.client_mode:
             raise ValueError("a peer in client mode accepts no connections: leave out either announce or client_mode.")
+        if not 0 < self.state_every_s < math.inf:
+            raise ValueError(f"state_every_s must be above 0, but is {self.state_every_s}.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
 
@@ -139,7 +154,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     @classmethod
     def _made_of(cls, told: dict) -> "PeerSettings":
-        announce = tuple(told.get("announce", ()))  # versions before it wrote none
+        announce = tuple(told.get("announce", ()))  # versions before it wrote none, nor the two others
         return cls(**{**told, "initial_peers": tuple(told["initial_peers"]), "announce": announce})
 
 

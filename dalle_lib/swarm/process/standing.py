@@ -121,7 +121,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
     epoch = epochs[-1] if epochs else saved_epoch(peer.folder)
     swarm = SwarmStatus.read(peer.folder)
     peers = last.get("epoch", last.get("joined", {})).get("peers")
-    if settings.role == "bootstrap" and swarm is not None:
+    if settings.role != "trainer" and swarm is not None:
         epoch, peers = swarm.epoch, len(swarm.peers)
     total = bound.total_epochs if bound and bound.total_epochs else swarm and swarm.total_epochs
     done = None
@@ -168,7 +168,7 @@ def _state(
     if "joined" in last:
         return _work(events, is_full), since["joined"]
     if "connected" in last:
-        return ("helping" if settings.role == "bootstrap" else "catching up"), since["connected"]
+        return ("helping" if settings.role != "trainer" else "catching up"), since["connected"]
     if "loaded" in last:
         return "looking", since["loaded"]
     return ("postponed" if time.time() < since["started"] + settings.start_after_s else "starting"), since["started"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile, read_record, replace_file
 from dalle_lib.swarm.process.events import MAX_TIME
-from dalle_lib.swarm.process.settings import MAX_NAME
+from dalle_lib.swarm.process.settings import MAX_NAME, MAX_TEAM
 
 STATUS = "status.json"
 MAX_COUNT = sys.float_info.max
@@ -29,6 +29,18 @@ class PeerStatus:
     samples_per_s: float = field(metadata={"ge": 0, "le": 1e6})
     loss: float | None = field(metadata={"ge": 0, "le": 1e6})
     """Mean loss of its last epoch; None before the first."""
+    started_at: float = field(metadata={"ge": 0, "le": MAX_TIME})
+    """When it joined: seconds since 1970, by its own clock. What follows is counted from then on."""
+    compute_s: float = field(metadata={"ge": 0, "le": 1e9})
+    """Seconds in which it computed gradients."""
+    counted: float = field(metadata={"ge": 0, "le": 1e12})
+    """Weight, in samples, with which its gradients counted in averages with others."""
+    hardware: str = field(metadata={"max_length": 60})
+    """What it computes on."""
+    kit: str = field(metadata={"max_length": 32})
+    """Its version of this package."""
+    team: str = field(metadata={"max_length": MAX_TEAM})
+    """The team that it names, or ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +58,12 @@ class SwarmStatus:
     peers: list[PeerStatus]
     said_complete: bool = False
     """Whether a peer that has left said that it had the run's last epoch. Nothing checks that."""
+    users: dict[str, str] = field(default_factory=dict)
+    """The user of each peer, by its id, as its access token says; only a monitor's peer looks them up."""
+
+    def user_of(self, peer: PeerStatus) -> str:
+        """Return the user of a peer, or the name that it has given itself where no access token names one."""
+        return self.users.get(peer.peer_id, peer.name)
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a peer's folder."""
@@ -84,6 +102,6 @@ def _require_within_limits(record: SwarmStatus | PeerStatus) -> None:
         elif limits:
             is_right = isinstance(value, int | float) and limits["ge"] <= value <= limits["le"]
         else:
-            is_right = isinstance(value, bool | list)
+            is_right = isinstance(value, bool | list | dict)
         if not is_right:
             raise ValueError(f"{each.name} cannot be {value!r}")

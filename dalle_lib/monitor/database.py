@@ -1,0 +1,35 @@
+"""What a monitor remembers of a run, in one SQLite file: starts of peers, what each hour brought, epochs, alarms."""
+
+from dalle_lib.sqlite import SQLite
+
+
+class MonitorDatabase(SQLite):
+    """The open file; it is made if it is missing, for its owner alone. Times are seconds since 1970."""
+
+    VERSION, WHAT = 1, "the memory of a monitor"
+    REMEDY = (
+        "Put a copy of before in its place, or move it away, and a new one is made: then what was contributed before "
+        "is forgotten, and nothing else."
+    )
+    SCHEMA = """
+CREATE TABLE starts (
+    peer TEXT, started REAL, user TEXT, name TEXT, team TEXT, hardware TEXT, kit TEXT, first_seen REAL, last_seen REAL,
+    epoch INTEGER, samples REAL, compute_s REAL, counted REAL, samples_per_s REAL, loss REAL,
+    PRIMARY KEY (peer, started)
+) WITHOUT ROWID;
+CREATE INDEX starts_seen ON starts (last_seen);
+CREATE TABLE credits (
+    hour INTEGER, user TEXT, peer TEXT, samples REAL, compute_s REAL, present_s REAL, counted REAL,
+    PRIMARY KEY (hour, user, peer)
+) WITHOUT ROWID;
+CREATE TABLE epochs (
+    epoch INTEGER PRIMARY KEY, ended REAL, seconds REAL, peers INTEGER, samples_per_s REAL, loss REAL
+);
+CREATE TABLE moments (minute INTEGER PRIMARY KEY, epoch INTEGER, peers INTEGER, users INTEGER);
+CREATE TABLE alarms (
+    kind TEXT, subject TEXT, since REAL, until REAL, told TEXT, PRIMARY KEY (kind, subject, since)
+) WITHOUT ROWID;
+CREATE TABLE checkpoints (
+    epoch INTEGER PRIMARY KEY, made REAL, sha256 TEXT, bytes INTEGER, revision TEXT, figures TEXT
+);
+"""
