@@ -1,0 +1,83 @@
+"""What is wrong with a run, as its monitor sees it: since when, until when, and in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.swarm.process.status import SwarmStatus
+
+BEHIND = 3
+"""Epochs behind the median peer from which on a peer is lagging."""
+STALL = 4.0
+"""Multiple of the usual seconds of an epoch after which the run is stalled."""
+STALL_S = 300.0
+"""Seconds in which a run is not called stalled in any case."""
+JUMP = 1.5
+"""Multiple of the loss of before at which the loss is said to rise."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is wrong now; `kind` and `subject` tell it apart from others."""
+
+    kind: str
+    subject: str
+    told: str
+
+
+def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
+    """Yield what is wrong at a look at the swarm, which the data base has already."""
+    if not status.peers:
+        yield Problem("empty", "", "nobody trains.")
+        return
+    yield from _stalled(status, database)
+    yield from _loss_rises(database)
+    epochs = sorted(peer.epoch for peer in status.peers)
+    median = epochs[(len(epochs) - 1) // 2]
+    far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]
+    if len(far) > len(status.peers) / 3 and len(status.peers) > 2:
+        yield Problem("split", "", f"the peers are far apart: from epoch {epochs[0]:,} to {epochs[-1]:,}.")
+        return
+    for peer in far:
+        where = "behind" if peer.epoch < median else "ahead of"
+        yield Problem(
+            "apart", peer.peer_id, f"{_named(peer)} is {abs(peer.epoch - median):,} epochs {where} the others."
+        )
+
+
+def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Problem]:
+    """Write down what began, and what is over; return what is new."""
+    open_now = {(row["kind"], row["subject"]): row for row in database.rows("SELECT * FROM alarms WHERE until IS NULL")}
+    current = {(problem.kind, problem.subject): problem for problem in found}
+    with database.writing():
+        for kind, subject in open_now.keys() - current.keys():
+            database.change(
+                "UPDATE alarms SET until = :now WHERE kind = :kind AND subject = :subject AND until IS NULL",
+                now=now, kind=kind, subject=subject,
+            )  # fmt: skip
+        new = [problem for key, problem in current.items() if key not in open_now]
+        for problem in new:
+            database.insert("alarms", **vars(problem), since=now, until=None)
+    return new
+
+
+def _stalled(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
+    last = database.row("SELECT * FROM epochs ORDER BY epoch DESC LIMIT 1")
+    if last is None or status.epoch >= status.total_epochs:
+        return
+    usual = database.row(
+        "SELECT AVG(seconds) AS s FROM (SELECT seconds FROM epochs WHERE seconds > 0 ORDER BY epoch DESC LIMIT 20)"
+    )["s"]
+    waited_s = status.time - last["ended"]
+    if waited_s > max(STALL_S, STALL * (usual or 0.0)):
+        yield Problem("stalled", "", f"no epoch has ended for {waited_s / 60:,.0f} minutes.")
+
+
+def _loss_rises(database: MonitorDatabase) -> Iterator[Problem]:
+    rows = database.rows("SELECT loss FROM epochs WHERE loss IS NOT NULL ORDER BY epoch DESC LIMIT 30")
+    losses = [row["loss"] for row in rows]
+    if len(losses) < 30:
+        return
+    recent, before = sorted(losses[:5])[2], sorted(losses[5:])[12]
+    if recent > JUMP * before:
+        yield Problem("loss", "", f"the loss has risen from {before:.2f} to {recent:.2f}.")

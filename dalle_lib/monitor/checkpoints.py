@@ -1,0 +1,79 @@
+"""The checkpoints of a run on this machine: noted when they are whole, and kept by their age."""
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from dalle_lib.checkpoint import read_header
+from dalle_lib.files import sha256_of
+from dalle_lib.monitor.contributions import DAY_S
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER
+
+logger = logging.getLogger(__name__)
+
+WEEK_S = 7 * DAY_S
+_NAME = re.compile(r"epoch-(\d+)")
+
+
+def folder_of(place: Path, epoch: int) -> Path:
+    """Return where a peer's folder holds the checkpoint of an epoch."""
+    return place / CHECKPOINTS / f"epoch-{epoch:07}"
+
+
+def found_in(place: Path) -> dict[int, Path]:
+    """Return the folders of checkpoints in a peer's folder, by epoch, in order."""
+    named = ((_NAME.fullmatch(folder.name), folder) for folder in (place / CHECKPOINTS).glob("epoch-*"))
+    return dict(sorted((int(match[1]), folder) for match, folder in named if match and folder.is_dir()))
+
+
+def note_new(place: Path, database: MonitorDatabase) -> list[int]:
+    """Write down the checkpoints in a peer's folder that are new, and return their epochs.
+
+    One that cannot be read, as after a power cut, is removed: the next one is made anew.
+    """
+    new = []
+    known = {row["epoch"] for row in database.rows("SELECT epoch FROM checkpoints")}
+    for epoch, folder in found_in(place).items():
+        if epoch in known:
+            continue
+        try:
+            for name in (MODEL, OPTIMIZER):
+                read_header(folder / name)
+            database.insert(
+                "checkpoints", epoch=epoch, made=folder.stat().st_mtime, sha256=sha256_of(folder / MODEL),
+                bytes=sum((folder / name).stat().st_size for name in (MODEL, OPTIMIZER)), revision=None, figures=None,
+            )  # fmt: skip
+            new.append(epoch)
+        except (OSError, ValueError) as error:
+            logger.warning("the checkpoint in %s is removed: %s", folder, in_one_line(error))
+            shutil.rmtree(folder, ignore_errors=True)
+    return new
+
+
+def remove_old(place: Path, database: MonitorDatabase, now: float, needed: frozenset[int] = frozenset()) -> list[int]:
+    """Remove the checkpoints that are not kept by age, but for those of the epochs in `needed`; return their epochs."""
+    made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
+    kept = kept_by_age(made, now) | needed
+    removed = [epoch for epoch in found_in(place) if epoch in made and epoch not in kept]
+    for epoch in removed:
+        shutil.rmtree(folder_of(place, epoch), ignore_errors=True)
+    return removed
+
+
+def kept_by_age(made: Mapping[int, float], now: float) -> set[int]:
+    """Return which epochs' checkpoints are kept: all of the last day, one a day of the last week, one a week before.
+
+    Of a day or a week it is the last. The newest is kept in any case. `made` says when each was, in seconds since 1970.
+    """
+    kept: dict[tuple[str, int], int] = {}
+    for epoch, at in sorted(made.items()):
+        age = now - at
+        if age <= DAY_S:
+            kept["epoch", epoch] = epoch
+        else:
+            kept[("day", int(at // DAY_S)) if age <= WEEK_S else ("week", int(at // WEEK_S))] = epoch
+    return set(kept.values()) | ({max(made)} if made else set())

@@ -1,0 +1,126 @@
+"""The monitor of a run: it follows its own peer there, remembers what that sees, and tells everybody."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dalle_lib.monitor.alarms import note, problems
+from dalle_lib.monitor.checkpoints import note_new, remove_old
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.published import HISTORY, STATUS, history_of, publish, status_of
+from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.one_line import in_one_line
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.status import SwarmStatus
+
+logger = logging.getLogger(__name__)
+
+DATABASE, LOCK = "monitor.sqlite", "monitor.lock"
+HISTORY_FACTOR = 4
+"""How many times more seldom than the status the history is written."""
+CARD_EVERY_S = 300.0
+"""Seconds between two looks at the run's card, whose state and message are told."""
+RESTARTS_S = 30.0
+"""Seconds after which a peer that has ended is started again."""
+
+
+class Monitor:
+    """Follows a run until it is told to stop; started again in the same folder, it goes on where it was.
+
+    `start` starts the monitor's peer there, an observer, and is called again where that has ended. `say` is told what
+    a person wants to know, a line each.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        folder: Path,
+        start: Callable[[], Peer],
+        settings: MonitorSettings | None = None,
+        token: str | None = None,
+        say: Callable[[str], None] = logger.info,
+    ) -> None:
+        self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
+        self._start, self._say = start, say
+        self.card = RunCard.load(run, token)
+        self._looked_at_card = time.monotonic()
+
+    def follow(self, stop: threading.Event) -> None:
+        """Monitor until `stop` is set. Raises ValueError if another monitor does so in this folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(
+                f"another monitor works in {self.folder}: stop it, or name another --folder for a second one, which "
+                "does no harm."
+            ) from None
+        try:
+            with closing(MonitorDatabase(self.folder / DATABASE)) as database:
+                self._follow(database, stop)
+        finally:
+            lock.release()
+
+    def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
+        peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
+        try:
+            due = 0.0
+            while True:
+                if not peer.is_running and not stop.is_set() and time.monotonic() > restart:
+                    restart = time.monotonic() + RESTARTS_S
+                    peer = self._started_again(peer)
+                self._look(peer, database, observer)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self.settings.status_s
+                    self._publish(database, is_history_due=written % HISTORY_FACTOR == 0)
+                    written += 1
+                if stop.wait(self.settings.look_s):
+                    return
+        finally:
+            peer.ask_to_stop()
+            peer.stop()
+            self._look(peer, database, observer)
+            self._publish(database, is_history_due=True)
+
+    def _started_again(self, peer: Peer) -> Peer:
+        try:
+            return self._start()
+        except (OSError, ValueError) as error:
+            self._say(f"The monitor's peer could not be started: {in_one_line(error)}")
+            return peer
+
+    def _look(self, peer: Peer, database: MonitorDatabase, observer: Observer) -> None:
+        """Take in what the peer sees now, and its new checkpoints. A full disk is logged: the next look may succeed."""
+        try:
+            status = SwarmStatus.read(peer.folder)
+            if status is not None:
+                observer.note(status)
+                for new in note(list(problems(status, database)), database, status.time):
+                    self._say(f"Problem: {new.told}")
+            for epoch in note_new(peer.folder, database):
+                self._say(f"Checkpoint of epoch {epoch:,}.")
+            remove_old(peer.folder, database, time.time())
+        except Exception:  # whatever it is, the run must be followed on
+            logger.exception("this look at the run failed")
+
+    def _publish(self, database: MonitorDatabase, is_history_due: bool) -> None:
+        try:
+            if time.monotonic() - self._looked_at_card > CARD_EVERY_S:
+                self._looked_at_card = time.monotonic()
+                self.card = RunCard.load(self.run_name, self.token)
+        except (OSError, ValueError) as error:
+            logger.warning("the run's card stays as it was: %s", in_one_line(error))
+        try:
+            publish(self.folder, STATUS, status_of(self.card, database, time.time()))
+            if is_history_due:
+                publish(self.folder, HISTORY, history_of(database))
+        except Exception:  # as above
+            logger.exception("the status was not written")

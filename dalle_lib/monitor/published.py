@@ -1,0 +1,161 @@
+"""What a monitor tells everybody: how the run stands, and how it went, as JSON files that a static page can read."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from dalle_lib.files import replace_file
+from dalle_lib.monitor.alarms import BEHIND
+from dalle_lib.monitor.contributions import contributions
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.observing import ABSENT_S
+from dalle_lib.run import RunCard
+
+STATUS, HISTORY = "status.json", "history.json"
+MAX_PEERS, MAX_USERS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 30, 60
+"""Rows of each list in the status, the first in its order; their totals count all."""
+MAX_POINTS = 2000
+"""Points of each line in the history; of more, evenly spread ones are kept, and the last."""
+GONE_S = 3600.0
+"""Seconds in which a peer that is no longer there is still shown."""
+RECENT = 20
+"""Epochs from which the pace is told."""
+
+
+def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
+    """Return how the run stands, as what JSON can hold. Times are seconds since 1970, all in whole seconds."""
+    looked = database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
+    peers = _peers(database, now)
+    users = contributions(database, now)
+    last = database.row("SELECT * FROM epochs ORDER BY epoch DESC LIMIT 1")
+    pace = [
+        row["seconds"]
+        for row in database.rows(
+            "SELECT seconds FROM epochs WHERE seconds IS NOT NULL ORDER BY epoch DESC LIMIT :count", count=RECENT
+        )
+    ]
+    epoch_s = statistics.median(pace) if pace else None
+    epoch, total = (last["epoch"] if last else 0), card.optimizer.total_epochs
+    return {
+        "run": card.name,
+        "state": card.state,
+        "message": card.message,
+        "written": round(now),
+        "looked": looked and round(looked),
+        "epoch": epoch,
+        "total_epochs": total,
+        "target_batch_size": card.averaging.target_batch_size,
+        "epoch_s": _short(epoch_s),
+        "samples_per_s": _short(card.averaging.target_batch_size / epoch_s if epoch_s else None),
+        "left_s": None if epoch_s is None else round(epoch_s * (total - epoch)),
+        "loss": _short(last["loss"] if last else None),
+        "peers": peers[:MAX_PEERS],
+        "peers_by_state": dict(Counter(peer["state"] for peer in peers)),
+        "users": [_user(one) for one in users[:MAX_USERS]],
+        "totals": _totals(database),
+        "alarms": _alarms(database),
+        "checkpoints": _checkpoints(database),
+    }
+
+
+def history_of(database: MonitorDatabase) -> dict:
+    """Return how the run went: columns of equal length, by epoch, and by hour who was there."""
+    epochs = database.rows("SELECT * FROM epochs ORDER BY epoch")
+    hours = database.rows(
+        "SELECT minute / 60 AS hour, ROUND(AVG(peers), 1) AS peers, ROUND(AVG(users), 1) AS users, "
+        "MAX(peers) AS most FROM moments GROUP BY hour ORDER BY hour"
+    )
+    return {
+        "epochs": _columns(epochs, ("epoch", "ended", "loss", "peers", "samples_per_s")),
+        "hours": _columns(hours, ("hour", "peers", "users", "most")),
+    }
+
+
+def publish(folder: Path, name: str, told: dict) -> int:
+    """Write one of the files, whole or not at all, and return its bytes."""
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    with replace_file(folder / name) as unfinished:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+    return len(text.encode()) + 1
+
+
+def _peers(database: MonitorDatabase, now: float) -> list[dict]:
+    """Return the peers that are there, or were lately: those that train first, then by their names."""
+    rows = database.rows(
+        "SELECT *, MAX(last_seen) AS seen FROM starts WHERE last_seen > :since GROUP BY peer", since=now - GONE_S
+    )
+    there = [row["epoch"] for row in rows if now - row["seen"] <= ABSENT_S]
+    median = statistics.median_low(there) if there else 0
+    flagged = {row["subject"]: row["told"] for row in database.rows("SELECT * FROM alarms WHERE until IS NULL")}
+    peers = []
+    for row in rows:
+        state, why = "training", ""
+        if now - row["seen"] > ABSENT_S:
+            state, why = "gone", f"last seen {(now - row['seen']) / 60:.0f} minutes ago"
+        elif row["peer"] in flagged:
+            state, why = "lagging" if row["epoch"] < median else "flagged", flagged[row["peer"]]
+        elif row["loss"] is None and row["epoch"] <= median - BEHIND:
+            state, why = "joining", "has not ended an epoch yet"
+        peers.append({
+            "id": row["peer"], "name": row["name"], "user": row["user"], "team": row["team"], "state": state,
+            "why": why,
+            "epoch": row["epoch"], "samples_per_s": _short(row["samples_per_s"]), "hardware": row["hardware"],
+            "kit": row["kit"], "since": round(row["started"]),
+        })  # fmt: skip
+    order = ("flagged", "training", "joining", "lagging", "gone")
+    return sorted(peers, key=lambda peer: (order.index(peer["state"]), peer["name"], peer["id"]))
+
+
+def _user(one) -> list:
+    """Return a row of the leaderboard: as a list, which takes a third of the bytes of names beside values."""
+    return [
+        one.rank, one.user, one.team, round(one.compute_s), round(one.present_s), round(one.samples),
+        _short(one.share), round(one.percentile, 1), one.peers, round(one.last_seen), *map(int, one.active_days),
+    ]  # fmt: skip
+
+
+USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
+                "last_seen", "day", "week", "month")  # fmt: skip
+"""What the values of a row of `users` are."""
+
+
+def _totals(database: MonitorDatabase) -> dict:
+    row = database.row(
+        "SELECT COUNT(DISTINCT user) AS users, COUNT(DISTINCT peer) AS peers, SUM(samples) AS samples, "
+        "SUM(compute_s) AS compute_s FROM credits"
+    )
+    return {name: round(row[name] or 0) for name in row.keys()}  # noqa: SIM118 (a row of SQLite iterates over values)
+
+
+def _alarms(database: MonitorDatabase) -> list[dict]:
+    """Return what is wrong now, and then what was wrong in the last day, the newest first."""
+    rows = database.rows("SELECT * FROM alarms ORDER BY until IS NULL DESC, since DESC LIMIT :most", most=MAX_ALARMS)
+    return [
+        {"kind": row["kind"], "told": row["told"], "since": round(row["since"]),
+         "until": row["until"] and round(row["until"])}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _checkpoints(database: MonitorDatabase) -> list[dict]:
+    rows = database.rows("SELECT * FROM checkpoints ORDER BY epoch DESC LIMIT :most", most=MAX_CHECKPOINTS)
+    return [
+        {"epoch": row["epoch"], "made": round(row["made"]), "sha256": row["sha256"], "bytes": row["bytes"],
+         "revision": row["revision"], "figures": json.loads(row["figures"] or "{}")}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _columns(rows: Sequence, names: tuple[str, ...]) -> dict[str, list]:
+    step = max(1, -(-len(rows) // MAX_POINTS))
+    kept = rows[::-1][::step][::-1]  # the last one is kept in any case
+    return {name: [_short(row[name]) for row in kept] for name in names}
+
+
+def _short(value: float | None) -> float | int | None:
+    """Return a number in as few digits as a chart needs."""
+    if value is None or isinstance(value, int):
+        return value
+    return round(value) if abs(value) >= 1e6 else float(f"{value:.4g}")
