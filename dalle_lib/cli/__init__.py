@@ -1,5 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `runs`, `memory`,
-`doctor`, `auth-server` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `runs`,
+`monitor`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -26,6 +26,7 @@ from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.id import Id
 from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
+from dalle_lib.cli.monitor import Monitor
 from dalle_lib.cli.prepare import Prepare
 from dalle_lib.cli.run import Run
 from dalle_lib.cli.runs import Runs
@@ -50,6 +51,7 @@ COMMANDS = {
     "prepare": Prepare,
     "run": Run,
     "runs": Runs,
+    "monitor": Monitor,
     "memory": Memory,
     "doctor": Doctor,
     "auth-server": AuthServer,

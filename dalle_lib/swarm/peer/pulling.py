@@ -20,7 +20,7 @@ from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.folder import CHECKPOINTS, checkpoint_name
+from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
@@ -90,6 +90,11 @@ class Puller:
         save_state(unfinished, self.card, self.model, pulled.snapshot)
         shutil.rmtree(place, ignore_errors=True)
         unfinished.rename(place)
+        for name in (MODEL, OPTIMIZER):  # what this peer has saved last, with which others draw
+            link = folder / f".{name}"
+            link.unlink(missing_ok=True)
+            link.hardlink_to(place / name)
+            link.replace(folder / name)
         return place
 
     def close(self) -> None:

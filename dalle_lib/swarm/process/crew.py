@@ -119,7 +119,7 @@ def start_crew(
 
         for name in names:
             if not Peer(folder / name).is_running:
-                prove_identity(card, folder / name, proof, is_bootstrap=settings.role == "bootstrap")
+                prove_identity(card, folder / name, proof, is_bootstrap=settings.role != "trainer")
     try:
         for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
             port, announce = settings.port and settings.port + number - 1, settings.announce if number == 1 else ()

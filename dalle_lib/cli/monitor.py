@@ -1,0 +1,76 @@
+"""`dalle-lib monitor`."""
+
+import signal
+import threading
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from dalle_lib.monitor.settings import MonitorSettings
+
+if TYPE_CHECKING:
+    from dalle_lib.swarm import Peer
+
+NAME = "monitor"
+_SETTINGS = MonitorSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitor:
+    """Watch over a run until you press Ctrl+C: keep its checkpoints, and tell how it stands and who contributed.
+
+    In the folder come status.json and history.json, which a page can show, and a checkpoint now and then, each a state
+    that two peers gave and that agreed. Started again, it goes on where it was. For example:
+
+    dalle-lib monitor --run owner/name
+
+    dalle-lib monitor --run owner/name --folder watched --checkpoint-minutes 60
+
+    dalle-lib generate "penguin on a yellow background" --run watched/monitor
+    """
+
+    run_name: Annotated[str, tyro.conf.arg(name="run")]
+    """The run: a folder with a run.json, or owner/name on the Hub."""
+    folder: Path = Path("monitor")
+    """Folder for all that it keeps, for this run alone."""
+    settings: Annotated[MonitorSettings, tyro.conf.arg(name="")] = _SETTINGS
+    initial_peers: tuple[str, ...] = ()
+    """Addresses of first peers to try besides those of the run card."""
+    host: str = "0.0.0.0"
+    """Address to listen on."""
+    port: int = 0
+    """Port to listen on; 0 takes a free one."""
+
+    def run(self) -> None:
+        """Start the monitor's peer, and follow the run until Ctrl+C."""
+        from dalle_lib.monitor.monitor import Monitor as Follower
+        from dalle_lib.run import hub_token_for
+        from dalle_lib.swarm.process.addresses import require_addresses
+
+        require_addresses(self.initial_peers)
+        print(f"Watching over {self.run_name}, in {self.folder} ...", flush=True)
+        token, stop = hub_token_for(self.run_name), threading.Event()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service is stopped so
+        start = partial(self._start, token)
+        follower = Follower(self.run_name, self.folder, start, self.settings, token, partial(print, flush=True))
+        try:
+            follower.follow(stop)
+        except KeyboardInterrupt:
+            stop.set()
+            print("The monitor has left; started again in the same folder, it goes on.", flush=True)
+
+    def _start(self, token: str | None) -> "Peer":
+        from dalle_lib.run import RunCard
+        from dalle_lib.swarm import PeerSettings
+        from dalle_lib.swarm.process.crew import require_way_in, start_crew
+
+        settings = PeerSettings(
+            run=self.run_name, name=NAME, role="observer", initial_peers=self.initial_peers, host=self.host,
+            port=self.port, state_every_s=60 * self.settings.checkpoint_minutes,
+        )  # fmt: skip
+        card, folder = RunCard.load(self.run_name, token), self.folder.resolve()
+        require_way_in(settings, card, folder)
+        return start_crew(settings, card, folder, token, say=partial(print, flush=True)).peers[NAME]
