@@ -40,9 +40,8 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
         return
     for peer in far:
         where = "behind" if peer.epoch < median else "ahead of"
-        yield Problem(
-            "apart", peer.peer_id, f"{_named(peer)} is {abs(peer.epoch - median):,} epochs {where} the others."
-        )
+        told = f"{peer.name} ({peer.peer_id[-6:]}) is {abs(peer.epoch - median):,} epochs {where} the others."
+        yield Problem("apart", peer.peer_id, told)
 
 
 def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Problem]:

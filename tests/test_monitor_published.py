@@ -1,0 +1,115 @@
+"""What a monitor tells everybody, of a whole run in seconds: small, complete, and right."""
+
+import json
+import random
+
+import pytest
+from statuses import peer_status
+
+from dalle_lib.monitor.alarms import STALL_S, note, problems
+from dalle_lib.monitor.checkpoints import kept_by_age
+from dalle_lib.monitor.contributions import DAY_S
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.published import HISTORY, STATUS, USER_COLUMNS, history_of, publish, status_of
+from dalle_lib.swarm.process.status import SwarmStatus
+
+BEGAN = 1_790_000_000.0
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = MonitorDatabase(tmp_path / "monitor.sqlite")
+    yield opened
+    opened.close()
+
+
+def swarm_at(second, epoch, peers):
+    return SwarmStatus(
+        time=BEGAN + second, epoch=epoch, total_epochs=10_000, samples_in_epoch=None, target_batch_size=4096,
+        peers=peers,
+    )  # fmt: skip
+
+
+def peers_at(second, epochs, **told):
+    return [
+        peer_status(f"Qm{i:044}", f"user-{i}", epoch=epoch, started_at=BEGAN, compute_s=0.9 * second, loss=3.0, **told)
+        for i, epoch in enumerate(epochs)
+    ]
+
+
+def test_a_day_of_forty_peers_takes_little_room_and_adds_up(mini, database, tmp_path):
+    random.seed(0)
+    for second in range(60, int(DAY_S), 60):
+        epoch = second // 300
+        there = [i for i in range(40) if (second // 3600 + i) % 5]  # each is away for an hour in five
+        peers = peers_at(second, [epoch - (random.random() < 0.1) for _ in range(40)], samples=13 * second)
+        Observer(database).note(swarm_at(second, epoch, [peers[i] for i in there]))
+    now = BEGAN + DAY_S
+    status, history = status_of(mini, database, now), history_of(database)
+    assert publish(tmp_path, STATUS, status) < 200_000
+    assert publish(tmp_path, HISTORY, history) < 100_000
+    assert json.loads((tmp_path / STATUS).read_text()) == json.loads(json.dumps(status))
+    assert (status["epoch"], status["epoch_s"], status["totals"]["users"]) == (287, 300.0, 40)
+    users = [dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"]]
+    assert sum(user["share"] for user in users) == pytest.approx(1.0, rel=1e-3)
+    assert all(user["compute_s"] == pytest.approx(0.9 * DAY_S, rel=0.05) for user in users)
+    assert len(history["epochs"]["epoch"]) == len(history["epochs"]["loss"]) == 287
+    assert max(history["hours"]["peers"]) == 32
+
+
+def test_a_history_of_many_epochs_is_thinned_and_keeps_its_end(database):
+    with database.writing():
+        for epoch in range(1, 31_251):
+            database.insert("epochs", epoch=epoch, ended=BEGAN + 200 * epoch, seconds=200.0, peers=30, loss=9 / epoch)
+    found = history_of(database)["epochs"]
+    assert len(found["epoch"]) <= 2000
+    assert found["epoch"][-1] == 31_250
+    assert found["ended"][-1] == BEGAN + 200 * 31_250
+
+
+def test_peers_are_shown_by_state_with_the_reason(mini, database):
+    observer = Observer(database)
+    observer.note(swarm_at(0, 9, peers_at(0, [9, 9, 9, 9])))
+    now = swarm_at(600, 9, peers_at(600, [9, 9, 2]))
+    observer.note(now)
+    note(list(problems(now, database)), database, now.time)
+    shown = {peer["name"]: peer for peer in status_of(mini, database, now.time)["peers"]}
+    assert [shown[f"user-{i}"]["state"] for i in range(4)] == ["training", "training", "lagging", "gone"]
+    assert "7 epochs behind the others" in shown["user-2"]["why"]
+    assert shown["user-3"]["why"] == "last seen 10 minutes ago"
+
+
+def test_problems_begin_and_end_once(database):
+    observer = Observer(database)
+
+    def told_at(second, epochs):
+        look = swarm_at(second, 0, peers_at(second, epochs))
+        observer.note(look)
+        return [problem.kind for problem in note(list(problems(look, database)), database, look.time)]
+
+    assert told_at(0, []) == ["empty"]
+    assert told_at(5, []) == []
+    assert told_at(10, [1, 1, 1]) == []
+    assert told_at(20, [2, 2, 9]) == ["apart"]
+    assert told_at(30, [3, 3, 9, 10, 10]) == ["split"]
+    assert told_at(40, [4, 4, 4]) == []
+    assert told_at(41 + STALL_S, [4, 4, 4]) == ["stalled"]
+    assert told_at(50 + STALL_S, [5, 5, 5]) == []
+    rows = database.rows("SELECT kind, since, until FROM alarms ORDER BY since")
+    assert [(row["kind"], row["since"] - BEGAN, row["until"] - BEGAN) for row in rows] == [
+        ("empty", 0, 10), ("apart", 20, 30), ("split", 30, 40), ("stalled", 41 + STALL_S, 50 + STALL_S)
+    ]  # fmt: skip
+
+
+def test_checkpoints_are_kept_by_their_age():
+    now = BEGAN + 60 * DAY_S
+    made = {epoch: BEGAN + epoch * DAY_S / 10 for epoch in range(1, 601)}
+    kept = sorted(kept_by_age(made, now))
+    ages = [(now - made[epoch]) / DAY_S for epoch in kept]
+    assert sum(age <= 1 for age in ages) == 11, "all of the last day"
+    assert 6 <= sum(1 < age <= 7 for age in ages) <= 7, "one a day of the last week"
+    assert 7 <= sum(age > 7 for age in ages) <= 9, "one a week of the others"
+    assert kept[-1] == 600
+    assert kept_by_age({3: BEGAN}, now) == {3}, "the newest in any case"
+    assert kept_by_age({}, now) == set()
