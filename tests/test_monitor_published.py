@@ -92,7 +92,7 @@ def test_problems_begin_and_end_once(database):
     assert told_at(5, []) == []
     assert told_at(10, [1, 1, 1]) == []
     assert told_at(20, [2, 2, 9]) == ["apart"]
-    assert told_at(30, [3, 3, 9, 10, 10]) == ["split"]
+    assert told_at(30, [3, 3, 3, 9, 10]) == ["split"]
     assert told_at(40, [4, 4, 4]) == []
     assert told_at(41 + STALL_S, [4, 4, 4]) == ["stalled"]
     assert told_at(50 + STALL_S, [5, 5, 5]) == []
