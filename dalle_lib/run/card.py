@@ -27,7 +27,7 @@ from dalle_lib.run.state import check_kit, require_this_kit
 from dalle_lib.streaming import code_files
 from dalle_lib.version import __version__
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of what peers say to each other; raised when new peers can no longer train with old ones."""
 CLIP_CONFIG = "config.json"
 """The file by which a CLIP is known to be there."""
