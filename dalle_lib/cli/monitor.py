@@ -20,9 +20,9 @@ _SETTINGS = MonitorSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class Monitor:
-    """Watch over a run until you press Ctrl+C: keep its checkpoints, and tell how it stands and who contributed.
+    """Watch over a run: keep its checkpoints, and tell who takes part.
 
-    In the folder come status.json and history.json, which a page can show, and a checkpoint now and then, each a state
+    It does so until you press Ctrl+C. In the folder come status.json and history.json, which a page can show, and a checkpoint now and then, each a state
     that two peers gave and that agreed. Started again, it goes on where it was. For example:
 
     dalle-lib monitor --run owner/name
