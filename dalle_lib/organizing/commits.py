@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,15 +61,23 @@ def card_at(repository: str, head: str, token: str | None) -> RunCard:
     return card
 
 
-def commit(repository: str, files: Mapping[str, Path | bytes], message: str, parent: str, token: str | None) -> str:
-    """Put files, by their names there, into a repository as one commit, and return its hash.
+def commit(
+    repository: str,
+    files: Mapping[str, Path | bytes],
+    message: str,
+    parent: str,
+    token: str | None,
+    remove: Iterable[str] = (),
+) -> str:
+    """Put files, by their names there, into a repository as one commit, and return its hash; `remove` names folders.
 
     Raises Overtaken if `parent` is not the newest commit any more, and else the errors of `head_of`.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     operations = [
-        CommitOperationAdd(name, file if isinstance(file, bytes) else str(file)) for name, file in files.items()
+        *(CommitOperationAdd(name, file if isinstance(file, bytes) else str(file)) for name, file in files.items()),
+        *(CommitOperationDelete(f"{folder}/", is_folder=True) for folder in remove),
     ]
     with _told(repository, "Whether it was changed is not known"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "It seems that you are about to commit a data file")  # the run's own

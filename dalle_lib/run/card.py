@@ -70,6 +70,8 @@ class RunCard(Part):
         default=(), max_length=100
     )
     """Addresses of peers that newcomers contact first."""
+    checkpoints: str | None = Field(default=None, pattern=r"^\w[\w.-]*/\w[\w.-]*$", max_length=100)
+    """The repository on the Hub, owner/name, to which the run's monitor sends checkpoints and how the run stands."""
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
     """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
     refused. For a CLIP on the Hub, its commit there; data there have `data.revision`."""

@@ -30,6 +30,8 @@ class Edit:
     """Versions of dalle-lib that the run takes, as in ">=0.2,<0.4"."""
     initial_peers: tuple[str, ...] | None = None
     """Addresses of the first peers, in place of those in the card."""
+    checkpoints: str | None = None
+    """The repository, owner/name, to which the run's monitor sends checkpoints."""
     server: str | None = None
     """Address of the authority's server."""
     organization: str | None = None

@@ -66,6 +66,7 @@ class Hub(Wire):
             app.add_api_route(repository + path, self.tree)
         for verb in self.preupload, self.commit:
             app.add_api_route(f"{repository}/{verb.__name__}/{{rev}}", verb, methods=["POST"])
+        app.add_api_route(repository + "/super-squash/{rev}", self.squash, methods=["POST"])
         app.add_api_route(repository + "/paths-info/{rev}", self.paths_info, methods=["POST"])
         for prefix in "", "/{kind}":
             path = prefix + "/{owner}/{name}"
@@ -266,6 +267,12 @@ class Hub(Wire):
                     title = value["summary"]
             sha = self.store.commit(key, changes, title)
         return {"success": True, "commitOid": sha, "commitUrl": f"{self.url}/{key}/commit/{sha}"}
+
+    async def squash(self, request: Request, kind: str, owner: str, name: str, rev: str) -> None:
+        """Make one commit of all, with the same files; nothing names the old ones any more."""
+        key, repository = self.repository(request, kind, owner, name, write=True)
+        with self.store.lock:
+            self.store.squash(key, self.store.at(repository, rev), (await request.json())["message"])
 
     async def resolve(
         self, request: Request, owner: str, name: str, rev: str, path: str, kind: str = "models"

@@ -89,6 +89,12 @@ class Store:
             self.save()
             return commits[-1]["sha"]
 
+    def squash(self, key: str, commit: dict, title: str) -> None:
+        """Put one commit with the files of `commit` in the place of all."""
+        with self.lock:
+            self.repositories[key]["commits"] = [{**commit, "sha": secrets.token_hex(20), "title": title}]
+            self.save()
+
     def save(self) -> None:
         written = self.folder / "repositories.tmp"
         written.write_text(json.dumps(self.repositories))

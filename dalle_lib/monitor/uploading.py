@@ -1,0 +1,137 @@
+"""Checkpoints and the run's standing on the Hub: sent in the background, again until they are there."""
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from dalle_lib.files import sha256_of
+from dalle_lib.monitor.checkpoints import found_in, kept_by_age
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.published import HISTORY, STATUS
+from dalle_lib.one_line import in_one_line
+from dalle_lib.organizing.commits import Overtaken, commit, head_of
+from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
+
+logger = logging.getLogger(__name__)
+
+LATEST = "latest.json"
+"""Names the newest checkpoint in a repository: its epoch, its folder, the SHA-256 and the bytes of each file."""
+STATUS_S = 900.0
+"""Seconds between two versions of the status on the Hub, unless a checkpoint is sent with it."""
+LOOK_S = 5.0
+DELAYS_S = (30.0, 60.0, 120.0, 300.0, 900.0)
+"""Seconds until what failed is tried again, for the first failures in a row; the last one for all others."""
+SQUASH_AFTER = 200
+"""Commits after which the history of the repository becomes one commit: nobody needs old statuses."""
+_REMOTE = re.compile(rf"{CHECKPOINTS}/epoch-(\d+)/")
+
+
+class Uploader:
+    """Sends what a monitor's folder holds to a repository of the Hub, from a thread of its own, until `close`.
+
+    `place` is the folder of the monitor's peer. Whatever fails is tried again after a while, and the run is not held
+    up. The repository is made if it is new, `is_private` or for everybody.
+    """
+
+    def __init__(
+        self,
+        repository: str,
+        folder: Path,
+        place: Path,
+        database: Path,
+        token: str | None,
+        is_private: bool = False,
+        say: Callable[[str], None] = logger.info,
+    ) -> None:
+        self.repository, self.folder, self.place, self.token = repository, folder, place, token
+        self._database, self._is_private, self._say = database, is_private, say
+        self._sent_status, self._commits, self.problem = 0.0, 0, ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self, timeout_s: float = 120.0) -> None:
+        """Send what is left in one more attempt, and end."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        failures = 0
+        with closing(MonitorDatabase(self._database)) as database:
+            while True:
+                is_last = self._stop.is_set()
+                try:
+                    while self.send(database, is_status_due=is_last):
+                        pass
+                    failures, self.problem = 0, ""
+                except Exception as error:  # whatever it is, the run goes on, and it is tried again
+                    failures += 1
+                    if self.problem != (problem := in_one_line(error)):
+                        self._say(f"Not sent to {self.repository}, and tried again: {problem}")
+                    self.problem = problem
+                if is_last:
+                    return
+                self._stop.wait(DELAYS_S[min(failures, len(DELAYS_S)) - 1] if failures else LOOK_S)
+
+    def send(self, database: MonitorDatabase, is_status_due: bool = False) -> bool:
+        """Send the newest checkpoint that is not there yet, or the status if that is due; return whether more is left.
+
+        Raises the errors of `commits.commit`.
+        """
+        rows = database.rows("SELECT * FROM checkpoints ORDER BY epoch DESC")
+        here, now = found_in(self.place), time.time()
+        kept = kept_by_age({row["epoch"]: row["made"] for row in rows}, now)
+        unsent = [row for row in rows if row["revision"] is None and row["epoch"] in kept and row["epoch"] in here]
+        if not unsent and not (is_status_due or now - self._sent_status > STATUS_S):
+            return False
+        head = head_of(self.repository, self.token, private=self._is_private)
+        files: dict[str, Path | bytes] = {
+            name: self.folder / name for name in (STATUS, HISTORY) if (self.folder / name).exists()
+        }
+        message = "Status"
+        if unsent:
+            epoch = unsent[0]["epoch"]
+            folder = f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
+            files |= {f"{folder}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
+            if epoch == max(here):
+                files[LATEST] = pointer(epoch, folder, here[epoch])
+            message = f"Checkpoint of epoch {epoch}"
+        try:
+            revision = commit(self.repository, files, message, head, self.token, self._old(kept))
+        except Overtaken:  # by another monitor of this run: the next look sees what that has sent
+            return True
+        self._sent_status = now
+        if unsent:
+            database.change("UPDATE checkpoints SET revision = :revision WHERE epoch = :epoch",
+                            revision=revision, epoch=epoch)  # fmt: skip
+            self._say(f"Checkpoint of epoch {epoch:,} is at {self.repository}.")
+        self._squash()
+        return len(unsent) > 1
+
+    def _old(self, kept: set[int]) -> list[str]:
+        """Return the folders of checkpoints in the repository that are older than the kept ones, and none of them."""
+        from huggingface_hub import HfApi
+
+        names = HfApi(token=self.token).list_repo_files(self.repository)
+        there = {int(match[1]) for match in map(_REMOTE.match, names) if match}
+        return [f"{CHECKPOINTS}/{checkpoint_name(epoch)}" for epoch in there if epoch not in kept and epoch < max(kept)]
+
+    def _squash(self) -> None:
+        from huggingface_hub import HfApi
+
+        self._commits += 1
+        if self._commits % SQUASH_AFTER == 0:
+            HfApi(token=self.token).super_squash_history(self.repository, commit_message="The run so far")
+
+
+def pointer(epoch: int, folder: str, here: Path) -> bytes:
+    """Return what LATEST says of a checkpoint."""
+    files = {
+        name: {"sha256": sha256_of(here / name), "bytes": (here / name).stat().st_size} for name in (MODEL, OPTIMIZER)
+    }
+    return json.dumps({"epoch": epoch, "folder": folder, "files": files}, indent=1).encode() + b"\n"
