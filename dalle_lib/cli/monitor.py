@@ -22,8 +22,9 @@ _SETTINGS = MonitorSettings()
 class Monitor:
     """Watch over a run: keep its checkpoints, and tell who takes part.
 
-    It does so until you press Ctrl+C. In the folder come status.json and history.json, which a page can show, and a checkpoint now and then, each a state
-    that two peers gave and that agreed. Started again, it goes on where it was. For example:
+    It does so until you press Ctrl+C. In the folder come status.json and history.json, which a page can show, and a
+    checkpoint now and then, each a state that two peers gave and that agreed. Where the card names a repository for
+    them, all is sent there. Started again, it goes on where it was. For example:
 
     dalle-lib monitor --run owner/name
 
@@ -39,6 +40,8 @@ class Monitor:
     settings: Annotated[MonitorSettings, tyro.conf.arg(name="")] = _SETTINGS
     initial_peers: tuple[str, ...] = ()
     """Addresses of first peers to try besides those of the run card."""
+    private: bool = False
+    """Make the repository that the card names for checkpoints a private one, if it is new."""
     host: str = "0.0.0.0"
     """Address to listen on."""
     port: int = 0
@@ -55,7 +58,9 @@ class Monitor:
         token, stop = hub_token_for(self.run_name), threading.Event()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service is stopped so
         start = partial(self._start, token)
-        follower = Follower(self.run_name, self.folder, start, self.settings, token, partial(print, flush=True))
+        follower = Follower(
+            self.run_name, self.folder, start, self.settings, token, partial(print, flush=True), self.private
+        )
         try:
             follower.follow(stop)
         except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, STATUS, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.join import Peer
@@ -35,7 +36,8 @@ class Monitor:
     """Follows a run until it is told to stop; started again in the same folder, it goes on where it was.
 
     `start` starts the monitor's peer there, an observer, and is called again where that has ended. `say` is told what
-    a person wants to know, a line each.
+    a person wants to know, a line each. Where the card names a repository for checkpoints, they are sent there, with
+    the Hub token `token`; it is made, `is_private` or for everybody, if it is new.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Monitor:
         settings: MonitorSettings | None = None,
         token: str | None = None,
         say: Callable[[str], None] = logger.info,
+        is_private: bool = False,
     ) -> None:
         self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
-        self._start, self._say = start, say
+        self._start, self._say, self._is_private = start, say, is_private
         self.card = RunCard.load(run, token)
         self._looked_at_card = time.monotonic()
 
@@ -71,6 +74,7 @@ class Monitor:
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
         peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
+        uploader = self._uploader(peer)
         try:
             due = 0.0
             while True:
@@ -89,6 +93,16 @@ class Monitor:
             peer.stop()
             self._look(peer, database, observer)
             self._publish(database, is_history_due=True)
+            if uploader is not None:
+                uploader.close()
+
+    def _uploader(self, peer: Peer) -> Uploader | None:
+        if self.card.checkpoints is None:
+            return None
+        return Uploader(
+            self.card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,
+            self._say,
+        )  # fmt: skip
 
     def _started_again(self, peer: Peer) -> Peer:
         try:

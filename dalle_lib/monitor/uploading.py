@@ -83,43 +83,45 @@ class Uploader:
 
         Raises the errors of `commits.commit`.
         """
-        rows = database.rows("SELECT * FROM checkpoints ORDER BY epoch DESC")
+        made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
         here, now = found_in(self.place), time.time()
-        kept = kept_by_age({row["epoch"]: row["made"] for row in rows}, now)
-        unsent = [row for row in rows if row["revision"] is None and row["epoch"] in kept and row["epoch"] in here]
+        kept = kept_by_age(made, now)
+        rows = database.rows("SELECT epoch FROM checkpoints WHERE revision IS NULL ORDER BY epoch DESC")
+        unsent = [row["epoch"] for row in rows if row["epoch"] in kept and row["epoch"] in here]
         if not unsent and not (is_status_due or now - self._sent_status > STATUS_S):
             return False
         head = head_of(self.repository, self.token, private=self._is_private)
+        there = self._there()
         files: dict[str, Path | bytes] = {
             name: self.folder / name for name in (STATUS, HISTORY) if (self.folder / name).exists()
         }
         message = "Status"
         if unsent:
-            epoch = unsent[0]["epoch"]
+            epoch = unsent[0]
             folder = f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
             files |= {f"{folder}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
-            if epoch == max(here):
+            if epoch >= max(there, default=0):  # another monitor may have sent a newer one
                 files[LATEST] = pointer(epoch, folder, here[epoch])
             message = f"Checkpoint of epoch {epoch}"
+        old = [f"{CHECKPOINTS}/{checkpoint_name(epoch)}" for epoch in there if epoch in made and epoch not in kept]
         try:
-            revision = commit(self.repository, files, message, head, self.token, self._old(kept))
+            revision = commit(self.repository, files, message, head, self.token, old)
         except Overtaken:  # by another monitor of this run: the next look sees what that has sent
             return True
         self._sent_status = now
         if unsent:
-            database.change("UPDATE checkpoints SET revision = :revision WHERE epoch = :epoch",
-                            revision=revision, epoch=epoch)  # fmt: skip
-            self._say(f"Checkpoint of epoch {epoch:,} is at {self.repository}.")
+            query = "UPDATE checkpoints SET revision = :revision WHERE epoch = :epoch"
+            database.change(query, revision=revision, epoch=unsent[0])
+            self._say(f"Checkpoint of epoch {unsent[0]:,} is at {self.repository}.")
         self._squash()
         return len(unsent) > 1
 
-    def _old(self, kept: set[int]) -> list[str]:
-        """Return the folders of checkpoints in the repository that are older than the kept ones, and none of them."""
+    def _there(self) -> set[int]:
+        """Return the epochs of the checkpoints in the repository."""
         from huggingface_hub import HfApi
 
         names = HfApi(token=self.token).list_repo_files(self.repository)
-        there = {int(match[1]) for match in map(_REMOTE.match, names) if match}
-        return [f"{CHECKPOINTS}/{checkpoint_name(epoch)}" for epoch in there if epoch not in kept and epoch < max(kept)]
+        return {int(match[1]) for match in map(_REMOTE.match, names) if match}
 
     def _squash(self) -> None:
         from huggingface_hub import HfApi
@@ -131,7 +133,7 @@ class Uploader:
 
 def pointer(epoch: int, folder: str, here: Path) -> bytes:
     """Return what LATEST says of a checkpoint."""
-    files = {
-        name: {"sha256": sha256_of(here / name), "bytes": (here / name).stat().st_size} for name in (MODEL, OPTIMIZER)
-    }
+    files = {}
+    for name in MODEL, OPTIMIZER:
+        files[name] = {"sha256": sha256_of(here / name), "bytes": (here / name).stat().st_size}
     return json.dumps({"epoch": epoch, "folder": folder, "files": files}, indent=1).encode() + b"\n"
