@@ -61,6 +61,9 @@ class Uploader:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # they would write over what the monitor tells
         failures = 0
         with closing(MonitorDatabase(self._database)) as database:
             while True:

@@ -1,0 +1,129 @@
+"""Checkpoints on the Hub: whatever fails, the newest are there in the end, and old ones go."""
+
+import json
+import time
+from contextlib import closing
+
+import pytest
+import torch
+
+from dalle_lib.checkpoint import save_tensors
+from dalle_lib.files import sha256_of
+from dalle_lib.hub_http import httpx
+from dalle_lib.monitor import uploading
+from dalle_lib.monitor.checkpoints import folder_of, note_new
+from dalle_lib.monitor.contributions import DAY_S
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.uploading import LATEST, Uploader
+from dalle_lib.rehearsal.hub.stand_in import User
+
+REPOSITORY, TOKEN = "crew/photos-checkpoints", "hf_ada"
+
+
+@pytest.fixture
+def monitored(tmp_path, hub):
+    """A monitor's folder, its peer's, and its data base; ada may write to the Hub."""
+    hub.users[TOKEN] = User("ada", {"crew": "write"})
+    (tmp_path / "status.json").write_text('{"epoch": 1}')
+    with closing(MonitorDatabase(tmp_path / "monitor.sqlite")) as database:
+        yield tmp_path, tmp_path / "monitor", database
+
+
+def checkpoint(place, database, epoch, age_s=0.0):
+    folder = folder_of(place, epoch)
+    folder.mkdir(parents=True)
+    for name in "model", "optimizer":
+        save_tensors(folder / f"{name}.safetensors", {"a": torch.full((9,), float(epoch))}, {"epoch": str(epoch)})
+    assert note_new(place, database) == [epoch]
+    database.change("UPDATE checkpoints SET made = :at WHERE epoch = :epoch", at=time.time() - age_s, epoch=epoch)
+
+
+def uploader(folder, place, database, monkeypatch, **options):
+    """Return an uploader whose thread does nothing, so that the test says when it sends."""
+    monkeypatch.setattr(Uploader, "_run", lambda self: None)
+    return Uploader(REPOSITORY, folder, place, folder / "monitor.sqlite", TOKEN, **options)
+
+
+def there(hub) -> dict[str, dict]:
+    return hub.store.repositories[REPOSITORY]["commits"][-1]["files"] if REPOSITORY in hub.store.repositories else {}
+
+
+def test_the_newest_checkpoint_goes_first_and_the_pointer_names_it(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    checkpoint(place, database, 5)
+    checkpoint(place, database, 7)
+    sends = uploader(folder, place, database, monkeypatch)
+    assert sends.send(database), "one more is left"
+    assert not sends.send(database)
+    latest = json.loads(hub.store.blob(there(hub)[LATEST]["sha256"]).read_text())
+    assert latest["epoch"] == 7
+    assert latest["files"]["model.safetensors"]["sha256"] == sha256_of(folder_of(place, 7) / "model.safetensors")
+    assert {f"checkpoints/epoch-000000{epoch}/model.safetensors" for epoch in (5, 7)} <= there(hub).keys()
+    assert "status.json" in there(hub)
+    commits = len(hub.store.repositories[REPOSITORY]["commits"])
+    assert not sends.send(database)
+    assert len(hub.store.repositories[REPOSITORY]["commits"]) == commits, "nothing is sent twice"
+    assert database.count("SELECT COUNT(*) FROM checkpoints WHERE revision IS NULL") == 0
+
+
+def test_old_checkpoints_go_and_those_of_another_monitor_stay_and_stay_the_newest(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    sends = uploader(folder, place, database, monkeypatch)
+    for epoch in 1, 2:
+        checkpoint(place, database, epoch)
+        sends.send(database)
+    files = {"checkpoints/epoch-0000009/model.safetensors": b"another's", LATEST: b'{"epoch": 9}'}
+    hub.add(REPOSITORY, files)
+    for epoch, days in (1, 20), (2, 20):
+        database.change("UPDATE checkpoints SET made = :at WHERE epoch = :epoch",
+                        at=time.time() - days * DAY_S + epoch, epoch=epoch)  # fmt: skip
+    checkpoint(place, database, 3)
+    sends.send(database)
+    names = {path.split("/")[1] for path in there(hub) if path.startswith("checkpoints/")}
+    assert names == {"epoch-0000002", "epoch-0000003", "epoch-0000009"}, "of the two of one week, the last is kept"
+    assert json.loads(hub.store.blob(there(hub)[LATEST]["sha256"]).read_text()) == {"epoch": 9}
+
+
+def test_what_failed_is_tried_again_and_told_once(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    monkeypatch.setattr(uploading, "DELAYS_S", (0.05,))
+    monkeypatch.setattr(uploading, "LOOK_S", 0.05)
+    told = []
+    checkpoint(place, database, 4)
+    with hub.away():
+        sends = Uploader(REPOSITORY, folder, place, folder / "monitor.sqlite", TOKEN, say=told.append)
+        wait_until(lambda: sends.problem)
+        time.sleep(0.5)
+        assert len(told) == 1
+        assert REPOSITORY in told[0]
+    wait_until(lambda: LATEST in there(hub))
+    sends.close()
+    assert any("Checkpoint of epoch 4 is at" in line for line in told)
+    assert sends.problem == ""
+
+
+def test_a_long_history_becomes_one_commit(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    monkeypatch.setattr(uploading, "SQUASH_AFTER", 3)
+    sends = uploader(folder, place, database, monkeypatch)
+    for epoch in 1, 2, 3:
+        checkpoint(place, database, epoch)
+        sends.send(database)
+    assert len(hub.store.repositories[REPOSITORY]["commits"]) == 1
+    assert len([path for path in there(hub) if path.endswith("model.safetensors")]) == 3
+
+
+def test_a_repository_that_is_to_be_private_is_made_so(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    checkpoint(place, database, 1)
+    uploader(folder, place, database, monkeypatch, is_private=True).send(database)
+    assert hub.store.repositories[REPOSITORY]["private"]
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"{hub.url}/{REPOSITORY}/resolve/main/{LATEST}", trust_env=False).raise_for_status()
+
+
+def wait_until(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
