@@ -10,7 +10,17 @@ from dalle_lib.run import AveragingCard, MembersCard, RunCard
 from dalle_lib.run.fingerprint import SHARED, fingerprint_of
 
 APART = {
-    *("name", "protocol", "clip", "checkpoint", "initial_peers", "pins", "data.held_out", "tokenizer.name"),
+    *(
+        "name",
+        "protocol",
+        "clip",
+        "checkpoint",
+        "checkpoints",
+        "initial_peers",
+        "pins",
+        "data.held_out",
+        "tokenizer.name",
+    ),
     *("vqgan.name", "state", "message", "kit", "members.authority", "members.server", "members.organization"),
     *("members.client_id", "members.invitation"),
 }

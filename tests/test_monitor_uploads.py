@@ -14,8 +14,9 @@ from dalle_lib.monitor import uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.uploading import LATEST, Uploader
+from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.run.newest import LATEST
 
 REPOSITORY, TOKEN = "crew/photos-checkpoints", "hf_ada"
 

@@ -10,6 +10,7 @@ from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import hub_files
+from dalle_lib.run.newest import MODEL, Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +36,19 @@ class Download:
     """Whether the Hub's cache on this machine holds it already."""
 
 
-def downloads_of(card: RunCard, *, clip: bool = True) -> list[Download]:
+def downloads_of(card: RunCard, newest: Checkpoint | None = None, *, clip: bool = True) -> list[Download]:
     """Return what loading a run's model fetches from the Hub, with its CLIP if `clip`; nothing beside a local card.
+
+    `newest` is a checkpoint in the place of the card's own.
 
     Raises ConnectionError if the Hub cannot be asked, and ValueError if a repository lacks a file.
     """
     found = [] if card.clip_is_beside or not clip else [hub_file("clip", card.clip)]
+    if newest is not None:
+        found.append(hub_file("model", newest.repository, newest.name(MODEL), card.token))
     if card.repository is not None:
-        files = {"model": card.checkpoint, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
+        own = card.checkpoint if newest is None else None
+        files = {"model": own, "tokenizer": card.tokenizer, "vqgan": card.vqgan}
         found += [
             hub_file(part, card.repository, file.name, card.token) for part, file in files.items() if file is not None
         ]

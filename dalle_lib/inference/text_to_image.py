@@ -23,6 +23,7 @@ from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.one_line import printable, shortened
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
+from dalle_lib.run.newest import MODEL, newest_checkpoint
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
@@ -73,7 +74,7 @@ class TextToImage:
     def from_run(
         cls, run: str | Path = "emoji", device: str | torch.device | None = None, *, clip: bool = True
     ) -> "TextToImage":
-        """Return a TextToImage with the parts of a run and its checkpoint; its CLIP only with `clip`.
+        """Return a TextToImage with the parts of a run and its newest checkpoint; its CLIP only with `clip`.
 
         `run` is an embedded run, a folder, "owner/name" on the Hub, or "paper-2021". Without `device`, a GPU is taken
         if there is one. Raises ValueError if there is no such run or device, or the run has no checkpoint yet, and
@@ -83,10 +84,12 @@ class TextToImage:
             return cls.from_paper(device=device, clip=clip)
         device = choose_device(device)  # a wrong one is told before anything is fetched
         card = RunCard.load(run)
-        if card.checkpoint is None:
+        newest = newest_checkpoint(card)
+        if newest is None and card.checkpoint is None:
             raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
-        require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card, clip=clip)))
-        return cls.from_card(card, load_model(card.path(card.checkpoint), card.model), device, clip=clip)
+        require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card, newest, clip=clip)))
+        weights = card.path(card.checkpoint) if newest is None else newest.fetched(MODEL)
+        return cls.from_card(card, load_model(weights, card.model), device, clip=clip)
 
     @classmethod
     def from_paper(

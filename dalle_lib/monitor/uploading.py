@@ -15,12 +15,11 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.published import HISTORY, STATUS
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
+from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
 
 logger = logging.getLogger(__name__)
 
-LATEST = "latest.json"
-"""Names the newest checkpoint in a repository: its epoch, its folder, the SHA-256 and the bytes of each file."""
 STATUS_S = 900.0
 """Seconds between two versions of the status on the Hub, unless a checkpoint is sent with it."""
 LOOK_S = 5.0

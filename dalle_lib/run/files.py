@@ -66,7 +66,7 @@ class Home:
         if path is None:
             repository = str(run)
             _require_card_or_hub(repository)
-            _require_small_card(repository, token)
+            require_small(repository, CARD, token)
             path = download(repository, CARD, token)
         return cls(path.parent, repository, token), path
 
@@ -213,8 +213,8 @@ def _require_card_or_hub(repository: str) -> None:
         )
 
 
-def _require_small_card(repository: str, token: str | None) -> None:
-    """Raise ValueError if a repository on the Hub has no card, or one that is too large to fetch.
+def require_small(repository: str, name: str, token: str | None) -> None:
+    """Raise ValueError if a repository on the Hub has no such file, or one that is too large for a card.
 
     The Hub's client would fetch a file of any size. Where the Hub does not answer, `download` says so, or takes the
     copy that is here.
@@ -225,11 +225,12 @@ def _require_small_card(repository: str, token: str | None) -> None:
     from dalle_lib.hub_http import httpx
 
     try:
-        size = get_hf_file_metadata(hf_hub_url(repository, CARD), token=token).size
+        size = get_hf_file_metadata(hf_hub_url(repository, name), token=token).size
     except EntryNotFoundError as error:
-        raise ValueError(f"{repository} on the Hub has no {CARD}, so it is no run: name another.") from error
+        missing = "so it is no run: name another" if name == CARD else "which was expected there"
+        raise ValueError(f"{repository} on the Hub has no {name}, {missing}.") from error
     except (httpx.HTTPError, OSError, HFValidationError):
         return
     if size is None or size > MAX_CARD_BYTES:
         told = "an unknown number of" if size is None else f"{size:,}"
-        raise ValueError(f"expected a {CARD} of at most {MAX_CARD_BYTES:,} bytes, but {repository} has {told} bytes.")
+        raise ValueError(f"expected a {name} of at most {MAX_CARD_BYTES:,} bytes, but {repository} has {told} bytes.")
