@@ -49,7 +49,8 @@ def test_card_server_and_first_peer_agree_and_nothing_secret_is_in_the_runs_fold
     assert made.peer_id == key.peer_id
     moved = Path(shutil.copytree(made.authority, run.with_name("elsewhere")))  # the rented machine
     served = Runs(Folder(moved)).named("club")
-    assert served.peers == {key.peer_id: Role.VOUCHED}
+    watches = PeerKey.load(made.monitor / "monitor" / IDENTITY).peer_id
+    assert served.peers == {key.peer_id: Role.VOUCHED, watches: Role.MEMBER}
     assert served.card.model_dump() == card.model_dump()
     assert Folder(moved).settings().proxies == 1
     assert {file.name for file in run.rglob("*")} == before
@@ -138,7 +139,7 @@ def test_a_server_takes_the_card_on_the_hub_in_place_of_its_copy_and_keeps_the_s
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     (served,) = Folder(made.authority).settings().runs
-    assert (served.card, served.peers) == ("ada/club", {made.peer_id: Role.VOUCHED})
+    assert (served.card, served.peers[made.peer_id]) == ("ada/club", Role.VOUCHED)
 
 
 def test_a_wrong_option_is_told_before_anything_is_made(monkeypatch, tmp_path):

@@ -16,12 +16,13 @@ from dalle_lib.organizing.options import KeySettings, first_peer_address
 from dalle_lib.run import CARD, RunCard
 from dalle_lib.swarm.process.folder import IDENTITY, crew_folder
 
-ROOT, AUTHORITY, PEERS = "root.pem", "authority", "peers"
-"""What is in the folder of the keys: the root key, the folder of the authority's server, and that of the first peer."""
+ROOT, AUTHORITY, PEERS, MONITOR = "root.pem", "authority", "peers", "monitor"
+"""What is in the folder of the keys: the root key, the folder of the authority's server, that of the first peer, and
+that of the monitor, whose peer has the same name."""
 FIRST_PEER = "first-peer"
 """The first peer's name."""
 DAYS = 90.0
-"""Days for which a signing key may sign, and for which the first peer of a run without a server is a member."""
+"""Days for which a signing key may sign, and for which the organiser's peers in a run without a server are members."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class RunKeys:
         """The folder with the first peer's identity, which `dalle-lib join --folder` takes."""
         return self.folder / PEERS
 
+    @property
+    def monitor(self) -> Path:
+        """The folder with the identity of the monitor's peer, which `dalle-lib monitor --folder` takes."""
+        return self.folder / MONITOR
+
 
 def keys_folder(out: str | Path) -> Path:
     """Return where the keys of the run in the folder `out` lie: beside it."""
@@ -72,8 +78,9 @@ def make_keys(card: RunCard, out: str | Path, settings: KeySettings) -> RunKeys:
     """Make the keys of the run in the folder `out`, and save its card, `card`, there with what follows from them.
 
     For a run for members: the root key, and, where a server is to give the access tokens, the folder of that server,
-    with a signing key, the card and the first peer's id. In any case the first peer's identity and, where its place is
-    given, its address in the card. Nobody may have joined yet: members change the run's fingerprint.
+    with a signing key, the card and the ids of the organiser's peers. In any case the identities of the first peer and
+    of the monitor's and, where the first peer's place is given, its address in the card. Nobody may have joined yet:
+    members change the run's fingerprint.
 
     Raises ValueError if there are keys already, or the card names an authority.
     """
@@ -85,11 +92,13 @@ def make_keys(card: RunCard, out: str | Path, settings: KeySettings) -> RunKeys:
         folder = Path(beside, "keys")
         folder.mkdir(mode=0o700)
         peer = crew_folder(folder / PEERS, card, FIRST_PEER) / FIRST_PEER
-        key = PeerKey.load_or_create(peer / IDENTITY)
+        monitor = folder / MONITOR / MONITOR
+        key, watches = (PeerKey.load_or_create(place / IDENTITY) for place in (peer, monitor))
         if settings.first_peer is not None:
             card = card.with_changes(initial_peers=(first_peer_address(settings.first_peer, key.peer_id),))
         if settings.for_members:
-            card = _with_authority(card, folder, peer, key, settings)
+            own = {peer: (key, Role.VOUCHED), monitor: (watches, Role.MEMBER)}
+            card = _with_authority(card, folder, own, settings)
         os.replace(folder, place)
     card.save(out)
     made = RunKeys(place, RunCard.load(out), key.peer_id)
@@ -129,18 +138,21 @@ def make_signing_key(folder: Path, card: RunCard, root: Path, days: float = DAYS
     _save_signing_key(folder, card, authority, days)
 
 
-def _with_authority(card: RunCard, folder: Path, peer: Path, key: PeerKey, settings: KeySettings) -> RunCard:
-    """Write the authority's keys to `folder`, and return the card with its members."""
+def _with_authority(
+    card: RunCard, folder: Path, own: dict[Path, tuple[PeerKey, Role]], settings: KeySettings
+) -> RunCard:
+    """Write the authority's keys to `folder`, and return the card with its members; `own` are the organiser's peers."""
     root = Authority.generate()
     root.save(folder / ROOT)
     card = card.with_changes(members=settings.card_of(root.public_key))
     if card.members.server is None:
-        token = root.issue(organiser_of(card), Role.VOUCHED, card.name, key.public_key, timedelta(days=DAYS))
-        write_private(peer / TOKEN, token.to_bytes())
+        for peer, (key, role) in own.items():
+            token = root.issue(organiser_of(card), role, card.name, key.public_key, timedelta(days=DAYS))
+            write_private(peer / TOKEN, token.to_bytes())
         return card
     _save_signing_key(folder / AUTHORITY, card, root, DAYS)
     is_behind_proxy = card.members.server.startswith("https")
-    run = RunSettings(card="card", peers={key.peer_id: Role.VOUCHED})
+    run = RunSettings(card="card", peers={key.peer_id: role for key, role in own.values()})
     Folder(folder / AUTHORITY).save(ServerSettings(runs=(run,), proxies=int(is_behind_proxy)))
     return card
 
