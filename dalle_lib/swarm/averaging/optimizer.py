@@ -25,6 +25,7 @@ import queue
 import time
 
 from hivemind.averaging.control import StepControl
+from hivemind.utils import get_dht_time
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
@@ -214,10 +215,22 @@ class CollaborativeOptimizer(RunOptimizer):
     def load_state_from_peers(self, **_kwargs) -> None:
         """Take over the newest state that a peer may give, with its epoch, and drop the gradients accumulated so far.
 
-        If no peer can give one, this peer goes on from its own parameters and epoch. If it is known to be behind, its
-        gradients then take part in rounds with weight zero until its parameters have been averaged with the others'.
-        hivemind 1.1.12 would try without end.
+        If no peer can give one, this peer goes on as in `average_state_with_peers`. hivemind 1.1.12 would try without
+        end.
         """
+        self._catch_up(asks_donors=True)
+
+    def average_state_with_peers(self) -> None:
+        """Go on from this peer's own state, which is older than the others', and ask nobody for theirs.
+
+        Its gradients take part in rounds with weight zero until its parameters have been averaged with the others',
+        which they do at their next round. If that does not come about, a donor is asked after all.
+        """
+        self._catch_up(asks_donors=False)
+        left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
+        self._next_load += left_s + self.averaging_timeout
+
+    def _catch_up(self, asks_donors: bool) -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads = None
@@ -226,8 +239,7 @@ class CollaborativeOptimizer(RunOptimizer):
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
         with self.tracker.pause_updates():
             theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
-            donor = self.state_averager.load_state_from_peers(timeout=self.next_chunk_timeout, max_epoch=latest)
-            is_loaded = donor is not None
+            is_loaded = asks_donors and self._load_from_donor(latest)
             self._next_load = time.monotonic() + self.averaging_timeout
             if not is_loaded and theirs <= epoch:
                 return  # half of the users say that they are ahead, and nobody has shown it
@@ -240,9 +252,14 @@ class CollaborativeOptimizer(RunOptimizer):
             # Otherwise the samples of the epoch before would end this one at once.
             self.tracker.update_epoch(self.local_epoch)
         self._joined_later_round, self.parameter_rounds.due_after = False, None
-        taken = "took over their state" if is_loaded else "no peer could give its state, so it waits to average it"
+        own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
+        taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
         reason = f"the others are at epoch {max(theirs, self.local_epoch)}: {taken}"
         self.rounds.put(LeftOut(epoch, dropped, reason, is_waiting=not is_loaded))
+
+    def _load_from_donor(self, latest: int) -> bool:
+        timeout_s = self.next_chunk_timeout
+        return self.state_averager.load_state_from_peers(timeout=timeout_s, max_epoch=latest) is not None
 
     def _count(self, is_counted: bool) -> None:
         """Let this peer's gradients count and its state be downloaded, or neither: nobody else has its parameters."""

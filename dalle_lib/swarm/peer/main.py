@@ -122,6 +122,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
     from dalle_lib.auth import NoLongerAdmitted
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
+    from dalle_lib.swarm.peer.beginning import fetch_state
     from dalle_lib.swarm.peer.trainer import Workplace
 
     try:
@@ -130,6 +131,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
         membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
+        fetch_state(card, folder)
         workplace = Workplace.prepare(card, settings, membership.identity.peer_id)
         membership.renew()  # downloads may have taken hours
         return card, membership, workplace

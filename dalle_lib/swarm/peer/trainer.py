@@ -18,11 +18,12 @@ from dalle_lib.streaming import Receipt
 from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
+from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
-from dalle_lib.swarm.peer.state import resume, save_state
+from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
@@ -111,9 +112,7 @@ class Trainer:
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
-        resume(self.folder, self.optimizer, self.batches)
-        if self.optimizer.tracker.global_epoch > self.optimizer.local_epoch:
-            self.optimizer.load_state_from_peers()
+        take_up(self.folder, self.optimizer, self.batches)
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples = 0
