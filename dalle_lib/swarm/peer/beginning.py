@@ -27,8 +27,8 @@ def fetch_state(card: RunCard, folder: Path) -> None:
     Where that fails, the peer begins without it, and a donor gives it the state. Raises NotEnoughRoom.
     """
     try:
-        own, newest = saved_epoch(folder) or 0, newest_checkpoint(card)
-        if newest is None or newest.epoch <= own + RECENT // 2:
+        own, newest = saved_epoch(folder), newest_checkpoint(card)
+        if newest is None or (own is not None and newest.epoch <= own + RECENT // 2):
             return
         size = sum(newest.bytes[name] for name in (MODEL, OPTIMIZER))
         require_room_in_cache(f"the state of run {card.name!r}", lambda: (2 * size, size))

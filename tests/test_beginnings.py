@@ -1,0 +1,89 @@
+"""Newcomers and peers that come back begin with a state that no volunteer has to give, and count soon."""
+
+import json
+import time
+
+import pytest
+import torch
+
+from dalle_lib.checkpoint import load_tensors
+from dalle_lib.files import sha256_of
+from dalle_lib.run.newest import LATEST
+from dalle_lib.swarm import PeerSettings, local_swarm
+from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, checkpoint_name, saved_epoch
+
+REPOSITORY = "crew/photos-checkpoints"
+
+
+def trainer(name: str, **settings) -> PeerSettings:
+    return PeerSettings(run="", name=name, batch_size=8, **settings)
+
+
+def counted_at(peer) -> list[int]:
+    """Return the epochs in whose averages with others a peer's gradient counted."""
+    own = next(event["peer_id"] for event in peer.events() if event["event"] == "joined")
+    rounds = [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
+    return [event["epoch"] for event in rounds if event["shares"].get(own)]
+
+
+def wait_until(condition, timeout_s: float = 240) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
+
+
+def epoch_of(peer) -> int:
+    return max((event["epoch"] for event in peer.events() if event["event"] in ("joined", "epoch")), default=0)
+
+
+def begins_with_its_own(peer) -> str:
+    """Return what a peer tells of its beginning, once it counts, and see that no donor gave it a state."""
+    wait_until(lambda: counted_at(peer))
+    left_out = [event["reason"] for event in peer.events() if event["event"] == "left_out"]
+    assert not any("took over their state" in reason for reason in left_out), left_out
+    return left_out[0]
+
+
+def distance(a, b) -> float:
+    """Return how far the parameters in two peers' folders are apart, relative to their norm."""
+    first, second = (load_tensors(peer.folder / MODEL)[0] for peer in (a, b))
+    apart = torch.stack([(first[name] - second[name]).float().norm() for name in first])
+    return float(apart.norm() / torch.stack([value.float().norm() for value in first.values()]).norm())
+
+
+@pytest.mark.chaos
+def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, hub):
+    quick = {**mini.averaging.model_dump(), "target_batch_size": 48}
+    card = mini.with_changes(averaging=quick, checkpoints=REPOSITORY)
+    with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob"), trainer("eve")]) as swarm:
+        ada, bob, eve = (swarm.peers[name] for name in ("ada", "bob", "eve"))
+        wait_until(lambda: min(map(epoch_of, (ada, bob, eve))) >= 2)
+        eve.stop()
+        left_at = saved_epoch(eve.folder)
+        wait_until(lambda: epoch_of(ada) >= left_at + 3)
+        eve = swarm.add(trainer("eve"))
+        told = begins_with_its_own(eve)
+        assert "it goes on from its own state" in told
+        assert min(counted_at(eve)) > left_at
+
+        # What eve saves is the run's checkpoint for somebody new, whose folder is empty.
+        eve.stop()
+        epoch, folder = saved_epoch(eve.folder), f"checkpoints/{checkpoint_name(saved_epoch(eve.folder))}"
+        files = {name: eve.folder / name for name in (MODEL, OPTIMIZER)}
+        told = {name: {"sha256": sha256_of(file), "bytes": file.stat().st_size} for name, file in files.items()}
+        pointer = json.dumps({"epoch": epoch, "folder": folder, "files": told}).encode()
+        hub.add(
+            REPOSITORY, {LATEST: pointer, **{f"{folder}/{name}": file.read_bytes() for name, file in files.items()}}
+        )
+        new = swarm.add(trainer("new"))
+        told = begins_with_its_own(new)
+        assert min(counted_at(new)) > epoch
+        at = max(counted_at(new)) + 2
+        wait_until(lambda: min(map(epoch_of, (ada, new))) >= at)
+        for peer in ada, new:
+            peer.ask_to_stop()
+        for peer in ada, new:
+            peer.wait(timeout_s=90)
+        assert abs(saved_epoch(ada.folder) - saved_epoch(new.folder)) <= 1
+        assert distance(ada, new) < 0.05, "one model"
