@@ -66,6 +66,20 @@ class Gallery:
         return [self.captions[int(place)] for place in places]
 
 
+def draw_one_each(
+    model: DALLE,
+    captions: list[str],
+    tokenizer: CaptionTokenizer,
+    vqgan: VQGAN,
+    *,
+    guidance: float = 1.5,
+    seed: int = 0,
+) -> UInt8[Tensor, "captions height width 3"]:
+    """Draw the first sample of each caption. `guidance` and `seed` are those of `model.generate`."""
+    with few_threads(model):
+        return vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
+
+
 def draw_and_compare(
     model: DALLE,
     captions: list[str],
@@ -80,8 +94,7 @@ def draw_and_compare(
 
     `gallery` must hold the captions' own pictures. `guidance` and `seed` are those of `model.generate`.
     """
-    with few_threads(model):
-        pictures = vqgan.decode(generate(model, tokenizer(captions), guidance=guidance, seed=seed)[:, 0])
+    pictures = draw_one_each(model, captions, tokenizer, vqgan, guidance=guidance, seed=seed)
     return Drawn(captions, pictures, [a == b for a, b in zip(gallery.nearest(pictures), captions, strict=True)])
 
 
@@ -118,7 +131,7 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination |
     """
     if card.data.held_out.startswith("hf://") or card.model.image_length > MAX_EXAMINED_CODES:
         return None
-    train, held_out = (_rows(card, split) for split in (card.data.train, card.data.held_out))
+    train, held_out = (first_rows(card, split) for split in (card.data.train, card.data.held_out))
     tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
     vqgan = load_vqgan(card.path(card.vqgan))
     gallery, model = Gallery(train + held_out, vqgan), model.eval()
@@ -129,13 +142,13 @@ def examine(card: RunCard, model: DALLE, count: int = COMPARED) -> Examination |
     return Examination(image_loss(model, held_out, tokenizer), seen=draw(train), unseen=draw(held_out))
 
 
-def _rows(card: RunCard, split: str) -> list[CodeRow]:
+def first_rows(card: RunCard, split: str, count: int = MAX_ROWS) -> list[CodeRow]:
     """Return the first rows of a split that lies beside the card."""
     rows: list[CodeRow] = []
     for file in code_files(Path(card.data_source(split))):
-        if len(rows) < MAX_ROWS:
+        if len(rows) < count:
             rows += read_codes(file, card.data.format)
-    return rows[:MAX_ROWS]
+    return rows[:count]
 
 
 def _thumbnails(pictures: UInt8[Tensor, "pictures height width 3"]) -> Float[Tensor, "pictures pixels"]:
