@@ -143,9 +143,8 @@ class Examiner:
             with replace_file(self.folder / PICTURES / f"{checkpoint_name(epoch)}.webp") as unfinished:
                 drawn.save(unfinished, "WEBP", quality=85)
         database.change(query, figures=json.dumps(asdict(figures)), epoch=epoch)
-        self._say(
-            f"Epoch {epoch:,}: {figures.held_out_loss:.3f} ± {figures.half_width:.3f} nats a code on held-out data."
-        )
+        loss = f"{figures.held_out_loss:.3f} ± {figures.half_width:.3f} nats a code"
+        self._say(f"Checkpoint of epoch {epoch:,}: {loss} on held-out data.")
 
 
 def time_lapse(folder: Path, file: Path) -> int:

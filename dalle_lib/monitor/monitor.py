@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from dalle_lib.monitor.alarms import note, problems
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, STATUS, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
@@ -74,7 +75,7 @@ class Monitor:
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
         peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
-        uploader = self._uploader(peer)
+        uploader, examiner = self._uploader(peer), self._examiner(peer)
         try:
             due = 0.0
             while True:
@@ -92,6 +93,8 @@ class Monitor:
             peer.ask_to_stop()
             peer.stop()
             self._look(peer, database, observer)
+            if examiner is not None:
+                examiner.close()
             self._publish(database, is_history_due=True)
             if uploader is not None:
                 uploader.close()
@@ -103,6 +106,13 @@ class Monitor:
             self.card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,
             self._say,
         )  # fmt: skip
+
+    def _examiner(self, peer: Peer) -> Examiner | None:
+        try:
+            return Examiner(self.card, self.folder, peer.folder, self.folder / DATABASE, self._say)
+        except (OSError, ValueError) as error:
+            self._say(f"Checkpoints are not examined: {in_one_line(error)}")
+            return None
 
     def _started_again(self, peer: Peer) -> Peer:
         try:

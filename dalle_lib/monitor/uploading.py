@@ -12,6 +12,7 @@ from pathlib import Path
 from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.evaluating import PICTURES
 from dalle_lib.monitor.published import HISTORY, STATUS
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
@@ -25,6 +26,8 @@ STATUS_S = 900.0
 LOOK_S = 5.0
 DELAYS_S = (30.0, 60.0, 120.0, 300.0, 900.0)
 """Seconds until what failed is tried again, for the first failures in a row; the last one for all others."""
+PICTURES_SENT = 20
+"""Pictures of the newest checkpoints that are sent along; what the Hub has already is not sent again."""
 SQUASH_AFTER = 200
 """Commits after which the history of the repository becomes one commit: nobody needs old statuses."""
 _REMOTE = re.compile(rf"{CHECKPOINTS}/epoch-(\d+)/")
@@ -97,6 +100,8 @@ class Uploader:
         files: dict[str, Path | bytes] = {
             name: self.folder / name for name in (STATUS, HISTORY) if (self.folder / name).exists()
         }
+        pictures = sorted((self.folder / PICTURES).glob("*.webp"))[-PICTURES_SENT:]
+        files |= {f"{PICTURES}/{picture.name}": picture for picture in pictures}
         message = "Status"
         if unsent:
             epoch = unsent[0]
