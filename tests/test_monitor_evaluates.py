@@ -1,0 +1,77 @@
+"""Checkpoints are examined by the same rows, prompts and seed, so that they can be compared."""
+
+import json
+from contextlib import closing
+
+import pytest
+from PIL import Image
+
+from dalle_lib.checkpoint import load_model, save_model, save_tensors
+from dalle_lib.evaluation import image_loss
+from dalle_lib.monitor import evaluating
+from dalle_lib.monitor.checkpoints import folder_of, note_new
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.evaluating import Evaluator, Examiner, time_lapse
+
+
+@pytest.fixture(scope="module")
+def evaluator(mini) -> Evaluator:
+    return Evaluator(mini)
+
+
+@pytest.fixture(scope="module")
+def model(mini):
+    return load_model(mini.path(mini.checkpoint), mini.model).eval()
+
+
+def test_the_loss_is_that_of_the_held_out_rows_with_an_honest_interval(evaluator, model):
+    figures = evaluator.examine(model)
+    assert figures.rows == len(evaluator.rows)
+    assert figures.held_out_loss == pytest.approx(image_loss(model, evaluator.rows, evaluator.tokenizer), rel=1e-4)
+    halves = [image_loss(model, evaluator.rows[start::2], evaluator.tokenizer) for start in (0, 1)]
+    assert abs(halves[0] - halves[1]) < 4 * figures.half_width, "the means of two halves differ by sqrt(4) errors"
+    assert 0 < figures.half_width < 0.2 * figures.held_out_loss
+
+
+def test_a_slow_machine_examines_fewer_rows_and_says_so(evaluator, model, monkeypatch):
+    monkeypatch.setattr(evaluating, "EXAMINE_S", 0.0)
+    assert evaluator.examine(model).rows == evaluating.MIN_ROWS
+
+
+def test_the_same_weights_draw_the_same_pictures_a_column_each_prompt(evaluator, model):
+    first, again = evaluator.draw(model), evaluator.draw(model)
+    assert first.tobytes() == again.tobytes()
+    assert first.size == (64 * len(evaluator.prompts), 64)
+    assert len(set(evaluator.prompts)) == evaluating.PROMPTS
+
+
+def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(mini, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(Examiner, "_run", lambda self: None)
+    told, place = [], tmp_path / "monitor"
+    for epoch in 3, 4, 5:
+        folder = folder_of(place, epoch)
+        folder.mkdir(parents=True)
+        save_model(folder / "model.safetensors", model, epoch)
+        save_tensors(folder / "optimizer.safetensors", {}, {"epoch": str(epoch)})
+    with closing(MonitorDatabase(tmp_path / "monitor.sqlite")) as database:
+        assert note_new(place, database) == [3, 4, 5]
+        broken = folder_of(place, 4) / "model.safetensors"
+        broken.write_bytes(broken.read_bytes()[:-100])
+        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", told.append)
+        for _ in range(4):
+            examiner.look(database)
+        found = {row["epoch"]: json.loads(row["figures"]) for row in database.rows("SELECT * FROM checkpoints")}
+    assert found[5] == found[3]
+    assert found[5]["rows"] > 0
+    assert found[4] == {}
+    assert [line.partition(":")[0] for line in told] == [
+        "Checkpoint of epoch 5", "The checkpoint of epoch 4 cannot be examined", "Checkpoint of epoch 3"
+    ]  # fmt: skip
+    assert time_lapse(tmp_path, tmp_path / "lapse.webp") == 2
+    with Image.open(tmp_path / "lapse.webp") as lapse:
+        assert lapse.size == (64 * evaluating.PROMPTS, 64)
+
+
+def test_without_pictures_there_is_no_time_lapse(tmp_path):
+    assert time_lapse(tmp_path, tmp_path / "lapse.gif") == 0
+    assert not (tmp_path / "lapse.gif").exists()
