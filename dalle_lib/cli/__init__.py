@@ -1,5 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `generate`, `prepare`, `run`, `runs`,
-`monitor`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `receipt`, `generate`, `prepare`, `run`,
+`runs`, `monitor`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -28,6 +28,7 @@ from dalle_lib.cli.join import Join
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.monitor import Monitor
 from dalle_lib.cli.prepare import Prepare
+from dalle_lib.cli.receipt import Receipt
 from dalle_lib.cli.run import Run
 from dalle_lib.cli.runs import Runs
 from dalle_lib.cli.status import Status
@@ -47,6 +48,7 @@ COMMANDS = {
     "join": Join,
     "status": Status,
     "id": Id,
+    "receipt": Receipt,
     "generate": Generate,
     "prepare": Prepare,
     "run": Run,
