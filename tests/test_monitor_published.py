@@ -11,7 +11,8 @@ from dalle_lib.monitor.checkpoints import kept_by_age
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
-from dalle_lib.monitor.published import HISTORY, STATUS, USER_COLUMNS, history_of, publish, status_of
+from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
+from dalle_lib.run.newest import STATUS, USER_COLUMNS
 from dalle_lib.swarm.process.status import SwarmStatus
 
 BEGAN = 1_790_000_000.0

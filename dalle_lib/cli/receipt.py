@@ -11,9 +11,9 @@ from dalle_lib.swarm.process.folder import PEERS
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Say what each of your peers has given to its run, as a file that others can check.
+    """Sign what each of your peers has given, for others to check.
 
-    A receipt is signed by the peer's key. For example, all of those in a folder, and the check of one:
+    A receipt is a file, signed by the peer's key. For example, all of those in a folder, and the check of one:
 
     dalle-lib receipt
 

@@ -14,11 +14,12 @@ from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
-from dalle_lib.monitor.published import HISTORY, STATUS, history_of, publish, status_of
+from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
+from dalle_lib.run.newest import STATUS
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
 

@@ -13,7 +13,7 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import ABSENT_S
 from dalle_lib.run import RunCard
 
-STATUS, HISTORY = "status.json", "history.json"
+HISTORY = "history.json"
 MAX_PEERS, MAX_USERS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 30, 60
 """Rows of each list in the status, the first in its order; their totals count all."""
 MAX_POINTS = 2000
@@ -109,16 +109,11 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
 
 
 def _user(one) -> list:
-    """Return a row of the leaderboard: as a list, which takes a third of the bytes of names beside values."""
+    """Return a row of the leaderboard, by `USER_COLUMNS`: a list takes a third of the bytes of names beside values."""
     return [
         one.rank, one.user, one.team, round(one.compute_s), round(one.present_s), round(one.samples),
         _short(one.share), round(one.percentile, 1), one.peers, round(one.last_seen), *map(int, one.active_days),
     ]  # fmt: skip
-
-
-USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
-                "last_seen", "day", "week", "month")  # fmt: skip
-"""What the values of a row of `users` are."""
 
 
 def _totals(database: MonitorDatabase) -> dict:

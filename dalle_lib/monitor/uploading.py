@@ -13,10 +13,10 @@ from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import PICTURES
-from dalle_lib.monitor.published import HISTORY, STATUS
+from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
-from dalle_lib.run.newest import LATEST
+from dalle_lib.run.newest import LATEST, STATUS
 from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run that goes on: where its monitor has put it, and whether what comes is that."""
+"""What a run's monitor has sent to the Hub: the newest checkpoint, and whether what comes is that."""
 
 import json
 import re
@@ -12,6 +12,11 @@ from dalle_lib.run.files import MAX_CARD_BYTES, download, require_small
 
 LATEST = "latest.json"
 """The file in a repository of checkpoints that names the newest: epoch, folder, SHA-256 and bytes of each file."""
+STATUS = "status.json"
+"""The file there that says how the run stands."""
+USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
+                "last_seen", "day", "week", "month")  # fmt: skip
+"""What the values of a row of `users` in that file are."""
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 _FOLDER = re.compile(r"checkpoints/epoch-\d{7,10}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

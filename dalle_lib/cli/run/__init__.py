@@ -7,6 +7,7 @@ import tyro
 
 from dalle_lib.cli.run.check import Check
 from dalle_lib.cli.run.edit import Edit
+from dalle_lib.cli.run.finish import Finish
 from dalle_lib.cli.run.invite import Invite
 from dalle_lib.cli.run.new import New
 from dalle_lib.cli.run.plan import PlanCommand
@@ -17,7 +18,7 @@ from dalle_lib.cli.run.token import Token
 
 @dataclass(frozen=True)
 class Run:
-    """Make a run of a data set, look at one, plan and rehearse it, publish it, invite people to it, change it."""
+    """Make a run of a data set; look at one, plan, rehearse and publish it, invite people to it, change it, end it."""
 
     command: Annotated[
         Annotated[New, tyro.conf.subcommand("new")]
@@ -27,6 +28,7 @@ class Run:
         | Annotated[Publish, tyro.conf.subcommand("publish")]
         | Annotated[Invite, tyro.conf.subcommand("invite")]
         | Annotated[Edit, tyro.conf.subcommand("edit")]
+        | Annotated[Finish, tyro.conf.subcommand("finish")]
         | Annotated[Token, tyro.conf.subcommand("token")],
         tyro.conf.arg(name=""),
     ]
