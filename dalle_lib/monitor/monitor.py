@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -16,6 +16,7 @@ from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.telling import Gauges, send, serve, webhook_in
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
@@ -55,11 +56,15 @@ class Monitor:
         self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
         self._start, self._say, self._is_private = start, say, is_private
         self.card = RunCard.load(run, token)
-        self._looked_at_card = time.monotonic()
+        self._looked_at_card, self._webhook, self._status = time.monotonic(), None, {}
 
     def follow(self, stop: threading.Event) -> None:
-        """Monitor until `stop` is set. Raises ValueError if another monitor does so in this folder."""
+        """Monitor until `stop` is set. Problems are also sent to the webhook whose address is in the folder, if any.
+
+        Raises ValueError if another monitor works in this folder.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._webhook = webhook_in(self.folder)
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -69,7 +74,10 @@ class Monitor:
                 "does no harm."
             ) from None
         try:
-            with closing(MonitorDatabase(self.folder / DATABASE)) as database:
+            with ExitStack() as stack:
+                database = stack.enter_context(closing(MonitorDatabase(self.folder / DATABASE)))
+                if self.settings.metrics_port:
+                    stack.callback(serve(Gauges(lambda: self._status), self.settings.metrics_port))
                 self._follow(database, stop)
         finally:
             lock.release()
@@ -130,6 +138,8 @@ class Monitor:
                 observer.note(status)
                 for new in note(list(problems(status, database)), database, status.time):
                     self._say(f"Problem: {new.told}")
+                    if self._webhook is not None:
+                        send(self._webhook, f"{self.card.name}: {new.told}")
             for epoch in note_new(peer.folder, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
             remove_old(peer.folder, database, time.time())
@@ -144,7 +154,8 @@ class Monitor:
         except (OSError, ValueError) as error:
             logger.warning("the run's card stays as it was: %s", in_one_line(error))
         try:
-            publish(self.folder, STATUS, status_of(self.card, database, time.time()))
+            self._status = status_of(self.card, database, time.time())
+            publish(self.folder, STATUS, self._status)
             if is_history_due:
                 publish(self.folder, HISTORY, history_of(database))
         except Exception:  # as above

@@ -1,0 +1,95 @@
+"""What is wrong with a run, told to people who are elsewhere: figures for Prometheus, and a message by a webhook."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dalle_lib.files import small_bytes
+from dalle_lib.hub_http import httpx
+from dalle_lib.names import is_web_address
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+logger = logging.getLogger(__name__)
+
+WEBHOOK = "webhook"
+"""The file in a monitor's folder with the address to which messages are sent. Who knows it can write there, so it is in
+no option and no log."""
+TIMEOUT_S = 10.0
+
+
+def webhook_in(folder: Path) -> str | None:
+    """Return the address in the folder's file, None where there is none. Raises ValueError for what is no address."""
+    if not (folder / WEBHOOK).exists():
+        return None
+    address = small_bytes(folder / WEBHOOK).decode().strip()
+    if not is_web_address(address):
+        raise ValueError(f"expected an address that begins with https in {folder / WEBHOOK}, but it holds none.")
+    return address
+
+
+def send(address: str, text: str) -> None:
+    """Send a line to a webhook of Slack, Mattermost or Discord, in the background; what fails is logged."""
+    threading.Thread(target=_post, args=(address, text), daemon=True).start()
+
+
+def _post(address: str, text: str) -> None:
+    try:
+        httpx.post(address, json={"text": text, "content": text}, timeout=TIMEOUT_S).raise_for_status()
+    except httpx.HTTPError as error:
+        logger.warning("a message was not sent to the webhook: %s", type(error).__name__)  # its text names the address
+
+
+class Gauges:
+    """What Prometheus reads of a run: a collector over the last status."""
+
+    def __init__(self, status: Callable[[], dict]) -> None:
+        """`status` returns what `published.status_of` made last, or an empty dictionary before the first."""
+        self._status = status
+
+    def collect(self) -> Iterator["GaugeMetricFamily"]:
+        """Yield the figures of the last status."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        status = self._status()
+        if not status:
+            return
+        plain = {
+            "run_epoch": ("Epoch of the run.", status["epoch"]),
+            "run_epochs": ("Epochs of the whole run.", status["total_epochs"]),
+            "run_samples_per_second": ("Samples that all peers together compute in a second.", status["samples_per_s"]),
+            "run_loss": ("Loss of the last epoch, median over peers.", status["loss"]),
+            "run_looked": ("When the monitor last saw a peer, in seconds since 1970.", status["looked"]),
+            "run_alarms": ("Problems that are not over.", sum(each["until"] is None for each in status["alarms"])),
+            "run_users": ("Users who have taken part so far.", status["totals"]["users"]),
+        }
+        if status["checkpoints"]:
+            newest = status["checkpoints"][0]
+            plain["run_checkpoint_epoch"] = "Epoch of the newest checkpoint.", newest["epoch"]
+            plain["run_checkpoint_made"] = "When it was made, in seconds since 1970.", newest["made"]
+        for name, (told, value) in plain.items():
+            if value is not None:
+                yield GaugeMetricFamily(name, told, value=value)
+        peers = GaugeMetricFamily("run_peers", "Peers by state.", labels=["state"])
+        for state, count in status["peers_by_state"].items():
+            peers.add_metric([state], count)
+        yield peers
+
+
+def serve(gauges: Gauges, port: int) -> Callable[[], None]:
+    """Serve the figures on a port of this machine alone, and return what ends that."""
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    registry.register(gauges)
+    server, thread = start_http_server(port, "127.0.0.1", registry)
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end
