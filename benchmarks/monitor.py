@@ -1,8 +1,8 @@
 """How much does a monitor remember, and tell, of a week of a run of 40 peers?
 
 The looks of a week are played in minutes, one every `look_s` seconds: 40 users whose peers are there for 14 hours a
-day, start anew once a day and sometimes lag. Prints JSON: the bytes of status.json (figure) against 200 kB (reference), with
-those of the data base and of the history, and the milliseconds that a look takes.
+day, start anew once a day and sometimes lag. Prints JSON: the bytes of status.json (figure) against 200 kB
+(reference), with those of the data base and of the history, and the milliseconds that a look takes.
 """
 
 import json
