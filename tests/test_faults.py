@@ -186,7 +186,8 @@ def test_a_peer_trains_on_alone_and_together_again(card, swarm_folder):
         again = swarm.wait_together(together, after=left_in) + 1
         swarm.wait_for_epoch(again + 3, together)
         assert_whole(peers[:1], range(1, again + 3))
-        assert_equal(together, again + 2)
+        # A busy peer may miss the next averaging of parameters; the one after it makes the peers equal.
+        swarm.wait(lambda: are_equal(together, min(peer.epoch for peer in together) - 1))
 
 
 @pytest.mark.chaos
