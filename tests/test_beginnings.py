@@ -21,7 +21,7 @@ def trainer(name: str, **settings) -> PeerSettings:
 
 def counted_at(peer) -> list[int]:
     """Return the epochs in whose averages with others a peer's gradient counted."""
-    own = next(event["peer_id"] for event in peer.events() if event["event"] == "joined")
+    own = next((event["peer_id"] for event in peer.events() if event["event"] == "joined"), None)
     rounds = [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
     return [event["epoch"] for event in rounds if event["shares"].get(own)]
 
