@@ -204,6 +204,8 @@ def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
         lines.append(f"Model:   {peer.folder / MODEL}")
         draw = ["dalle-lib", "generate", prompt_for(card), "--run", str(peer.folder)]
         lines.append(f"Draw:    {shlex.join(draw)}")
+    if standing.share is not None and (standing.peers or 0) > 1:
+        lines.append(f"Receipt: {shlex.join(['dalle-lib', 'receipt', '--folder', str(peer.folder)])}")
     if not standing.is_complete:
         lines.append(f"Go on:   {shlex.join(command.as_typed())}")
     return "\n".join(lines)
