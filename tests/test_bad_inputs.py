@@ -174,6 +174,12 @@ def test_every_error_of_every_command_is_one_line(command, error, code, told, mo
         raise error
 
     monkeypatch.setattr(COMMANDS[command], "run", fail)
-    needed = {"join": ["--run", "r"], "memory": ["gpt2"], "convert-vqgan": ["a", "b"], "auth-server": ["serve"]}
+    needed = {
+        "join": ["--run", "r"],
+        "monitor": ["--run", "r"],
+        "memory": ["gpt2"],
+        "convert-vqgan": ["a", "b"],
+        "auth-server": ["serve"],
+    }
     needed = (needed | {"prepare": ["a", "b", "--vqgan", "emoji"], "run": ["check", "a"]}).get(command, [])
     assert f"dalle-lib: {told}" in answer(monkeypatch, command, *needed, code=code)

@@ -124,7 +124,7 @@ def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
             return [STATUS], False
 
     board = Board("run", ADA.private_key)
-    bootstrap._report(hivemind.DHT(start=False), board, RunCard.load("emoji-mini"), tmp_path, stop)
+    bootstrap._report(hivemind.DHT(start=False), board, RunCard.load("emoji-mini"), tmp_path, stop, lambda _: {})
     assert len(looks) == 3
     assert SwarmStatus.read(tmp_path).peers == [STATUS]
 
