@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dalle_lib.files import reading
-from dalle_lib.hub_http import why_silent
+from dalle_lib.hub_http import require_here_or_hub
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.tokenizer_file import bounded
 
@@ -67,7 +67,7 @@ class CLIPRanker:
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
         if not Path(source).is_dir():
-            _require_hub(str(source), revision)
+            require_here_or_hub(str(source), "config.json", "try again later", revision)
         config = CLIPConfig.from_pretrained(source, revision=revision)
         side = config.vision_config.image_size
         self.processor = CLIPImageProcessorPil.from_pretrained(source, revision=revision)
@@ -142,15 +142,6 @@ class CLIPRanker:
             features = self.model.vision_model(pixel_values=pixels.to(self.model.device))
             directions.append(_direction(self.model.visual_projection(features.pooler_output)))
         return torch.cat(directions)
-
-
-def _require_hub(source: str, revision: str | None) -> None:
-    """Raise ConnectionError at once if a CLIP is not on this machine and the Hub does not answer."""
-    from huggingface_hub import try_to_load_from_cache
-
-    is_here = isinstance(try_to_load_from_cache(source, "config.json", revision=revision), str)
-    if not is_here and (why := why_silent()):
-        raise ConnectionError(f"The Hub cannot be asked: {why}.")
 
 
 def _require_weights_for(config: "CLIPConfig", folder: Path) -> None:

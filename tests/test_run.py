@@ -99,7 +99,7 @@ def test_a_hub_that_does_not_answer_is_told_at_once(mini, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:1/{repo_id}")
     assert RunCard.load("owner/run").name == "emoji-mini", "the cache has it"
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waited to try again"))
-    with pytest.raises(ConnectionError, match=r"the Hub cannot be asked .*Is this machine online\?"):
+    with pytest.raises(ConnectionError, match=r"the Hub cannot be asked .*is this machine online\?"):
         RunCard.load("owner/other")
 
 

@@ -33,17 +33,16 @@ def read_config(text: str) -> dict:
             raise ValueError(f"expected a config.json's text, but it is not whole: {error}.") from error
     if len(text.split("/")) != 2 or len(text.split()) != 1:
         raise ValueError(f"expected a config.json's text, or owner/name of a model on the Hub, but got {text[:40]!r}.")
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
 
-    from dalle_lib.hub_http import httpx, why_silent
+    from dalle_lib.hub_http import httpx, require_here_or_hub
 
-    instead = "If you have its config.json elsewhere, name that file on the command line, or paste its text instead"
-    if not isinstance(try_to_load_from_cache(text, "config.json"), str) and (why := why_silent()):
-        raise ConnectionError(f"{text} is not on this machine, and the Hub cannot be asked ({why}). {instead}.")
+    instead = "if you have its config.json elsewhere, name that file on the command line, or paste its text instead"
+    require_here_or_hub(text, "config.json", instead)
     try:
         config = Path(hf_hub_download(text, "config.json"))
     except (httpx.HTTPError, OSError) as error:
-        raise ConnectionError(f"the Hub gave no config.json of {text} ({in_one_line(error)}). {instead}.") from error
+        raise ConnectionError(f"the Hub gave no config.json of {text} ({in_one_line(error)}): {instead}.") from error
     return read_record(config, _with_sizes, "Ask the model's owner for another.")
 
 

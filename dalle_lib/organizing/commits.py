@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from dalle_lib.hub_http import httpx, why_silent
+from dalle_lib.hub_http import httpx, require_hub
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 
@@ -29,10 +29,7 @@ def head_of(repository: str, token: str | None, *, private: bool | None = None) 
     """
     from huggingface_hub import HfApi
 
-    if why := why_silent():  # the calls below wait without an end
-        raise ConnectionError(
-            f"the Hub cannot be asked for {repository} ({why}). Nothing was changed: try again later."
-        )
+    require_hub(f"for {repository}", "nothing was changed, try again later")
     api = HfApi(token=token)
     with _told(repository):
         if private is not None:

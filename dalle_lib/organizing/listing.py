@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dalle_lib.hub_http import httpx, why_silent
+from dalle_lib.hub_http import httpx, require_hub
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.publishing import TAG
 from dalle_lib.run import RunCard
@@ -39,8 +39,7 @@ def list_runs(token: str | None = None) -> list[ListedRun]:
     """
     from huggingface_hub import HfApi
 
-    if why := why_silent():  # the call below waits without an end
-        raise ConnectionError(f"the Hub cannot be asked for its runs ({why}): try again later.")
+    require_hub("for its runs", "try again later")
     try:
         models = HfApi(token=token).list_models(filter=TAG, sort="last_modified", limit=MAX_LOOKED_AT)
         found = _few_of_each(model.id for model in models)

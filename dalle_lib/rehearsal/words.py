@@ -1,5 +1,6 @@
 """A rehearsal's report in words: what was seen, and what would have gone wrong."""
 
+from dalle_lib.organizing.sizing import traffic
 from dalle_lib.rehearsal.report import SLOWER, Part, Report
 
 MAX_TOLD = 5
@@ -92,20 +93,16 @@ def _rounds(report: Report) -> str:
 
 
 def _traffic(part: Part) -> str:
-    told = f"{part.name} sent {_mb(part.sent_bytes)} and received {_mb(part.received_bytes)}"
+    told = f"{part.name} sent {traffic(part.sent_bytes)} and received {traffic(part.received_bytes)}"
     if part.epochs:
         told += f" in {_epochs_of(part.epochs)}"
     if part.planned_bytes is None:
         return f"{told}."
-    return f"{told}; planned without joins: {' and '.join(map(_mb, part.planned_bytes))}."
+    return f"{told}; planned without joins: {' and '.join(map(traffic, part.planned_bytes))}."
 
 
 def _joins(report: Report) -> str:
-    return f"Who joins or comes back later takes over a state of {_mb(report.state_bytes)} from a volunteer."
-
-
-def _mb(count: float) -> str:
-    return f"{count / 1e6:,.1f} MB"
+    return f"Who joins or comes back later takes over a state of {traffic(report.state_bytes)} from a volunteer."
 
 
 def _epochs_of(count: int) -> str:

@@ -62,10 +62,12 @@ class Home:
         `run` is an embedded run, a folder, a card's file or "owner/name". Raises ValueError if there is no such run,
         and ConnectionError if the Hub cannot be asked for it.
         """
+        from dalle_lib.hub_http import require_here_or_hub
+
         path, repository = card_here(run), None
         if path is None:
             repository = str(run)
-            _require_card_or_hub(repository)
+            require_here_or_hub(repository, CARD, "is this machine online? A run of your own is named by its folder")
             require_small(repository, CARD, token)
             path = download(repository, CARD, token)
         return cls(path.parent, repository, token), path
@@ -198,19 +200,6 @@ def has_file(repository: str, name: str, token: str | None, commit: str | None =
         raise ConnectionError(f"the Hub does not say whether {repository} is there: {in_one_line(error)}") from error
     except (httpx.HTTPError, OSError) as error:
         raise ConnectionError(f"{repository} on the Hub cannot be reached: {in_one_line(error)}") from error
-
-
-def _require_card_or_hub(repository: str) -> None:
-    """Raise ConnectionError if neither the cache here has the card nor the Hub answers."""
-    from huggingface_hub import try_to_load_from_cache
-
-    from dalle_lib.hub_http import why_silent
-
-    if not isinstance(try_to_load_from_cache(repository, CARD), str) and (why := why_silent()):
-        raise ConnectionError(
-            f"{repository} is not on this machine, and the Hub cannot be asked ({why}). Is this machine online? A run "
-            f"of your own is named by its folder."
-        )
 
 
 def require_small(repository: str, name: str, token: str | None) -> None:
