@@ -59,12 +59,11 @@ def rows(card):
 
 def test_it_draws_what_its_training_captions_say(draw, card, rows):
     seen = read_codes(f"{card.data_source(card.data.train)}/codes.parquet", card.data.format)
-    captions = choose_captions(seen, 8, seed=1)
-    drawings = draw(captions, candidates=2, best=1, seed=0)
-    best = torch.stack([drawing.candidates[drawing.best[0]] for drawing in drawings])
+    captions = choose_captions(seen, 4, seed=1)
+    firsts = torch.cat([drawing.candidates for drawing in draw(captions, candidates=1, best=1, seed=0)])
     among = [row for place, row in enumerate(rows) if place % 8 == 0 or row.caption in captions]
-    found = Gallery(among, draw.vqgan).nearest(best)
-    assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 7, list(zip(captions, found, strict=True))
+    found = Gallery(among, draw.vqgan).nearest(firsts)
+    assert sum(a == b for a, b in zip(found, captions, strict=True)) >= 3, list(zip(captions, found, strict=True))
 
 
 def test_the_best_are_those_that_clip_scores_highest_beyond_its_noise(drawing):
