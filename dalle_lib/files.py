@@ -1,8 +1,10 @@
 """Files that are whole or not there, told apart from broken ones, and known by their hash."""
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ MAX_REASON = 1000
 """Letters of a refusal that say why: an error may repeat all of a record."""
 ANEW = "Get it anew from where it came."
 """What to do with a broken file of somebody else."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""No space, no more of a quota, no longer a file."""
 
 Record = TypeVar("Record")
 
@@ -153,6 +158,19 @@ def replace_file(file: str | Path) -> Iterator[Path]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it came of, says that nothing more can be written.
+
+    SQLite and safetensors raise errors of their own, which say so in words alone.
+    """
+    while error is not None:
+        numbers = "|".join(map(str, _FULL))
+        if getattr(error, "errno", None) in _FULL or re.search(rf"disk is full|os error ({numbers})\b", str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def sha256_of(file: str | Path) -> str:

@@ -19,7 +19,7 @@ from dalle_lib.streaming import CaptionTokenizer, code_files, read_codes
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer import pulling
-from dalle_lib.swarm.peer.pulling import DonorsDisagree, Puller, require_alike
+from dalle_lib.swarm.peer.pulling import DonorsDisagree, Puller, distance
 from dalle_lib.swarm.peer.snapshot import Snapshot
 
 OFTEN = ("--checkpoint-minutes", "0.1", "--look-s", "0.5", "--status-s", "1")
@@ -29,13 +29,8 @@ def snapshot(epoch: int, *values: float) -> Snapshot:
     return Snapshot(epoch, [torch.tensor(values)], {"state": {}, "param_groups": []})
 
 
-def test_donors_that_are_further_apart_than_eight_bits_explain_are_both_refused():
-    assert require_alike(snapshot(3, 1.0, 2.0), snapshot(3, 1.001, 2.0), ("ada", "bob")) == pytest.approx(
-        4.5e-4, rel=0.1
-    )
-    for lie in 1.1, float("nan"):
-        with pytest.raises(DonorsDisagree, match=r"ada and bob at epoch 3 are .* apart"):
-            require_alike(snapshot(3, 1.0, 2.0), snapshot(3, lie, 2.0), ("ada", "bob"))
+def test_the_distance_of_two_states_is_relative_to_their_norm():
+    assert distance(snapshot(3, 1.0, 2.0), snapshot(3, 1.001, 2.0)) == pytest.approx(4.5e-4, rel=0.1)
 
 
 class Donors:
@@ -58,7 +53,7 @@ class Donors:
     ("states", "donors", "epoch"),
     [
         ([("ada", 5), ("bob", 5)], ("ada", "bob"), 5),
-        ([("ada", 5), ("bob", 6), ("ada", 6)], ("bob", "ada"), 6),
+        ([("ada", 5), ("bob", 6), ("ada", 6)], ("ada", "bob"), 6),
         ([("ada", 5), ("ada", 5)], ("ada",), 5),
         ([("ada", 50), ("bob", 7)], ("bob",), 7),
         ([], None, None),
@@ -76,6 +71,25 @@ def test_a_state_is_that_of_two_users_where_two_give_one(mini, monkeypatch, stat
     else:
         assert (pulled.donors, pulled.snapshot.epoch) == (donors, epoch)
         assert (pulled.difference is None) == (len(donors) == 1)
+        assert pulled.refused == ()
+
+
+def lie(**changed) -> dict:
+    return {"donor": "mallory", "epoch": 5, "values": (1.05, 2.1), **changed}
+
+
+@pytest.mark.parametrize("told", [lie(), lie(epoch=15), lie(epoch=4)], ids=["5% off", "and ahead", "and behind"])
+def test_who_lies_is_refused_and_named_and_two_others_are_taken(mini, monkeypatch, told):
+    monkeypatch.setattr(pulling, "take_snapshot", lambda averager: averager.held)
+    puller = object.__new__(Puller)
+    puller.card, puller.trust = mini, Trust()
+    lies = (told["donor"], snapshot(told["epoch"], *told["values"]))
+    puller.averager = Donors(lies, ("ada", snapshot(5, 1.0, 2.0)), ("bob", snapshot(6, 1.001, 2.0)))
+    pulled = puller.pull(2, 15)
+    assert (pulled.donors, pulled.snapshot.epoch, pulled.refused) == (("ada", "bob"), 6, ("mallory",))
+    puller.averager = Donors(lies, ("ada", snapshot(5, 1.0, 2.0)))
+    with pytest.raises(DonorsDisagree, match=r"apart, by \d\.\d% from mallory to ada.*none is kept"):
+        puller.pull(2, 15)
 
 
 @pytest.mark.chaos

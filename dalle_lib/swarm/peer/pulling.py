@@ -1,16 +1,20 @@
 """States of the run, taken from two of its peers by one that does not train, and written as checkpoints."""
 
 import logging
+import os
 import shutil
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import hivemind
 import torch
 
+from dalle_lib.checkpoint import read_header
+from dalle_lib.files import is_disk_full
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard, initial_model
 from dalle_lib.swarm.averaging.trust import Trust
@@ -20,14 +24,14 @@ from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
+from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name, epoch_in
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 logger = logging.getLogger(__name__)
 
 TRIES = 4
-"""States that are taken until two users' are of one epoch."""
+"""States that are taken until two users' agree."""
 DIFFERENCE = 0.02
 """Largest distance of two donors' parameters, relative to their norm, that averaging in 8 bits explains."""
 LOOK_EVERY_S, AGAIN_S = 1.0, 60.0
@@ -37,7 +41,7 @@ SLACK = 10
 
 
 class DonorsDisagree(ValueError):
-    """The states of two donors are further apart than averaging in 8 bits explains: one lies, or has drifted."""
+    """No two donors' states are as near as they must be: some lie, or have drifted."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,11 @@ class Pulled:
 
     snapshot: Snapshot
     donors: tuple[str, ...]
-    """Ids of the peers that gave it: one if no second one gave a state of the same epoch."""
+    """Ids of the peers that gave it, and one like it: one peer if nobody else gave any."""
     difference: float | None
     """How far the donors' parameters are apart, relative to their norm; None of one donor."""
+    refused: tuple[str, ...] = ()
+    """Ids of the peers whose states were unlike those of these two."""
 
 
 class Puller:
@@ -60,24 +66,53 @@ class Puller:
         self.averager = build_state_averager(card, self.model, dht, trust)
 
     def pull(self, earliest: int, latest: int) -> Pulled | None:
-        """Return a state of two users' peers, or one if no other has one of its epoch; None if nobody gives any.
+        """Return the newer of two users' states that agree, or the only one that anybody gives; None if nobody does.
 
-        It is of an epoch between these two. While the run goes on, the second state is often that of the next epoch:
-        then the first donor, or another, is asked for that one. Raises DonorsDisagree.
+        It is of an epoch between these two. States of unlike epochs may differ by what the updates between them
+        explain. Raises DonorsDisagree if several users gave states, and no two agree.
         """
-        last, self.averager.local_epoch = None, earliest
+        taken: dict[str, tuple[str, Snapshot]] = {}
+        user, differences = "", []
         for _ in range(TRIES):
-            without = () if last is None else (self.trust.user_of(last.donors[0]),)
-            timeout_s = self.card.averaging.timeout_s / 2
-            donor = self.averager.load_state_from_peers(timeout_s, latest, without)
-            if donor is None:
+            if (new := self._take(earliest, latest, tuple(taken))) is None and len(taken) > 1:
+                new = self._take(earliest, latest, (user,))  # one of the others again, who may be further now
+            if new is None:
                 break
-            new = Pulled(take_snapshot(self.averager), (donor,), None)
-            if last is not None and last.snapshot.epoch == new.snapshot.epoch:
-                donors = last.donors + new.donors
-                return Pulled(new.snapshot, donors, require_alike(last.snapshot, new.snapshot, donors))
-            last = new
-        return last
+            donor, snapshot = new
+            user = self.trust.user_of(donor)
+            for other, (its_donor, its) in taken.items():
+                explained = None if other == user else self._explained(abs(its.epoch - snapshot.epoch))
+                if explained is None:
+                    continue
+                difference = distance(its, snapshot)
+                if difference <= explained:
+                    refused = tuple(peer for each, (peer, _) in taken.items() if each not in (other, user))
+                    return Pulled(snapshot, (its_donor, donor), difference, refused if differences else ())
+                differences.append(f"{difference:.1%} from {its_donor} to {donor}")
+            # The others' parameters are enough to compare with.
+            taken[user] = donor, Snapshot(snapshot.epoch, snapshot.parameters, {})
+        if differences:
+            raise DonorsDisagree(
+                f"the states of the donors are apart, by {', '.join(differences)}, and averaging in 8 bits explains "
+                f"{DIFFERENCE:.0%}: none is kept."
+            )
+        return Pulled(snapshot, (donor,), None) if taken else None
+
+    def _take(self, earliest: int, latest: int, without: Sequence[str]) -> tuple[str, Snapshot] | None:
+        """Return a donor of none of these users, and its state."""
+        self.averager.local_epoch = earliest
+        donor = self.averager.load_state_from_peers(self.card.averaging.timeout_s / 2, latest, without)
+        return None if donor is None else (donor, take_snapshot(self.averager))
+
+    def _explained(self, epochs: int) -> float | None:
+        """Return how far states so many epochs apart may differ; None if that is not known.
+
+        LAMB changes each tensor by at most the learning rate, relative to its norm; but who claims to be far ahead may
+        not differ by anything. Peers that make many updates of their own between two averages may go any distance.
+        """
+        if self.card.averaging.strategy == "local" and epochs:
+            return None
+        return DIFFERENCE + min(DIFFERENCE, epochs * self.card.optimizer.lr)
 
     def write(self, pulled: Pulled, folder: Path) -> Path:
         """Write a state into a folder of its own among a peer's checkpoints, whole or not at all, and return it."""
@@ -85,16 +120,19 @@ class Puller:
         unfinished = place.with_name(f".{place.name}")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        with torch.no_grad():
-            torch._foreach_copy_(self.averager.main_parameters, pulled.snapshot.parameters)
-        save_state(unfinished, self.card, self.model, pulled.snapshot)
-        shutil.rmtree(place, ignore_errors=True)
-        unfinished.rename(place)
-        for name in (MODEL, OPTIMIZER):  # what this peer has saved last, with which others draw
-            link = folder / f".{name}"
-            link.unlink(missing_ok=True)
-            link.hardlink_to(place / name)
-            link.replace(folder / name)
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(self.averager.main_parameters, pulled.snapshot.parameters)
+            save_state(unfinished, self.card, self.model, pulled.snapshot)
+            for name in MODEL, OPTIMIZER:
+                with open(unfinished / name, "rb") as file:
+                    os.fsync(file.fileno())  # a power cut after the renaming must not leave an empty one
+            shutil.rmtree(place, ignore_errors=True)  # it is broken: nothing of an epoch that is here is taken again
+            unfinished.rename(place)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
+            raise
+        _show_newest(place, folder)
         return place
 
     def close(self) -> None:
@@ -130,42 +168,65 @@ def observe(
 def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: EventLog, stop: threading.Event) -> None:
     """Write a checkpoint as soon as there is a new epoch, and then every `state_every_s` seconds.
 
-    Where nobody gives a state, or two donors disagree, it is told, and tried again soon.
+    Where nobody gives a state, or no two donors agree, it is told, and tried again soon.
     """
-    written, due = -1, time.monotonic()
+    written, due = go_on(folder), time.monotonic()
     while not stop.wait(LOOK_EVERY_S):
         status = SwarmStatus.read(folder)
         if time.monotonic() < due or status is None or not status.peers or status.epoch <= max(0, written):
             continue
         due = time.monotonic() + min(settings.state_every_s, AGAIN_S)
+        kind, told = "state", ""
         try:
             pulled = puller.pull(max(0, written), min(status.epoch + SLACK, status.total_epochs))
             if pulled is None or pulled.snapshot.epoch <= written:
-                events.write("problem", peer="", problem="no peer gave a state of the run that is newer than the last")
-                continue
-            place = puller.write(pulled, folder)
+                told = "no peer gave a state of the run that is newer than the last"
+            else:
+                place = puller.write(pulled, folder)
         except DonorsDisagree as disagree:
-            events.write("problem", peer="", problem=str(disagree))
+            kind, told = "donors", str(disagree)
         except Exception as error:  # whatever it is, the next state may be taken
             logger.exception("no checkpoint was written")
-            events.write("problem", peer="", problem=f"no checkpoint was written: {in_one_line(error)}")
-        else:
-            written, due = pulled.snapshot.epoch, time.monotonic() + settings.state_every_s
-            told = {"donors": pulled.donors, "difference": pulled.difference}
-            events.write("checkpoint", epoch=written, folder=place.name, **told)
+            kind, told = "disk" if is_disk_full(error) else "state", f"no checkpoint was written: {in_one_line(error)}"
+        if told:
+            _tell(events, "problem", peer="", kind=kind, problem=told)
+            continue
+        written, due = pulled.snapshot.epoch, time.monotonic() + settings.state_every_s
+        about = {"donors": pulled.donors, "difference": pulled.difference, "refused": pulled.refused}
+        _tell(events, "checkpoint", epoch=written, folder=place.name, **about)
 
 
-def require_alike(first: Snapshot, second: Snapshot, donors: tuple[str, str]) -> float:
-    """Return how far the parameters of two donors are apart, relative to their norm.
+def _tell(events: EventLog, event: str, **fields) -> None:
+    try:
+        events.write(event, **fields)
+    except OSError as error:  # a full disk, which must not end this thread
+        logger.warning("not told: %s %s (%s)", event, fields, in_one_line(error))
 
-    Raises DonorsDisagree for more than DIFFERENCE.
-    """
+
+def go_on(folder: Path) -> int:
+    """Return the epoch of the newest checkpoint in a peer's folder, or -1, and remove what was not finished there."""
+    for unfinished in (folder / CHECKPOINTS).glob(".epoch-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for place in sorted((folder / CHECKPOINTS).glob("epoch-*"), reverse=True):
+        with suppress(OSError, ValueError):  # of a broken one, the next one counts
+            read_header(place / MODEL)
+            epoch = epoch_in(read_header(place / OPTIMIZER)[1])
+            _show_newest(place, folder)
+            return epoch
+    return -1
+
+
+def _show_newest(place: Path, folder: Path) -> None:
+    """Make the files of a checkpoint what this peer has saved last, with which others draw."""
+    for name in MODEL, OPTIMIZER:
+        link = folder / f".{name}"
+        link.unlink(missing_ok=True)
+        link.hardlink_to(place / name)
+        link.replace(folder / name)
+
+
+def distance(first: Snapshot, second: Snapshot) -> float:
+    """Return how far the parameters of two states are apart, relative to their norm."""
     norms = torch.stack([parameter.norm() for parameter in first.parameters])
     apart = torch.stack([(a - b).norm() for a, b in zip(first.parameters, second.parameters, strict=True)])
-    difference = float(apart.norm() / norms.norm().clamp(min=1e-12))
-    if not difference <= DIFFERENCE:
-        raise DonorsDisagree(
-            f"the states of {' and '.join(donors)} at epoch {first.epoch} are {difference:.1%} apart, and averaging in "
-            f"8 bits explains at most {DIFFERENCE:.0%}: neither is kept."
-        )
-    return difference
+    return float(apart.norm() / norms.norm().clamp(min=1e-12))
