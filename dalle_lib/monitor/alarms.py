@@ -14,6 +14,10 @@ STALL_S = 300.0
 """Seconds in which a run is not called stalled in any case."""
 JUMP = 1.5
 """Multiple of the loss of before at which the loss is said to rise."""
+FLOOD = 100
+"""Peers that are not looked at from which on it is told."""
+MAX_APART, MAX_TOLD = 20, 300
+"""Peers that are told to be apart, one alarm each, and letters of an alarm: who lies can make any number of them."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,14 @@ class Problem:
     kind: str
     subject: str
     told: str
+    since: float | None = None
+    """Seconds since 1970; None for now."""
 
 
 def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
     """Yield what is wrong at a look at the swarm, which the data base has already."""
+    if status.not_shown > FLOOD:
+        yield Problem("flood", "", f"{status.not_shown:,} peers more post that they train than are looked at.")
     if not status.peers:
         yield Problem("empty", "", "nobody trains.")
         return
@@ -38,7 +46,7 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
     if len(far) > len(status.peers) / 3 and len(status.peers) > 2:
         yield Problem("split", "", f"the peers are far apart: from epoch {epochs[0]:,} to {epochs[-1]:,}.")
         return
-    for peer in far:
+    for peer in far[:MAX_APART]:
         where = "behind" if peer.epoch < median else "ahead of"
         told = f"{peer.name} ({peer.peer_id[-6:]}) is {abs(peer.epoch - median):,} epochs {where} the others."
         yield Problem("apart", peer.peer_id, told)
@@ -56,7 +64,10 @@ def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Pr
             )  # fmt: skip
         new = [problem for key, problem in current.items() if key not in open_now]
         for problem in new:
-            database.insert("alarms", **vars(problem), since=now, until=None)
+            told, since = problem.told[:MAX_TOLD], problem.since or now
+            database.insert(
+                "alarms", kind=problem.kind, subject=problem.subject, told=told, since=since, until=None
+            )  # fmt: skip
     return new
 
 

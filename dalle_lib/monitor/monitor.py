@@ -3,25 +3,26 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dalle_lib.monitor.alarms import note, problems
+from dalle_lib.monitor.alarms import Problem, note, problems
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
-from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
+from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.telling import Gauges, send, serve, webhook_in
+from dalle_lib.monitor.troubles import Troubles
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS
-from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.join import Peer, PeerFailed
 from dalle_lib.swarm.process.status import SwarmStatus
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ CARD_EVERY_S = 300.0
 """Seconds between two looks at the run's card, whose state and message are told."""
 RESTARTS_S = 30.0
 """Seconds after which a peer that has ended is started again."""
+MAX_MESSAGE = 2000
+"""Letters of a message to the webhook: Discord takes no more."""
 
 
 class Monitor:
@@ -84,27 +87,27 @@ class Monitor:
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
         peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
-        uploader, examiner = self._uploader(peer), self._examiner(peer)
+        uploader, examiner, troubles = self._uploader(peer), self._examiner(peer), Troubles(peer.folder)
         try:
             due = 0.0
             while True:
                 if not peer.is_running and not stop.is_set() and time.monotonic() > restart:
                     restart = time.monotonic() + RESTARTS_S
                     peer = self._started_again(peer)
-                self._look(peer, database, observer)
+                self._look(peer, database, observer, troubles, uploader)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self.settings.status_s
-                    self._publish(database, is_history_due=written % HISTORY_FACTOR == 0)
+                    self._publish(database, troubles, is_history_due=written % HISTORY_FACTOR == 0)
                     written += 1
                 if stop.wait(self.settings.look_s):
                     return
         finally:
-            peer.ask_to_stop()
-            peer.stop()
-            self._look(peer, database, observer)
+            with suppress(PeerFailed):  # it has told in its log, and all that was seen is still sent
+                peer.stop()
+            self._look(peer, database, observer, troubles, uploader)
             if examiner is not None:
                 examiner.close()
-            self._publish(database, is_history_due=True)
+            self._publish(database, troubles, is_history_due=True)
             if uploader is not None:
                 uploader.close()
 
@@ -126,27 +129,36 @@ class Monitor:
     def _started_again(self, peer: Peer) -> Peer:
         try:
             return self._start()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # a PeerFailed, with a full disk, is a RuntimeError
             self._say(f"The monitor's peer could not be started: {in_one_line(error)}")
             return peer
 
-    def _look(self, peer: Peer, database: MonitorDatabase, observer: Observer) -> None:
-        """Take in what the peer sees now, and its new checkpoints. A full disk is logged: the next look may succeed."""
+    def _look(
+        self, peer: Peer, database: MonitorDatabase, observer: Observer, troubles: Troubles, uploader: Uploader | None
+    ) -> None:
+        """Take in what the peer sees now, its new checkpoints, and what is wrong. What fails is tried again."""
         try:
             status = SwarmStatus.read(peer.folder)
+            found = troubles.now(status, database, uploader.problem if uploader is not None else "")
             if status is not None:
                 observer.note(status)
-                for new in note(list(problems(status, database)), database, status.time):
-                    self._say(f"Problem: {new.told}")
-                    if self._webhook is not None:
-                        send(self._webhook, f"{self.card.name}: {new.told}")
+                found += problems(status, database)
+            self._tell(new for new in note(found, database, time.time()) if new is not troubles.failure)  # told already
             for epoch in note_new(peer.folder, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
             remove_old(peer.folder, database, time.time())
-        except Exception:  # whatever it is, the run must be followed on
+        except Exception as error:  # whatever it is, the run must be followed on
             logger.exception("this look at the run failed")
+            self._tell(filter(None, [troubles.failed(error)]))
 
-    def _publish(self, database: MonitorDatabase, is_history_due: bool) -> None:
+    def _tell(self, found: Iterable[Problem]) -> None:
+        told = [problem.told for problem in found]
+        for line in told:
+            self._say(f"Problem: {line}")
+        if told and self._webhook is not None:
+            send(self._webhook, f"{self.card.name}: {' '.join(told)[:MAX_MESSAGE]}")
+
+    def _publish(self, database: MonitorDatabase, troubles: Troubles, is_history_due: bool) -> None:
         try:
             if time.monotonic() - self._looked_at_card > CARD_EVERY_S:
                 self._looked_at_card = time.monotonic()
@@ -154,9 +166,10 @@ class Monitor:
         except (OSError, ValueError) as error:
             logger.warning("the run's card stays as it was: %s", in_one_line(error))
         try:
-            self._status = status_of(self.card, database, time.time())
+            self._status = fitted(status_of(self.card, database, time.time()))
             publish(self.folder, STATUS, self._status)
             if is_history_due:
                 publish(self.folder, HISTORY, history_of(database))
-        except Exception:  # as above
+        except Exception as error:  # as above
             logger.exception("the status was not written")
+            self._tell(filter(None, [troubles.failed(error)]))

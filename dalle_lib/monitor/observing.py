@@ -11,6 +11,8 @@ EARLIER_S = 600.0
 ABSENT_S = 150.0
 """Seconds without a peer's record after which it was absent; records live for a minute."""
 HOUR_S, MINUTE_S = 3600.0, 60.0
+MAX_STARTS, MAX_STARTS_OF_ONE = 1000, 12
+"""New starts that are remembered in an hour, of all peers and of one; nobody honest makes more."""
 COUNTERS = ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows."""
 
@@ -42,6 +44,8 @@ class Observer:
         known = self.database.row(
             "SELECT * FROM starts WHERE peer = :peer AND started = :started", peer=peer.peer_id, started=started
         )
+        if known is None and self._are_many_new(peer.peer_id, now):
+            return
         seen = self.database.row("SELECT MAX(last_seen) AS at FROM starts WHERE peer = :peer", peer=peer.peer_id)["at"]
         since = max(started, now - EARLIER_S) if seen is None else max(seen, started) if known is None else seen
         passed_s = max(0.0, now - since)
@@ -65,6 +69,12 @@ class Observer:
             hour=int(now // HOUR_S), user=status.user_of(peer), peer=peer.peer_id,
             present_s=max(credit["compute_s"], passed_s if was_there else 0.0), **credit,
         )  # fmt: skip
+
+    def _are_many_new(self, peer_id: str, now: float) -> bool:
+        """Return whether no new start, or none of this peer, is remembered before others are an hour old."""
+        query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
+        of_one = self.database.count(f"{query} AND peer = :peer", since=now - HOUR_S, peer=peer_id)
+        return of_one >= MAX_STARTS_OF_ONE or self.database.count(query, since=now - HOUR_S) >= MAX_STARTS
 
     def _note_moment(self, status: SwarmStatus) -> None:
         self.database.insert(

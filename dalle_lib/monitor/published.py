@@ -16,6 +16,8 @@ from dalle_lib.run import RunCard
 HISTORY = "history.json"
 MAX_PEERS, MAX_USERS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 30, 60
 """Rows of each list in the status, the first in its order; their totals count all."""
+MAX_STATUS_BYTES = 190_000
+"""Bytes of the status: pages and peers fetch it again and again."""
 MAX_POINTS = 2000
 """Points of each line in the history; of more, evenly spread ones are kept, and the last."""
 GONE_S = 3600.0
@@ -73,12 +75,26 @@ def history_of(database: MonitorDatabase) -> dict:
     }
 
 
+def fitted(status: dict) -> dict:
+    """Return a status whose lists of peers and users are cut, if need be, so that it has at most MAX_STATUS_BYTES.
+
+    Totals still count all. Names may be long, and anybody may choose them.
+    """
+    while len(_as_json(status).encode()) > MAX_STATUS_BYTES and (status["peers"] or status["users"]):
+        status = {**status, **{name: status[name][: len(status[name]) * 3 // 4] for name in ("peers", "users")}}
+    return status
+
+
 def publish(folder: Path, name: str, told: dict) -> int:
     """Write one of the files, whole or not at all, and return its bytes."""
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = _as_json(told)
     with replace_file(folder / name) as unfinished:
         unfinished.write_text(text + "\n", encoding="utf-8")
     return len(text.encode()) + 1
+
+
+def _as_json(told: dict) -> str:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _peers(database: MonitorDatabase, now: float) -> list[dict]:

@@ -17,12 +17,12 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.greeter import greet
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.process.status import MAX_SHOWN, PeerStatus, SwarmStatus
 
 logger = logging.getLogger(__name__)
 
 UsersOf = Callable[[Sequence[PeerStatus]], dict[str, str]]
-"""Tells the user of each peer that has one, by its id."""
+"""Tells the user of each peer that is a member's, by its id."""
 STATUS_EVERY_S, ADDRESSES_EVERY_S = 5.0, 60.0
 
 
@@ -33,11 +33,11 @@ def help_others(
     folder: Path,
     events: EventLog,
     stop: threading.Event,
-    users_of: UsersOf = lambda _peers: {},
+    users_of: UsersOf | None = None,
 ) -> None:
     """Answer newcomers until `stop` is set, and tell meanwhile what this peer sees of the swarm and where it is.
 
-    `users_of` looks up whose peers are there, for those who want to know.
+    `users_of` looks up whose peers are there, for those who want to know; of others nothing is told then.
     """
     reporters = [
         threading.Thread(target=_report, args=(dht, board, card, folder, stop, users_of), daemon=True),
@@ -77,19 +77,32 @@ def _tell_addresses(dht: hivemind.DHT, events: EventLog, stop: threading.Event) 
         stop.wait(ADDRESSES_EVERY_S)
 
 
+def shown(found: list[PeerStatus], before: frozenset[str], most: int = MAX_SHOWN) -> list[PeerStatus]:
+    """Return at most so many of the peers, in their order: first those that were shown before, by their ids.
+
+    So a flood of invented peers drives nobody out who was there.
+    """
+    kept = {peer.peer_id for peer in sorted(found, key=lambda peer: peer.peer_id not in before)[:most]}
+    return [peer for peer in found if peer.peer_id in kept]
+
+
 def _report(
     dht: hivemind.DHT,
     board: MetricsBoard,
     card: RunCard,
     folder: Path,
     stop: threading.Event,
-    users_of: UsersOf,
+    users_of: UsersOf | None,
 ) -> None:
     """Write the swarm's status every few seconds. Its epoch is the median of what the trainers say of themselves."""
     epoch, total_epochs = 0, card.optimizer.total_epochs
+    before: frozenset[str] = frozenset()
     while not stop.wait(STATUS_EVERY_S):
         try:
-            peers, said_complete = board.look(dht, total_epochs)
+            found, said_complete = board.look(dht, total_epochs)
+            users = users_of(found) if users_of else {}
+            peers = shown([peer for peer in found if peer.peer_id in users] if users_of else found, before)
+            before = frozenset(peer.peer_id for peer in peers)
             if peers:
                 epoch = min(total_epochs, statistics.median_low(peer.epoch for peer in peers))
             elif said_complete:
@@ -101,8 +114,9 @@ def _report(
                 samples_in_epoch=None,
                 target_batch_size=card.averaging.target_batch_size,
                 peers=peers,
+                not_shown=len(found) - len(peers),
                 said_complete=said_complete,
-                users=users_of(peers),
+                users={peer.peer_id: users[peer.peer_id] for peer in peers if peer.peer_id in users},
             ).write(folder)
         except (OSError, TimeoutError):  # a full disk, or a hash table that hangs: the next look may succeed
             logger.exception("this look at the swarm failed")

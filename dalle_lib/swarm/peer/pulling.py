@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import shutil
 import threading
 import time
@@ -36,6 +37,8 @@ DIFFERENCE = 0.02
 """Largest distance of two donors' parameters, relative to their norm, that averaging in 8 bits explains."""
 LOOK_EVERY_S, AGAIN_S = 1.0, 60.0
 """Seconds between looks at what is due, and until a state is asked for again that could not be taken."""
+LOOK_UP_S = 5.0
+"""Seconds in which one look at the swarm looks for access tokens that are not known."""
 SLACK = 10
 """Epochs by which a state may be beyond that of the median peer."""
 
@@ -154,11 +157,18 @@ def observe(
     taking.start()
 
     def users_of(peers: Sequence[PeerStatus]) -> dict[str, str]:
+        """Return the users of members' peers. Those that are not known yet are looked up, some at each call."""
+        trust, deadline = puller.trust, time.monotonic() + LOOK_UP_S
         ids = [peer.peer_id for peer in peers]
-        return {peer: puller.trust.user_of(peer) for peer in ids if puller.trust.record_refusal(peer) is None}
+        unknown = [peer for peer in ids if trust.roster.known(peer) is None]
+        for peer in random.sample(unknown, len(unknown)):
+            if time.monotonic() > deadline:
+                break
+            trust.record_refusal(peer)
+        return {peer: trust.user_of(peer) for peer in ids if trust.roster.known(peer) is not None}
 
     try:
-        help_others(dht, board, puller.card, folder, events, stop, users_of if puller.trust.roster else lambda _: {})
+        help_others(dht, board, puller.card, folder, events, stop, users_of if puller.trust.roster else None)
     finally:
         stop.set()
         taking.join(puller.card.averaging.timeout_s)

@@ -12,6 +12,8 @@ from dalle_lib.swarm.process.settings import MAX_NAME, MAX_TEAM
 STATUS = "status.json"
 MAX_COUNT = sys.float_info.max
 """The largest number that can be divided."""
+MAX_SHOWN = 1000
+"""Peers in the status that a first peer or an observer writes: anybody can post as many records as they like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class SwarmStatus:
     target_batch_size: int = field(metadata={"ge": 1, "le": MAX_COUNT})
     """Samples that make an epoch."""
     peers: list[PeerStatus]
+    not_shown: int = field(default=0, metadata={"ge": 0, "le": MAX_COUNT})
+    """Peers beyond the MAX_SHOWN that are in `peers`."""
     said_complete: bool = False
     """Whether a peer that has left said that it had the run's last epoch. Nothing checks that."""
     users: dict[str, str] = field(default_factory=dict)

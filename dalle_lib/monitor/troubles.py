@@ -1,0 +1,79 @@
+"""What is wrong with the keeping of a run: its monitor's disk and peer, and checkpoints that are not taken or sent."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dalle_lib.files import is_disk_full
+from dalle_lib.monitor.alarms import Problem
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.process.events import EventReader
+from dalle_lib.swarm.process.status import SwarmStatus
+
+BLIND_S = 300.0
+"""Seconds without a new status of the monitor's own peer after which it sees nothing; a start takes up to a minute."""
+CALM_S = 120.0
+"""Seconds without another failure after which one is over."""
+CHECKPOINTS_FREE, MIN_FREE_BYTES = 2, 2**26
+"""Room on the disk below which it is told: for so many checkpoints as the newest, and in any case so many bytes."""
+
+
+class Troubles:
+    """Finds what is wrong, from one look to the next."""
+
+    def __init__(self, place: Path) -> None:
+        """`place` is the folder of the monitor's peer."""
+        self._place, self._events = place, EventReader(place)
+        self.failure: Problem | None = None
+        """What could not be written or read lately. It may be told before it is remembered: a disk may be full."""
+        self._failed_at, self._status_time, self._changed = 0.0, 0.0, time.monotonic()
+
+    def failed(self, error: Exception) -> Problem | None:
+        """Take in that something could not be written or read; return it as a problem if it is a new one."""
+        self._failed_at = time.monotonic()
+        if self.failure is not None:
+            return None
+        kind = "disk" if is_disk_full(error) else "monitor"
+        self.failure = Problem(kind, "", f"the monitor cannot write: {in_one_line(error)}", time.time())
+        return self.failure
+
+    def now(self, status: SwarmStatus | None, database: MonitorDatabase, upload: str) -> list[Problem]:
+        """Return what is wrong. `upload` says why nothing is sent, or is empty."""
+        if time.monotonic() - self._failed_at > CALM_S:
+            self.failure = None
+        found = [*self._disk(database), *self._checkpoints(), *self._blind(status)]
+        if upload:
+            found.append(Problem("upload", "", f"not sent to the Hub: {upload}"))
+        return found if self.failure is None else [*found, self.failure]
+
+    def _disk(self, database: MonitorDatabase) -> Iterator[Problem]:
+        newest = database.row("SELECT bytes FROM checkpoints ORDER BY epoch DESC LIMIT 1")
+        needed = max(MIN_FREE_BYTES, CHECKPOINTS_FREE * (newest["bytes"] if newest else 0))
+        if (free := shutil.disk_usage(self._place.parent).free) < needed:
+            yield Problem(
+                "disk", "", f"the monitor's disk has {free / 1e6:,.0f} MB left, and needs {needed / 1e6:,.0f}."
+            )
+
+    def _checkpoints(self) -> Iterator[Problem]:
+        """Yield why no checkpoint was taken last, or whose states were refused when one was."""
+        told = (event for event in reversed(self._events.starts()[-1]) if _is_of_checkpoints(event))
+        match next(told, None):
+            case {"event": "problem", "kind": str() as kind, "problem": str() as problem}:
+                yield Problem(kind, "", problem)
+            case {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused]}:
+                for peer in refused:
+                    yield Problem(
+                        "donors", peer, f"the state of {peer} at epoch {epoch:,} is unlike those of two others."
+                    )
+
+    def _blind(self, status: SwarmStatus | None) -> Iterator[Problem]:
+        if status is not None and status.time > self._status_time:
+            self._status_time, self._changed = status.time, time.monotonic()
+        if (blind_s := time.monotonic() - self._changed) > BLIND_S:
+            yield Problem("blind", "", f"the monitor's own peer has told nothing for {blind_s / 60:,.0f} minutes.")
+
+
+def _is_of_checkpoints(event: dict) -> bool:
+    return event["event"] == "checkpoint" or (event["event"] == "problem" and event.get("kind") is not None)
