@@ -163,11 +163,12 @@ def replace_file(file: str | Path) -> Iterator[Path]:
 def is_disk_full(error: BaseException | None) -> bool:
     """Return whether an error, or one that it came of, says that nothing more can be written.
 
-    SQLite and safetensors raise errors of their own, which say so in words alone.
+    SQLite has names of its own for that, and safetensors says it in words alone.
     """
+    numbers = "|".join(map(str, _FULL))
     while error is not None:
-        numbers = "|".join(map(str, _FULL))
-        if getattr(error, "errno", None) in _FULL or re.search(rf"disk is full|os error ({numbers})\b", str(error)):
+        has_number = getattr(error, "errno", None) in _FULL or re.search(rf"os error ({numbers})\b", str(error))
+        if has_number or getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_WRITE"):
             return True
         error = error.__cause__ or error.__context__
     return False

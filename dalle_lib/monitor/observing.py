@@ -26,7 +26,7 @@ class Observer:
     """
 
     def __init__(self, database: MonitorDatabase) -> None:
-        self.database = database
+        self.database, self._left = database, 0
 
     def note(self, status: SwarmStatus) -> None:
         """Remember one look. One that is not newer than the last changes nothing."""
@@ -34,6 +34,8 @@ class Observer:
             last = self.database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
             if last is not None and status.time <= last:
                 return
+            query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
+            self._left = MAX_STARTS - self.database.count(query, since=status.time - HOUR_S)
             for peer in status.peers:
                 self._credit(peer, status)
             self._note_moment(status)
@@ -44,7 +46,7 @@ class Observer:
         known = self.database.row(
             "SELECT * FROM starts WHERE peer = :peer AND started = :started", peer=peer.peer_id, started=started
         )
-        if known is None and self._are_many_new(peer.peer_id, now):
+        if known is None and not self._may_be_new(peer.peer_id, now):
             return
         seen = self.database.row("SELECT MAX(last_seen) AS at FROM starts WHERE peer = :peer", peer=peer.peer_id)["at"]
         since = max(started, now - EARLIER_S) if seen is None else max(seen, started) if known is None else seen
@@ -70,11 +72,13 @@ class Observer:
             present_s=max(credit["compute_s"], passed_s if was_there else 0.0), **credit,
         )  # fmt: skip
 
-    def _are_many_new(self, peer_id: str, now: float) -> bool:
-        """Return whether no new start, or none of this peer, is remembered before others are an hour old."""
-        query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
-        of_one = self.database.count(f"{query} AND peer = :peer", since=now - HOUR_S, peer=peer_id)
-        return of_one >= MAX_STARTS_OF_ONE or self.database.count(query, since=now - HOUR_S) >= MAX_STARTS
+    def _may_be_new(self, peer_id: str, now: float) -> bool:
+        """Return whether a new start of a peer is remembered now, or not before others are an hour old."""
+        query = "SELECT COUNT(*) FROM starts WHERE peer = :peer AND first_seen > :since"
+        if self._left <= 0 or self.database.count(query, peer=peer_id, since=now - HOUR_S) >= MAX_STARTS_OF_ONE:
+            return False
+        self._left -= 1
+        return True
 
     def _note_moment(self, status: SwarmStatus) -> None:
         self.database.insert(
