@@ -3,6 +3,7 @@
 import base64
 import configparser
 import fnmatch
+import inspect
 import io
 import os
 import re
@@ -25,7 +26,11 @@ from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
 from dalle_lib.checks.organiser import AUTHORITY, FIRST_PEER, PEERS
 from dalle_lib.cli import COMMANDS, _commands, main
 from dalle_lib.hub_http import httpx
+from dalle_lib.monitor.evaluating import EXAMINE_S
+from dalle_lib.monitor.uploading import Uploader
+from dalle_lib.organizing.keys import MONITOR
 from dalle_lib.run.parts import MembersCard
+from dalle_lib.swarm.process.join import STOP_TIMEOUT_S
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
@@ -97,6 +102,13 @@ def test_every_command_is_one_that_dalle_lib_takes(where, lines):
         assert isinstance(taken, COMMANDS[words[0]]), line
 
 
+def test_what_stops_a_monitor_waits_until_it_has_sent_what_is_left():
+    longest_s = STOP_TIMEOUT_S + EXAMINE_S + inspect.signature(Uploader.close).parameters["timeout_s"].default
+    unit = parsed(DEPLOY / "systemd/dalle-lib-monitor.service")["Service"]
+    assert int(unit["TimeoutStopSec"]) >= longest_s
+    assert COMPOSE["services"]["monitor"]["stop_grace_period"] == f"{unit['TimeoutStopSec']}s"
+
+
 def test_the_plans_of_the_evening_can_be_made(monkeypatch, capsys):
     plans = [line for line in of_document(ROOT / "docs/organiser.md") if line.startswith("dalle-lib run plan my-run ")]
     assert plans
@@ -118,14 +130,15 @@ def test_what_compose_starts_has_limits_and_no_secret_but_in_folders():
     for service in COMPOSE["services"].values():
         assert service["mem_limit"]
         assert service["restart"] == "unless-stopped"
-        told = service["environment"]
-        assert set(told) <= {"HF_TOKEN_PATH", "DOMAIN", "AUTHORITY"}
+        told = service["environment"]  # no Hub token itself
+        assert set(told) <= {"HF_TOKEN_PATH", "HF_HOME", "DOMAIN", "AUTHORITY"}
     for variable in set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text())):
         assert variable in ENVIRONMENT
     services = COMPOSE["services"]
     assert services["authority"]["volumes"][0].endswith(f"/{AUTHORITY}:/authority")
     assert services["first-peer"]["volumes"] == [f"${{KEYS}}/{PEERS}:/peers"]
     assert FIRST_PEER in services["first-peer"]["command"].split()
+    assert services["monitor"]["volumes"] == [f"${{KEYS}}/{MONITOR}:/{MONITOR}"]
     assert "ports" not in services["authority"]  # it is reached through the proxy alone
 
 
@@ -145,7 +158,7 @@ def test_the_installer_names_each_file_of_the_systemd_way():
     told = (DEPLOY / "systemd/install.sh").read_text()
     files = [file.relative_to(DEPLOY / "systemd") for file in (DEPLOY / "systemd").rglob("*.*") if file.is_file()]
     assert [file for file in files if str(file) not in told and file.name != "install.sh"] == []
-    assert f"for part in {AUTHORITY} {PEERS}; do" in told
+    assert f"for part in {AUTHORITY} {PEERS} {MONITOR}; do" in told
 
 
 def packed(mini, folder: Path) -> str:

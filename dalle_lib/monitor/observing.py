@@ -11,7 +11,7 @@ EARLIER_S = 600.0
 ABSENT_S = 150.0
 """Seconds without a peer's record after which it was absent; records live for a minute."""
 HOUR_S, MINUTE_S = 3600.0, 60.0
-MAX_STARTS, MAX_STARTS_OF_ONE = 1000, 12
+MAX_STARTS, MAX_STARTS_OF_ONE = 500, 12
 """New starts that are remembered in an hour, of all peers and of one; nobody honest makes more."""
 COUNTERS = ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows."""
