@@ -13,7 +13,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 from dalle_lib.auth import Authority, create_app
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
 from dalle_lib.auth.signing import signed_text
-from dalle_lib.auth.tokens import key_bytes, peer_id_of
+from dalle_lib.peer_keys import key_bytes, peer_id_of
 from dalle_lib.rehearsal.hub.oauth import OAuth
 from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard

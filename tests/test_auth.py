@@ -16,7 +16,7 @@ from hivemind.proto import crypto_pb2
 
 from dalle_lib.auth import AccessToken, Authority, Identity, Refused, Role
 from dalle_lib.auth.authority import authority_key
-from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
+from dalle_lib.peer_keys import check_key, key_bytes, peer_id_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 A_TOKEN = AccessToken("ada", Role.VOUCHED, RUN, b"key", NOON, b"signature")

@@ -1,15 +1,18 @@
 """A run that goes on draws with its newest checkpoint on the Hub, and with nothing else that lies there."""
 
+import base64
 import json
 
 import pytest
 import torch
 
+from dalle_lib.auth.keys import PeerKey
 from dalle_lib.checkpoint import load_model, save_model
 from dalle_lib.files import BrokenFile, sha256_of
 from dalle_lib.inference import TextToImage
+from dalle_lib.monitor.uploading import pointer
 from dalle_lib.run import RunCard
-from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER, newest_checkpoint
+from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER, ForeignSignature, newest_checkpoint
 
 REPOSITORY, FOLDER = "crew/photos-checkpoints", "checkpoints/epoch-0000030"
 
@@ -26,7 +29,8 @@ def sent(card, hub, tmp_path):
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     save_model(tmp_path / MODEL, model, 30)
-    files = {name: {"sha256": sha256_of(tmp_path / MODEL), "bytes": 9} for name in (MODEL, OPTIMIZER)}
+    size = (tmp_path / MODEL).stat().st_size
+    files = {name: {"sha256": sha256_of(tmp_path / MODEL), "bytes": size} for name in (MODEL, OPTIMIZER)}
     told = {"epoch": 30, "folder": FOLDER, "files": files}
     data = (tmp_path / MODEL).read_bytes()
     hub.add(REPOSITORY, {LATEST: json.dumps(told).encode(), f"{FOLDER}/{MODEL}": data, f"{FOLDER}/{OPTIMIZER}": data})
@@ -55,10 +59,19 @@ def test_a_finished_run_draws_with_its_last_checkpoint(card, sent):
 
 
 def test_files_that_are_not_what_the_pointer_names_are_refused(card, sent, hub):
-    told = sent[1] | {"files": {name: {"sha256": "0" * 64, "bytes": 9} for name in (MODEL, OPTIMIZER)}}
+    told = sent[1] | {"files": {name: {"sha256": "0" * 64, "bytes": 10**9} for name in (MODEL, OPTIMIZER)}}
     hub.add(REPOSITORY, {LATEST: json.dumps(told).encode()})
     with pytest.raises(ValueError, match=r"expected checkpoints/epoch-0000030/model\.safetensors of crew/photos-check"):
         newest_checkpoint(card).fetched(MODEL)
+
+
+def test_a_file_that_is_larger_than_promised_is_not_fetched(card, sent, hub):
+    told = sent[1] | {"files": {name: each | {"bytes": 9} for name, each in sent[1]["files"].items()}}
+    hub.add(REPOSITORY, {LATEST: json.dumps(told).encode()})
+    newest = newest_checkpoint(card)
+    with pytest.raises(ValueError, match="of at most 9 bytes"):
+        newest.fetched(MODEL)
+    assert not hub.requests(f"^GET .*{MODEL}")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +84,7 @@ def test_files_that_are_not_what_the_pointer_names_are_refused(card, sent, hub):
         {"epoch": "30"},
         {"files": {}},
         {"files": {MODEL: {"sha256": "x", "bytes": 9}, OPTIMIZER: {"sha256": "x", "bytes": 9}}},
+        {"files": {name: {"sha256": "0" * 64, "bytes": 10**15} for name in (MODEL, OPTIMIZER)}},
         {"files": {MODEL: {"sha256": "0" * 64}, OPTIMIZER: {"sha256": "0" * 64, "bytes": 1}}},
         {"files": [1]},
     ],
@@ -85,3 +99,53 @@ def test_a_pointer_that_cannot_be_right_is_refused(card, sent, hub, change):
 def test_a_pointer_that_is_huge_is_not_fetched(card, sent, hub):
     hub.add(REPOSITORY, {LATEST: b" " * 2**21})
     assert newest_checkpoint(card) is None
+
+
+@pytest.fixture
+def signed(card, sent, hub, tmp_path):
+    """Return a card that names a monitor, a pointer that this signed, which lies on the Hub, and that monitor's key."""
+    key = PeerKey.load_or_create(tmp_path / "identity")
+    (tmp_path / OPTIMIZER).write_bytes((tmp_path / MODEL).read_bytes())
+    told = pointer(REPOSITORY, 30, FOLDER, tmp_path, key)
+    hub.add(REPOSITORY, {LATEST: told})
+    return card.with_changes(monitors=(key.peer_id,)), json.loads(told), key
+
+
+def test_a_pointer_that_the_cards_monitor_signed_is_taken(signed):
+    card, told, _ = signed
+    newest = newest_checkpoint(card)
+    assert (newest.epoch, newest.sha256[MODEL]) == (30, told["files"][MODEL]["sha256"])
+    assert newest.fetched(MODEL).stat().st_size == newest.bytes[MODEL]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 31},
+        {"folder": "checkpoints/epoch-0000031"},
+        {"signature": ""},
+        {"signature": 7},
+        {"public_key": "A" * 10**5},
+        {"public_key": base64.b64encode(b"no key").decode()},
+    ],
+    ids=lambda change: f"{change!r:.30}",
+)
+def test_a_pointer_that_was_changed_is_refused_and_not_taken_for_broken(signed, hub, change):
+    card, told, _ = signed
+    hub.add(REPOSITORY, {LATEST: json.dumps(told | change).encode()})
+    with pytest.raises(ForeignSignature, match=r"to be signed by a monitor of 'photos', but .*Ask the run's organiser"):
+        newest_checkpoint(card)
+    assert newest_checkpoint(card.with_changes(monitors=())).repository == REPOSITORY, (
+        "without monitors it is the Hub's"
+    )
+
+
+def test_a_pointer_of_another_key_or_for_another_repository_is_refused(signed, hub, tmp_path):
+    card, _, key = signed
+    other = PeerKey.load_or_create(tmp_path / "other")
+    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 30, FOLDER, tmp_path, other)})
+    with pytest.raises(ForeignSignature, match=f"that the card of 'photos' names .{key.peer_id}., but {other.peer_id}"):
+        newest_checkpoint(card)
+    hub.add(REPOSITORY, {LATEST: pointer("crew/another", 30, FOLDER, tmp_path, key)})
+    with pytest.raises(ForeignSignature, match="it was changed after it was signed"):
+        newest_checkpoint(card)

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dalle_lib.auth.bans import BanList
 from dalle_lib.auth.signing import KEY_BYTES, Delegation
-from dalle_lib.auth.tokens import AccessToken, Role, check_key
+from dalle_lib.auth.tokens import AccessToken, Role
 from dalle_lib.files import replace_file, small_bytes
+from dalle_lib.peer_keys import check_key
 
 _BEGIN, _END = b"-----BEGIN DALLE-LIB DELEGATION-----\n", b"\n-----END DALLE-LIB DELEGATION-----\n"
 

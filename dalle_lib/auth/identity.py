@@ -9,7 +9,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth.authority import others_can_read
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.auth.tokens import key_bytes, peer_id_of
+from dalle_lib.peer_keys import key_bytes, peer_id_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from dalle_lib.auth.authority import write_private
-from dalle_lib.auth.signing import PEER_SIGNS
-from dalle_lib.auth.tokens import Refused, check_key, key_bytes, peer_id_of
 from dalle_lib.files import small_bytes
+from dalle_lib.peer_keys import PEER_SIGNS, Refused, check_key, key_bytes, peer_id_of
 
 
 class PeerKey:

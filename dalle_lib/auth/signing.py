@@ -4,14 +4,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from dalle_lib.peer_keys import Refused
 
 KEY_BYTES = 32
 """Size of an Ed25519 public key."""
-PEER_SIGNS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH), hashes.SHA256()
-"""Padding and hash of signatures by a peer's RSA key, as hivemind's `RSAPrivateKey.sign` makes them."""
 MAX_NAME = 200
 """Letters of the name of a user or of a run."""
 _NAME = b"dalle-lib delegation "
@@ -21,10 +19,6 @@ _MAX_BYTES = 2048
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_S = 253_402_300_799
 """The last second of the year 9999, the last year of datetime."""
-
-
-class Refused(ValueError):
-    """An access token, or what else an authority signs, does not count here; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)

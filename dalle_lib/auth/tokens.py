@@ -1,17 +1,11 @@
 """Access tokens: the authority's signed statement that a peer belongs to a user who may take part in a run."""
 
-import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-
 from dalle_lib.auth.signing import (
     Delegation,
-    Refused,
     as_seconds,
     check_signed,
     from_seconds,
@@ -21,6 +15,7 @@ from dalle_lib.auth.signing import (
     split,
     unwrapped,
 )
+from dalle_lib.peer_keys import Refused, check_key, peer_id_of
 
 TOKEN = "access.token"
 """The file in a peer's folder that lets it take part in a run for members."""
@@ -30,9 +25,6 @@ _MAGIC = _NAME + b"2\n"
 _MAX_BYTES = 4096
 _FIELDS = 7
 _WHAT = "an access token"
-_KEY_BITS, _EXPONENT = range(2048, 4097), 65537
-"""Of the keys of peers. A signature by one with the longest exponent takes 2 ms to check, in place of 0.1."""
-_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 class Role(StrEnum):
@@ -130,44 +122,3 @@ class AccessToken:
                 f"the access token of {self.user!r} expired {late} (h:mm:ss) ago: ask for a new one. "
                 f"If it is new, this computer's clock is wrong: it says {now:%Y-%m-%d %H:%M:%S} UTC."
             )
-
-
-def check_key(public_key: bytes) -> None:
-    """Return None if these are the bytes of an RSA key that a peer may have. Raises Refused otherwise."""
-    try:
-        key = serialization.load_der_public_key(public_key)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise Refused(
-            f"the peer's key cannot be read ({error}): expected the public key of its identity file"
-        ) from None
-    if not isinstance(key, rsa.RSAPublicKey) or key.key_size not in _KEY_BITS:
-        kind = f"RSA of {key.key_size} bits" if isinstance(key, rsa.RSAPublicKey) else type(key).__name__
-        raise Refused(
-            f"expected the peer's key to be RSA of {_KEY_BITS[0]} to {_KEY_BITS[-1]} bits, but it is {kind}: "
-            "move the identity file away, so that a new one is made, and ask for a new access token."
-        )
-    if key.public_numbers().e != _EXPONENT:
-        raise Refused(f"expected the exponent of the peer's key to be {_EXPONENT}, but it is another")
-    if key_bytes(key) != public_key:
-        # The same key in two encodings would be two peers.
-        raise Refused("the peer's key is not in canonical DER: expected the public key of its identity file")
-
-
-def key_bytes(key: rsa.RSAPublicKey) -> bytes:
-    """Return an RSA key as access tokens hold it: DER, SubjectPublicKeyInfo."""
-    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-
-
-def peer_id_of(public_key: bytes) -> str:
-    """Return the id that libp2p gives to the owner of an RSA key (DER, SubjectPublicKeyInfo).
-
-    Source: github.com/libp2p/specs, peer-ids: base58 of the SHA-256 multihash of a protobuf of key type (0) and key.
-    """
-    length = len(public_key)
-    varint = bytes([length]) if length < 128 else bytes([length % 128 | 128, length // 128])
-    digest = hashlib.sha256(b"\x08\x00\x12" + varint + public_key).digest()
-    number, text = int.from_bytes(b"\x12\x20" + digest), ""
-    while number:
-        number, index = divmod(number, 58)
-        text = _BASE58[index] + text
-    return text

@@ -22,6 +22,7 @@ from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS
+from dalle_lib.swarm.process.folder import own_id
 from dalle_lib.swarm.process.join import Peer, PeerFailed
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -113,6 +114,13 @@ class Monitor:
 
     def _uploader(self, peer: Peer) -> Uploader | None:
         if self.card.checkpoints is None:
+            return None
+        if self.card.monitors and own_id(peer.folder) not in self.card.monitors:
+            self._say(
+                f"Nothing is sent to {self.card.checkpoints}: the run's card names its monitors "
+                f"({', '.join(self.card.monitors)}), and this one has another key, by which nobody would take a "
+                "checkpoint. Start it in the folder with theirs, or name its id too: dalle-lib run edit --monitors."
+            )
             return None
         return Uploader(
             self.card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,

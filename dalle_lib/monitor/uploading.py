@@ -1,5 +1,6 @@
 """Checkpoints and the run's standing on the Hub: sent in the background, again until they are there."""
 
+import base64
 import json
 import logging
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from dalle_lib.auth.keys import PeerKey
 from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.database import MonitorDatabase
@@ -16,8 +18,8 @@ from dalle_lib.monitor.evaluating import PICTURES
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
-from dalle_lib.run.newest import LATEST, STATUS
-from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
+from dalle_lib.run.newest import LATEST, STATUS, signed_bytes
+from dalle_lib.swarm.process.folder import CHECKPOINTS, IDENTITY, MODEL, OPTIMIZER, checkpoint_name
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +110,8 @@ class Uploader:
             folder = f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
             files |= {f"{folder}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
             if epoch >= max(there, default=0):  # another monitor may have sent a newer one
-                files[LATEST] = pointer(epoch, folder, here[epoch])
+                key = PeerKey.load_or_create(self.place / IDENTITY)
+                files[LATEST] = pointer(self.repository, epoch, folder, here[epoch], key)
             message = f"Checkpoint of epoch {epoch}"
         old = [f"{CHECKPOINTS}/{checkpoint_name(epoch)}" for epoch in there if epoch in made and epoch not in kept]
         try:
@@ -138,9 +141,11 @@ class Uploader:
             HfApi(token=self.token).super_squash_history(self.repository, commit_message="The run so far")
 
 
-def pointer(epoch: int, folder: str, here: Path) -> bytes:
-    """Return what LATEST says of a checkpoint."""
+def pointer(repository: str, epoch: int, folder: str, here: Path, key: PeerKey) -> bytes:
+    """Return what LATEST in a repository says of a checkpoint, signed by a monitor's key."""
     files = {}
     for name in MODEL, OPTIMIZER:
         files[name] = {"sha256": sha256_of(here / name), "bytes": (here / name).stat().st_size}
-    return json.dumps({"epoch": epoch, "folder": folder, "files": files}, indent=1).encode() + b"\n"
+    told = {"epoch": epoch, "folder": folder, "files": files, "public_key": base64.b64encode(key.public_key).decode()}
+    signature = key.sign(signed_bytes(told, repository))
+    return json.dumps(told | {"signature": signature}, indent=1).encode() + b"\n"

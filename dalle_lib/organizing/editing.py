@@ -13,7 +13,7 @@ from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.files import CARD, card_here
 from dalle_lib.swarm.process.addresses import require_addresses
 
-CHANGEABLE = ("state", "message", "kit", "initial_peers", "checkpoint", "checkpoints")
+CHANGEABLE = ("state", "message", "kit", "initial_peers", "checkpoint", "checkpoints", "monitors")
 MEMBERS = ("authority", "server", "organization", "client_id", "invitation")
 """Fields of a card, and of its `members`, that may change while peers train: none is in the run's fingerprint."""
 LOCK_S = 20

@@ -79,8 +79,8 @@ def make_keys(card: RunCard, out: str | Path, settings: KeySettings) -> RunKeys:
 
     For a run for members: the root key, and, where a server is to give the access tokens, the folder of that server,
     with a signing key, the card and the ids of the organiser's peers. In any case the identities of the first peer and
-    of the monitor's and, where the first peer's place is given, its address in the card. Nobody may have joined yet:
-    members change the run's fingerprint.
+    of the monitor's, whose id the card names from then on; where the first peer's place is given, its address too.
+    Nobody may have joined yet: members change the run's fingerprint.
 
     Raises ValueError if there are keys already, or the card names an authority.
     """
@@ -94,6 +94,7 @@ def make_keys(card: RunCard, out: str | Path, settings: KeySettings) -> RunKeys:
         peer = crew_folder(folder / PEERS, card, FIRST_PEER) / FIRST_PEER
         monitor = folder / MONITOR / MONITOR
         key, watches = (PeerKey.load_or_create(place / IDENTITY) for place in (peer, monitor))
+        card = card.with_changes(monitors=(watches.peer_id,))
         if settings.first_peer is not None:
             card = card.with_changes(initial_peers=(first_peer_address(settings.first_peer, key.peer_id),))
         if settings.for_members:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from dalle_lib.auth import AccessToken, Authority, Role
 from dalle_lib.auth.authority import write_private
-from dalle_lib.auth.tokens import TOKEN, check_key, peer_id_of
+from dalle_lib.auth.tokens import TOKEN
 from dalle_lib.files import reading, small_text
+from dalle_lib.peer_keys import check_key, peer_id_of
 from dalle_lib.run import RunCard
 
 

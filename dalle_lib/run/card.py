@@ -72,6 +72,11 @@ class RunCard(Part):
     """Addresses of peers that newcomers contact first."""
     checkpoints: str | None = Field(default=None, pattern=r"^\w[\w.-]*/\w[\w.-]*$", max_length=100)
     """The repository on the Hub, owner/name, to which the run's monitor sends checkpoints and how the run stands."""
+    monitors: tuple[Annotated[str, Field(pattern=r"^Qm[1-9A-HJ-NP-Za-km-z]{44}$")], ...] = Field(
+        default=(), max_length=10
+    )
+    """Ids of the monitors' peers: only their keys may sign what names the newest checkpoint. Without any, whoever may
+    write to that repository names it."""
     pins: dict[Annotated[str, Field(max_length=200)], Pin] = Field(default={}, max_length=10)
     """What is in each folder beside the card, by its name: its `sha256_of_folder`, which `save` records; another is
     refused. For a CLIP on the Hub, its commit there; data there have `data.revision`."""

@@ -202,8 +202,8 @@ def has_file(repository: str, name: str, token: str | None, commit: str | None =
         raise ConnectionError(f"{repository} on the Hub cannot be reached: {in_one_line(error)}") from error
 
 
-def require_small(repository: str, name: str, token: str | None) -> None:
-    """Raise ValueError if a repository on the Hub has no such file, or one that is too large for a card.
+def require_small(repository: str, name: str, token: str | None, max_bytes: int = MAX_CARD_BYTES) -> None:
+    """Raise ValueError if a repository on the Hub has no such file, or a larger one.
 
     The Hub's client would fetch a file of any size. Where the Hub does not answer, `download` says so, or takes the
     copy that is here.
@@ -220,6 +220,6 @@ def require_small(repository: str, name: str, token: str | None) -> None:
         raise ValueError(f"{repository} on the Hub has no {name}, {missing}.") from error
     except (httpx.HTTPError, OSError, HFValidationError):
         return
-    if size is None or size > MAX_CARD_BYTES:
+    if size is None or size > max_bytes:
         told = "an unknown number of" if size is None else f"{size:,}"
-        raise ValueError(f"expected a {name} of at most {MAX_CARD_BYTES:,} bytes, but {repository} has {told} bytes.")
+        raise ValueError(f"expected a {name} of at most {max_bytes:,} bytes, but {repository} has {told} bytes.")

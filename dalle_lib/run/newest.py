@@ -11,14 +11,19 @@ from dalle_lib.run.card import RunCard
 from dalle_lib.run.files import MAX_CARD_BYTES, download, require_small
 
 LATEST = "latest.json"
-"""The file in a repository of checkpoints that names the newest: epoch, folder, SHA-256 and bytes of each file."""
+"""The file in a repository of checkpoints that names the newest: epoch, folder, SHA-256 and bytes of each file, and the
+signature of the monitor that made it."""
 STATUS = "status.json"
 """The file there that says how the run stands."""
 USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
                 "last_seen", "day", "week", "month")  # fmt: skip
 """What the values of a row of `users` in that file are."""
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+PURPOSE = b"dalle-lib newest checkpoint 1\n"
+"""What is signed begins with this, so that the signature serves nothing else."""
 _FOLDER = re.compile(r"checkpoints/epoch-\d{7,10}")
+MAX_STATE_BYTES = 2**40
+"""Bytes of a file beyond which it belongs to no checkpoint."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,6 +54,7 @@ class Checkpoint:
 
         Raises ValueError if what comes is not what the repository promises, and ConnectionError if nothing comes.
         """
+        require_small(self.repository, self.name(file), self.token, self.bytes[file])
         path = download(self.repository, self.name(file), self.token, f"no {self.name(file)} in {self.repository}.")
         if (found := sha256_of(path)) != self.sha256[file]:
             raise ValueError(
@@ -58,11 +64,15 @@ class Checkpoint:
         return path
 
 
+class ForeignSignature(ValueError):
+    """What names the newest checkpoint is not signed by a monitor that the run's card names."""
+
+
 def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     """Return the newest checkpoint that the run's monitor has sent to the Hub, or None if there is none.
 
-    A finished run has its last checkpoint in the card. Raises ConnectionError if the Hub cannot be asked, and
-    ValueError if what it says cannot be right.
+    A finished run has its last checkpoint in the card. Raises ConnectionError if the Hub cannot be asked, BrokenFile
+    if what it says cannot be right, and ForeignSignature if none of the monitors in the card says it.
     """
     if card.checkpoints is None or (card.state == "finished" and card.checkpoint is not None):
         return None
@@ -72,19 +82,46 @@ def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     except ValueError:
         return None  # none was sent yet
     with reading(path, "what names the newest checkpoint"):
-        return _told(json.loads(small_bytes(path, MAX_CARD_BYTES)), card)
+        told = json.loads(small_bytes(path, MAX_CARD_BYTES))
+        newest = _told(told, card)
+    if card.monitors:
+        _require_signed(told, card)
+    return newest
+
+
+def signed_bytes(told: Mapping, repository: str) -> bytes:
+    """Return what a monitor signs of the contents of LATEST: all but the signature, for this repository alone."""
+    signed = {name: value for name, value in told.items() if name != "signature"}
+    return PURPOSE + json.dumps([repository, signed], sort_keys=True, separators=(",", ":")).encode()
+
+
+def _require_signed(told: Mapping, card: RunCard) -> None:
+    from dalle_lib.peer_keys import signer_of  # cryptography comes with the extras
+
+    ask = "Ask the run's organiser which monitor it has."
+    try:
+        key, signature = (str(told.get(name, "")) for name in ("public_key", "signature"))
+        signer = signer_of(signed_bytes(told, card.checkpoints), key, signature)
+    except ValueError as error:
+        raise ForeignSignature(
+            f"expected {LATEST} of {card.checkpoints} to be signed by a monitor of {card.name!r}, but {error}. {ask}"
+        ) from error
+    if signer not in card.monitors:
+        raise ForeignSignature(
+            f"expected {LATEST} of {card.checkpoints} to be signed by a monitor that the card of {card.name!r} names "
+            f"({', '.join(card.monitors)}), but {signer} has signed it. {ask}"
+        )
 
 
 def _told(told: object, card: RunCard) -> Checkpoint:
     """Return the checkpoint that the contents of LATEST name. Raises ValueError for others."""
     match told:
         case {"epoch": int() as epoch, "folder": str() as folder, "files": {**files}} if _FOLDER.fullmatch(folder):
-            hashes = {name: each.get("sha256") for name, each in files.items() if isinstance(each, dict)}
-            sizes = {name: each.get("bytes") for name, each in files.items() if isinstance(each, dict)}
-            are_right = all(
-                isinstance(hashes.get(name), str) and _SHA256.fullmatch(hashes[name]) and type(sizes[name]) is int
-                for name in (MODEL, OPTIMIZER)
-            )
-            if are_right and 0 <= epoch <= card.optimizer.total_epochs:
-                return Checkpoint(card.checkpoints, epoch, folder, hashes, sizes, card.token)
+            match [files.get(name) for name in (MODEL, OPTIMIZER)]:
+                case [{"sha256": str() as model, "bytes": int() as a}, {"sha256": str() as state, "bytes": int() as b}]:
+                    is_hashed = _SHA256.fullmatch(model) and _SHA256.fullmatch(state)
+                    is_sized = min(a, b) > 0 and max(a, b) <= MAX_STATE_BYTES
+                    if is_hashed and is_sized and 0 <= epoch <= card.optimizer.total_epochs:
+                        hashes, sizes = {MODEL: model, OPTIMIZER: state}, {MODEL: a, OPTIMIZER: b}
+                        return Checkpoint(card.checkpoints, epoch, folder, hashes, sizes, card.token)
     raise ValueError(f"expected epoch, folder and files of a checkpoint, but got {told!r:.200}")

@@ -13,7 +13,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import get_dht_time
 
 from dalle_lib.auth.roster import BEFORE_SIGNATURES
-from dalle_lib.auth.tokens import check_key, key_bytes, peer_id_of
+from dalle_lib.peer_keys import check_key, key_bytes, peer_id_of
 from dalle_lib.swarm import wire
 
 MAX_MARK_BYTES, MAX_RECORD_BYTES = 1024, 2048

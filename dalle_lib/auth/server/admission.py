@@ -24,8 +24,9 @@ from dalle_lib.auth.server.requests import (
 from dalle_lib.auth.server.runs import Runs, ServedRun
 from dalle_lib.auth.server.sealing import sealed, unsealed
 from dalle_lib.auth.signing import signed_text
-from dalle_lib.auth.tokens import AccessToken, Refused, peer_id_of
+from dalle_lib.auth.tokens import AccessToken
 from dalle_lib.one_line import in_one_line
+from dalle_lib.peer_keys import Refused, peer_id_of
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from starlette.requests import ClientDisconnect
 
 from dalle_lib.auth.server.refusals import AGAIN, Refusal
-from dalle_lib.auth.signing import PEER_SIGNS
-from dalle_lib.auth.tokens import Refused, check_key
+from dalle_lib.peer_keys import PEER_SIGNS, Refused, check_key
 
 MAX_BODY_BYTES = 16 << 10
 BODY_S = 10.0

@@ -32,6 +32,8 @@ class Edit:
     """Addresses of the first peers, in place of those in the card."""
     checkpoints: str | None = None
     """The repository, owner/name, to which the run's monitor sends checkpoints."""
+    monitors: tuple[str, ...] | None = None
+    """Ids of the monitors' peers, in place of those in the card: only they may name the newest checkpoint."""
     server: str | None = None
     """Address of the authority's server."""
     organization: str | None = None

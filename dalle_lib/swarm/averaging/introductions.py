@@ -13,7 +13,7 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPublicKey
 
 from dalle_lib.auth import Identity, Refused
-from dalle_lib.auth.tokens import check_key, peer_id_of
+from dalle_lib.peer_keys import check_key, peer_id_of
 from dalle_lib.swarm import wire
 
 VALID_S = 600.0
