@@ -16,6 +16,7 @@ APART = {
         "clip",
         "checkpoint",
         "checkpoints",
+        "monitors",
         "initial_peers",
         "pins",
         "data.held_out",
