@@ -1,6 +1,7 @@
 """Newcomers and peers that come back begin with a state that no volunteer has to give, and count soon."""
 
 import json
+import socket
 import time
 
 import pytest
@@ -10,7 +11,10 @@ from dalle_lib.checkpoint import load_tensors
 from dalle_lib.files import sha256_of
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm import PeerSettings, local_swarm
+from dalle_lib.swarm.peer.main import _prepare
+from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, checkpoint_name, saved_epoch
+from dalle_lib.swarm.process.join import CannotJoin
 
 REPOSITORY = "crew/photos-checkpoints"
 
@@ -45,11 +49,40 @@ def begins_with_its_own(peer) -> str:
     return left_out[0]
 
 
+def counts_only_once_averaged(peer, others) -> None:
+    """See that nobody's average holds a gradient of a peer from before its parameters were averaged with theirs."""
+    events = peer.events()
+    own = next(event["peer_id"] for event in events if event["event"] == "joined")
+    (first, *_) = [event["epoch"] for event in events if event["event"] == "parameters" and event["is_whole"]]
+    assert min(counted_at(peer)) > first, "its own reports"
+    for each in others:
+        rounds = [event for event in each.events() if event["event"] == "averaged" and own in event["counted"]]
+        began = next(event["time"] for event in events if event["event"] == "joined")
+        early = [event for event in rounds if event["epoch"] <= first and event["time"] > began]
+        assert not any(event["counted"][own] for event in early), f"{each.folder.name} reports {early}"
+
+
 def distance(a, b) -> float:
     """Return how far the parameters in two peers' folders are apart, relative to their norm."""
     first, second = (load_tensors(peer.folder / MODEL)[0] for peer in (a, b))
     apart = torch.stack([(first[name] - second[name]).float().norm() for name in first])
     return float(apart.norm() / torch.stack([value.float().norm() for value in first.values()]).norm())
+
+
+def test_where_no_peer_answers_nothing_large_is_downloaded(mini, tmp_path, hub):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    silent = f"/ip4/127.0.0.1/tcp/{port}/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+    card = mini.with_changes(name="photos", initial_peers=(silent,), checkpoints=REPOSITORY)
+    files = [file for file in card.save(tmp_path / "run").iterdir() if file.is_file()]
+    hub.add("crew/photos", {file.name: file.read_bytes() for file in files})
+    hub.add(REPOSITORY, {LATEST: b"{}"})
+    (tmp_path / "peer").mkdir()
+    settings = PeerSettings(run="crew/photos", name="new")
+    with pytest.raises(CannotJoin, match=r"found no first peer of the run .*doctor"):
+        _prepare(tmp_path / "peer", settings, None, EventLog(tmp_path / "peer"))
+    assert hub.requests("run.json")
+    assert not hub.requests(f"{LATEST}|safetensors|parquet"), "the card alone was fetched"
 
 
 @pytest.mark.chaos
@@ -66,6 +99,7 @@ def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, h
         told = begins_with_its_own(eve)
         assert "it goes on from its own state" in told
         assert min(counted_at(eve)) > left_at
+        counts_only_once_averaged(eve, [ada, bob])
 
         # What eve saves is the run's checkpoint for somebody new, whose folder is empty.
         eve.stop()
@@ -79,6 +113,7 @@ def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, h
         new = swarm.add(trainer("new"))
         told = begins_with_its_own(new)
         assert min(counted_at(new)) > epoch
+        counts_only_once_averaged(new, [ada, bob])
         at = max(counted_at(new)) + 2
         wait_until(lambda: min(map(epoch_of, (ada, new))) >= at)
         for peer in ada, new:

@@ -5,6 +5,7 @@ import contextlib
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -12,11 +13,13 @@ import torch
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from one_hot import OneHotSwarm, one_hot_card
-from state_donor import EXPECTED, STATE, WHOLE, download_from, sent
+from state_donor import DONOR, EXPECTED, STATE, WHOLE, download_from, newcomer, sent
 
 from dalle_lib.swarm import wire
-from dalle_lib.swarm.averaging import donors
+from dalle_lib.swarm.averaging import averagers, donors
 from dalle_lib.swarm.averaging.averagers import RunAverager
+from dalle_lib.swarm.averaging.rounds import RoundsNow
+from dalle_lib.swarm.averaging.trust import Trust
 
 TRAVEL = """
 import hivemind, torch
@@ -121,6 +124,57 @@ def test_a_state_that_arrives_whole_is_taken(monkeypatch):
 def test_who_is_told_to_wait_waits_and_then_takes_the_state(monkeypatch):
     waits = [donors.waiting_message(place, 2.0 * place) for place in (2, 1, 1)]
     assert taken_from(sent(*waits, *WHOLE), monkeypatch) == (None, 5)
+
+
+def test_a_newcomer_tells_its_place_and_how_much_is_here(monkeypatch):
+    monkeypatch.setattr(donors, "TELL_EVERY_S", 0.0)
+    waits, held = [donors.waiting_message(place, 20.0 * place) for place in (2, 1)], donors.waiting_message(0, 0.0)
+    nonsense = [donors.waiting_message(10**9, 1.0), donors.waiting_message(1, math.nan)]
+    told, taken = [], []
+    averager = newcomer({DONOR: 5}, lambda _: sent(*waits, WHOLE[0], held, WHOLE[1]), Trust(), told)
+    donor, metadata, _ = asyncio.run(donors.download(averager, EXPECTED, 1.0, tell=taken.append))
+    assert not told
+    assert metadata == STATE[0], "word to wait in the middle of a state is no part of it"
+    assert [(news.place, news.wait_s) for news in taken] == [(2, 40.0), (1, 20.0), (None, 0.0), (0, 0.0), (None, 0.0)]
+    assert {news.source for news in taken} == {donor}
+    assert 0 < taken[2].share <= taken[4].share <= 1
+    for message in nonsense:
+        taken.clear()
+        averager = newcomer({DONOR: 5}, lambda _, first=message: sent(first, *WHOLE), Trust(), told)
+        asyncio.run(donors.download(averager, EXPECTED, 1.0, tell=taken.append))
+        assert all(news.place in (None, 1) and news.wait_s == 0.0 for news in taken)
+
+
+def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
+    monkeypatch.setattr(averagers, "TELL_PLACE_S", 0.01)
+    monkeypatch.setattr("dalle_lib.swarm.averaging.answers.HANG_UP_S", 0.0)
+
+    class Host:
+        async def rpc_download_state(self, *_):
+            for message in WHOLE:
+                yield message
+
+    class Donor(RunAverager, Host):
+        request_timeout, total_size = 3.0, 10
+
+        def __init__(self):
+            self.trust, self.rounds_now, self._line = Trust(), RoundsNow(), donors.Line()
+
+    async def come() -> str:
+        donor, came = Donor(), ""
+        rounds = contextlib.ExitStack()
+        rounds.enter_context(donor.rounds_now.one_more())
+        answers = donor.rpc_download_state(None, SimpleNamespace(remote_id=PeerID(b"newcomer")))
+        async for message in answers:
+            came += "s" if message.tensor_part.dtype else "w"
+            if came.count("w") % 3 == 0:
+                rounds.close()
+            if came.endswith("s") and came.count("s") < len(WHOLE):
+                rounds.enter_context(donor.rounds_now.one_more())
+        assert donor._line.join(PeerID(b"newcomer")), "it is in the line no more"
+        return came
+
+    assert asyncio.run(come()) == "wwwswwws"
 
 
 def test_who_waits_for_too_long_asks_another(monkeypatch):

@@ -13,6 +13,8 @@ from dalle_lib.inference import TextToImage
 from dalle_lib.monitor.uploading import pointer
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER, ForeignSignature, newest_checkpoint
+from dalle_lib.swarm.peer.beginning import fetch_state
+from dalle_lib.swarm.process.events import EventLog, read_events
 
 REPOSITORY, FOLDER = "crew/photos-checkpoints", "checkpoints/epoch-0000030"
 
@@ -149,3 +151,30 @@ def test_a_pointer_of_another_key_or_for_another_repository_is_refused(signed, h
     hub.add(REPOSITORY, {LATEST: pointer("crew/another", 30, FOLDER, tmp_path, key)})
     with pytest.raises(ForeignSignature, match="it was changed after it was signed"):
         newest_checkpoint(card)
+
+
+def test_a_download_is_told_and_is_given_up_by_an_error(signed, hub):
+    newest, came = newest_checkpoint(signed[0]), []
+
+    def give_up(bytes_here: int) -> None:
+        raise TimeoutError(f"{bytes_here} bytes are too few")
+
+    with pytest.raises(TimeoutError, match="too few"):
+        newest.fetched(MODEL, give_up)
+    newest.fetched(MODEL, came.append)
+    assert came == sorted(came)
+    assert came[-1] == newest.bytes[MODEL]
+
+
+def test_who_is_shown_a_foreign_pointer_begins_without_the_checkpoint_and_says_why(signed, tmp_path, hub):
+    card, _, key = signed
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    fetch_state(card, folder, EventLog(folder))
+    assert {event["event"] for event in read_events(folder)} == {"taking"}
+    assert (folder / MODEL).read_bytes() == (tmp_path / MODEL).read_bytes()
+    for name in MODEL, OPTIMIZER:
+        (folder / name).unlink()
+    fetch_state(card.with_changes(monitors=(f"Qm{'1' * 44}",)), folder, EventLog(folder))
+    assert f"but {key.peer_id} has signed it" in read_events(folder)[-1]["problem"]
+    assert not (folder / MODEL).exists()

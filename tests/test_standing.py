@@ -11,9 +11,10 @@ from rich.console import Console
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.terminal import Lines, panel
 from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, totals_in_words
-from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.events import HUB, EventLog
 from dalle_lib.swarm.process.standing import OLD_LOOK_S, Standing
 
+TAKING = {"event": "taking", "source": "Qm...", "place": None, "wait_s": 0.0, "share": 0.0}
 BROKE = {"event": "failed", "error": "its GPU broke"}
 
 
@@ -23,6 +24,16 @@ BROKE = {"event": "failed", "error": "its GPU broke"}
         ([STARTED], True, "starting", "loading the model"),
         ([STARTED, LOADED], True, "looking", "Looking for the other peers"),
         ([STARTED, LOADED, CONNECTED], True, "catching up", "Connected: taking over the others' progress"),
+        ([STARTED, TAKING | {"source": HUB, "share": 0.34}], True, "starting", "newest checkpoint: 34% is here"),
+        (
+            [*BEGINNING[:-1], TAKING | {"place": 3, "wait_s": 40.0}],
+            True,
+            "catching up",
+            "place 3 in its line, about 40 s",
+        ),
+        ([*BEGINNING[:-1], TAKING | {"place": 0}], True, "catching up", "which averages with the others"),
+        ([*BEGINNING[:-1], TAKING | {"share": 0.5}], True, "catching up", "state of another peer: 50% is here"),
+        ([*BEGINNING, TAKING, LEFT], True, "left", "saved at epoch 12"),
         (BEGINNING, True, "training", "Training with the others"),
         ([*BEGINNING, *epoch(10), LEFT_OUT | {"is_waiting": True}], True, "waiting", "Waiting for the others' next"),
         ([*BEGINNING, LEFT_OUT | {"is_waiting": True}, *epoch(10)], True, "training", "Training"),

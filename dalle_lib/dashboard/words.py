@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
-from dalle_lib.swarm.process.events import is_loss
+from dalle_lib.swarm.process.events import HUB, is_loss
 from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -32,6 +32,8 @@ def state_in_words(standing: Standing) -> str:
     """Return what a peer does now, or how it ended, as a sentence without its full stop."""
     alone = standing.peers is not None and standing.peers <= 1
     at = "" if standing.epoch is None else f" at epoch {standing.epoch}"
+    if standing.taking is not None:
+        return _taking(standing.taking)
     return {
         "postponed": "Waiting until its time to start has come",
         "starting": "Starting: loading the model" if standing.role == "trainer" else "Starting",
@@ -54,6 +56,18 @@ def last_looked(standing: Standing) -> str | None:
     """Return how long ago a peer last saw the others, where that is too long ago to tell it as if it were now."""
     age = standing.old_look_s
     return None if age is None else f"Last looked for the others {duration(age)} ago"
+
+
+def _taking(taking: dict) -> str:
+    """Return how it stands with a state that a peer takes over."""
+    if taking["source"] == HUB:
+        return f"Fetching the run's newest checkpoint: {taking['share']:.0%} is here"
+    if taking["place"] is None:
+        return f"Taking over the state of another peer: {taking['share']:.0%} is here"
+    if taking["place"] == 0:
+        return "Next to get the state of another peer, which averages with the others for some seconds"
+    wait = f", about {duration(taking['wait_s'])}" if taking["wait_s"] else ""
+    return f"Waiting for the state of another peer: place {taking['place']:,} in its line{wait}"
 
 
 def _helping(standing: Standing) -> str:
@@ -162,7 +176,8 @@ def troubles(events: list[dict]) -> list[str]:
             lost = f"{event['samples']} samples of yours are"
             lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
         if event["event"] == "problem":
-            lines.append(f"Peer {printable(event['peer'][-6:])}: {printable(event['problem'])}.")
+            who = f"Peer {printable(event['peer'][-6:])}" if event["peer"] else "This peer"
+            lines.append(f"{who}: {printable(event['problem'])}.")
     return lines
 
 

@@ -1,6 +1,7 @@
 """Where a run's card and files are: an embedded run's in the package, any other's in a folder or on the Hub."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,11 +157,18 @@ def hub_files(repository: str, token: str | None = None) -> dict[str, HubFile]:
     }
 
 
-def download(repository: str, name: str, token: str | None, expected: str | None = None) -> Path:
+def download(
+    repository: str,
+    name: str,
+    token: str | None,
+    expected: str | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> Path:
     """Return the path of a file of a model repository on the Hub, fetched unless the cache here holds it.
 
-    `expected` says what was looked for, if that was no run. Raises ValueError if the Hub says that it has none for us,
-    and ConnectionError if it says anything else, or nothing.
+    `expected` says what was looked for, if that was no run. `tell` is told how many bytes have come now and then, in
+    place of a bar in the terminal, and may give the download up by an error; the next one goes on with it. Raises
+    ValueError if the Hub says that it has none for us, and ConnectionError if it says anything else, or nothing.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -168,7 +176,7 @@ def download(repository: str, name: str, token: str | None, expected: str | None
     from dalle_lib.hub_http import httpx
 
     try:
-        return Path(hf_hub_download(repository, name, token=token))
+        return Path(hf_hub_download(repository, name, token=token, tqdm_class=tell and _telling(tell)))
     except (HFValidationError, httpx.HTTPError, LocalEntryNotFoundError) as error:
         # LocalEntryNotFoundError advises to check the connection even where the Hub said 403: its cause is the answer.
         cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
@@ -178,6 +186,23 @@ def download(repository: str, name: str, token: str | None, expected: str | None
             advice = "Is the name right? A private one needs a Hub token that can read it."
             raise ValueError(f"{expected or f'no run {repository!r}: {CHOICES}.'} {advice} {why}") from error
         raise ConnectionError(f"the Hub does not give {name} of {repository!r}. Try again later. {why}") from error
+
+
+def _telling(tell: Callable[[int], None]) -> type:
+    """Return a progress bar for the Hub's client that shows nothing, and tells how many bytes have come."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):
+        came = 0
+
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options | {"disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            self.came += int(n or 0)
+            tell(self.came)
+
+    return Bar
 
 
 def has_file(repository: str, name: str, token: str | None, commit: str | None = None) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,13 +49,15 @@ class Checkpoint:
         """Return the name of one of its files in the repository."""
         return f"{self.folder}/{file}"
 
-    def fetched(self, file: str) -> Path:
+    def fetched(self, file: str, tell: Callable[[int], None] | None = None) -> Path:
         """Return one of its files, downloaded unless it is here; what was begun is gone on with.
 
+        `tell` is told how many bytes have come, as by `download`.
         Raises ValueError if what comes is not what the repository promises, and ConnectionError if nothing comes.
         """
         require_small(self.repository, self.name(file), self.token, self.bytes[file])
-        path = download(self.repository, self.name(file), self.token, f"no {self.name(file)} in {self.repository}.")
+        missing = f"no {self.name(file)} in {self.repository}."
+        path = download(self.repository, self.name(file), self.token, missing, tell)
         if (found := sha256_of(path)) != self.sha256[file]:
             raise ValueError(
                 f"expected {self.name(file)} of {self.repository} with SHA-256 {self.sha256[file]:.16}..., but got "

@@ -39,7 +39,7 @@ from dalle_lib.swarm.averaging.donors import (
 from dalle_lib.swarm.averaging.earned import votes_of
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, signed
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
-from dalle_lib.swarm.averaging.rounds import Group
+from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
@@ -63,8 +63,9 @@ class RunAverager(KeepsTasks):
     # hivemind keeps the handlers of a class there, and subclasses would inherit them: its own lack `rpc_part_sent`.
     _rpc_handlers = _stub_type = None
 
-    def __init__(self, *args, trust: Trust, **kwargs) -> None:
-        self.trust = trust
+    def __init__(self, *args, trust: Trust, rounds_now: RoundsNow | None = None, **kwargs) -> None:
+        """Take `rounds_now` of this peer's other averager, if it has one, so that each knows of both's rounds."""
+        self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
         self.complaints = Complaints()
         self._line = Line()
         self._copying: asyncio.Task | None = None
@@ -125,7 +126,8 @@ class RunAverager(KeepsTasks):
             for peer, introduction in told.items()
         )
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
-        await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
+        with self.rounds_now.one_more():
+            await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
         epochs = {str(peer): introduction.epoch for peer, introduction in told.items()}
         votes = votes_of((self.trust.user_of(peer), epoch) for peer, epoch in epochs.items())
@@ -201,22 +203,30 @@ class RunAverager(KeepsTasks):
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Answer with this peer's state, for peers that may have it, few at a time; hivemind gives it to anybody."""
+        """Answer with this peer's state, for peers that may have it, few at a time; hivemind gives it to anybody.
+
+        While this peer averages with a group, nobody gets anything of it but word to wait.
+        """
         if (problem := await self.trust.refusal(str(context.remote_id))) is not None:
             self.tell(context.remote_id, f"was refused our state: {problem}", is_request=True)
             return
-        newcomer = context.remote_id
+        newcomer, loop = context.remote_id, asyncio.get_running_loop()
         if not self._line.join(newcomer):
             return  # it asks another donor
-        turn_s = self.request_timeout + PARAMETER_BYTES * self.total_size / SLOWEST_BYTES_PER_S
-        end = None
+        task, end = asyncio.current_task(), None
         try:
-            while (place := self._line.place_of(newcomer)) > 0:
+            while (place := self._line.place_of(newcomer)) > 0 or self.rounds_now.is_any:
                 yield waiting_message(place, self._line.wait_s(place))
                 await asyncio.sleep(TELL_PLACE_S)
             # Who does not read keeps hivemind's task from asking for the next message, and would keep its turn.
-            end = asyncio.get_running_loop().call_later(turn_s, asyncio.current_task().cancel)
+            turn_s = self.request_timeout + PARAMETER_BYTES * self.total_size / SLOWEST_BYTES_PER_S
+            end = loop.call_later(turn_s, task.cancel)
             async for message in until_hung_up(super().rpc_download_state(request, context)):
+                while self.rounds_now.is_any:
+                    yield waiting_message(0, 0.0)
+                    await asyncio.sleep(TELL_PLACE_S)
+                    end.cancel()
+                    end = loop.call_at(end.when() + TELL_PLACE_S, task.cancel)
                 yield message
         finally:
             self._line.leave(newcomer)

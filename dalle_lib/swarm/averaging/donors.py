@@ -5,7 +5,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,11 @@ MAX_DOWNLOADS, MAX_WAITING = 4, 8
 TELL_PLACE_S = 1.0
 """Seconds between two messages to a newcomer that waits."""
 MAX_WAIT_S = 300.0
-"""A donor that lets this peer wait for longer is given up."""
+"""A donor that lets this peer wait for longer, all together, is given up."""
+MAX_PLACE = 1000
+"""Place in a line beyond which a donor's word is no place."""
+TELL_EVERY_S = 2.0
+"""Seconds between two words of a download to whoever waits for it."""
 ASKED_LAST_S = 1800.0
 """Seconds in which a user whose donor gave no state that could be used is asked after all others, and so is the donor
 after the user's others."""
@@ -73,6 +77,20 @@ class ExpectedState:
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 return f"its tensor {number} holds NaN or infinity"
         return None
+
+
+@dataclass(frozen=True)
+class Taking:
+    """How it stands with a state that this peer takes over."""
+
+    source: str
+    """Id of the donor."""
+    place: int | None = None
+    """Newcomers before this one in the donor's line; 0 while the donor averages, None while it gives."""
+    wait_s: float = 0.0
+    """About how many seconds that takes, as the donor says; 0 if it does not know."""
+    share: float = 0.0
+    """Share of the state that is here."""
 
 
 class Line:
@@ -113,13 +131,17 @@ def waiting_message(place: int, wait_s: float) -> averaging_pb2.DownloadData:
 
 
 async def download(
-    averager, expected: ExpectedState, timeout_s: float, without: Collection[str] = ()
+    averager,
+    expected: ExpectedState,
+    timeout_s: float,
+    without: Collection[str] = (),
+    tell: Callable[[Taking], None] = lambda _: None,
 ) -> tuple[str, dict, list[Tensor]] | None:
     """Return donor, metadata and tensors of the newest state that a peer may give and that can be right; None if none.
 
     Runs in the averager's process. One donor of each user is asked, of those that are not in `without`. A donor that is
     silent for `timeout_s` seconds is given up, one that is slower than SLOWEST_BYTES_PER_S, and one that lets this peer
-    wait for more than MAX_WAIT_S.
+    wait for more than MAX_WAIT_S. `tell` is told every TELL_EVERY_S how it stands.
     """
     users, asked = set(without), 0
     async for peer in _admitted(averager, (await _candidates(averager, expected))[:MAX_OFFERS]):
@@ -132,7 +154,7 @@ async def download(
         asked += 1
         averager.gave_no_state |= dict.fromkeys((user, name), time.monotonic())  # until it has given one
         try:
-            metadata, tensors = await _receive(averager, peer, expected, timeout_s)
+            metadata, tensors = await _receive(averager, peer, expected, timeout_s, tell)
         except Exception as error:
             averager.tell(peer, f"its state did not arrive: {in_one_line(error)}")
             continue
@@ -179,26 +201,36 @@ async def _admitted(averager, candidates: list[PeerID]) -> AsyncIterator[PeerID]
                 averager.tell(peer, f"may not give its state: {problem or 'only peers that may reduce give states'}")
 
 
-async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: float) -> tuple[Any, list[Tensor]]:
+async def _receive(
+    averager, peer: PeerID, expected: ExpectedState, timeout_s: float, tell: Callable[[Taking], None]
+) -> tuple[Any, list[Tensor]]:
     """Return the metadata and tensors that a peer sends. Raises ValueError if they are too long or incomplete."""
     stub = averager.get_stub(averager._p2p, peer, namespace=averager.prefix)
     stream = await asyncio.wait_for(stub.rpc_download_state(averaging_pb2.DownloadRequest()), timeout_s)
     metadata, parts, tensors, loop = None, [], [], asyncio.get_running_loop()
-    left = MAX_OVERHEAD * expected.size_bytes + MESSAGE_BYTES * len(expected.tensors) + 2**20
-    limit_s, asked = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S, loop.time()
+    received, left = 0, MAX_OVERHEAD * expected.size_bytes + MESSAGE_BYTES * len(expected.tensors) + 2**20
+    limit_s, now = timeout_s + expected.size_bytes / SLOWEST_BYTES_PER_S, loop.time()
+    waited, told_at = 0.0, -math.inf
     async with asyncio.timeout(limit_s) as limit:
         async for message in aiter_with_timeout(stream, timeout_s):
+            before, now = now, loop.time()
             left -= max(message.ByteSize(), MESSAGE_BYTES)
             if left < 0:
                 raise ValueError(f"it is larger than the {expected.size_bytes:,} bytes of the run's tensors")
-            if message.metadata:
-                metadata = wire.loads(message.metadata)
-                if (told := _told_to_wait(metadata)) is not None:
-                    if loop.time() - asked > MAX_WAIT_S:
-                        raise TimeoutError(f"it let this peer wait for more than {MAX_WAIT_S} s")
-                    logger.info("waiting for the state of %s: %s", peer, told)
-                    limit.reschedule(loop.time() + limit_s)
-                    continue
+            content = wire.loads(message.metadata) if message.metadata else None
+            received += message.ByteSize()
+            share = min(1.0, received / max(1, expected.size_bytes))
+            news = _told_to_wait(content, str(peer)) or Taking(str(peer), share=share)
+            if now >= told_at + TELL_EVERY_S:
+                told_at = now
+                tell(news)
+            if news.place is not None:
+                waited += now - before
+                if waited > MAX_WAIT_S:
+                    raise TimeoutError(f"it let this peer wait for more than {MAX_WAIT_S} s")
+                limit.reschedule(limit.when() + now - before)
+                continue
+            metadata = metadata if content is None else content
             if message.tensor_part.dtype and parts:  # a dtype marks the beginning of a tensor
                 tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
                 parts = []
@@ -213,9 +245,9 @@ async def _receive(averager, peer: PeerID, expected: ExpectedState, timeout_s: f
     return metadata, tensors
 
 
-def _told_to_wait(metadata: Any) -> str | None:
+def _told_to_wait(content: Any, donor: str) -> Taking | None:
     """Return what a donor's `waiting_message` says, or None if this is none."""
-    match metadata:
-        case {"place": int() as place, "wait_s": float() as wait_s}:
-            return f"{place:,} newcomers are before this peer, about {wait_s:.0f} s"
+    match content:
+        case {"place": int() as place, "wait_s": float() as wait_s} if 0 <= place <= MAX_PLACE:
+            return Taking(donor, place, wait_s if 0 <= wait_s <= MAX_WAIT_S else 0.0)
     return None

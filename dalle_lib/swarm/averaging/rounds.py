@@ -1,5 +1,8 @@
 """The outcome of rounds of averaging, as one of their peers sees it."""
 
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 Counted = dict[str, float]
@@ -76,3 +79,26 @@ class LeftOut:
     """Epoch in whose update they are instead; None if they are lost."""
     is_waiting: bool = False
     """Whether this peer's gradients do not count until its parameters have been averaged with the others'."""
+
+
+class RoundsNow:
+    """The rounds that a peer is in: one count for all of its processes, made before these are forked."""
+
+    def __init__(self) -> None:
+        self._count = multiprocessing.Value("i", 0)
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Count a round for as long as the block runs."""
+        with self._count.get_lock():
+            self._count.value += 1
+        try:
+            yield
+        finally:
+            with self._count.get_lock():
+                self._count.value -= 1
+
+    @property
+    def is_any(self) -> bool:
+        """Whether this peer exchanges tensors with a group."""
+        return self._count.value > 0

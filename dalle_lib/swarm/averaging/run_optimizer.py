@@ -8,6 +8,7 @@ import hivemind
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.complaints import Pace
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
+from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.trust import Trust
 
@@ -36,7 +37,7 @@ class RunOptimizer(hivemind.Optimizer):
     ) -> None:
         self.trust, self.total_epochs = trust, total_epochs
         self._doubted, self._pace = {}, Pace()
-        averager_options = {"trust": trust, "part_size_bytes": part_bytes}
+        averager_options = {"trust": trust, "part_size_bytes": part_bytes, "rounds_now": RoundsNow()}
         super().__init__(
             dht=dht,
             # If left out, it would stay None on a client's DHT, and crash at the first epoch.

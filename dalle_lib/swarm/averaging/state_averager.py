@@ -1,6 +1,9 @@
 """The averager of parameters, which gives this peer's state to newcomers and takes over that of a donor."""
 
-from collections.abc import Collection
+import contextlib
+import multiprocessing
+import queue
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import torch
@@ -8,8 +11,13 @@ from hivemind.optim.state_averager import TrainingStateAverager, dump_optimizer_
 from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
-from dalle_lib.swarm.averaging.donors import ExpectedState, download
+from dalle_lib.swarm.averaging.donors import ExpectedState, Taking, download
 from dalle_lib.swarm.averaging.trust import Trust
+
+LOOK_EVERY_S = 0.2
+"""Seconds between looks at whether a download is over."""
+MAX_NEWS = 100
+"""Words of a download that wait to be told."""
 
 
 class RunStateAverager(RunAverager, TrainingStateAverager):
@@ -19,11 +27,14 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     """
 
     wire_type = TrainingStateAverager
+    tell_taking: Callable[[Taking], None] = staticmethod(lambda _: None)
+    """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
         self.gave_no_state: dict[str, float] = {}
         """When users and peers were asked for a state that gave none, in seconds of `time.monotonic`."""
+        self._news = multiprocessing.Queue(MAX_NEWS)
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
         super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
 
@@ -50,6 +61,9 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         # Calls `_download_state` in the averager's process.
         asked = {"expected": expected, "timeout": timeout, "without": without, "future": future}
         self._outer_pipe.send(("_download_state", [], asked))
+        while not future.done():
+            with contextlib.suppress(queue.Empty):
+                self.tell_taking(self._news.get(timeout=LOOK_EVERY_S))
         if (loaded := future.result()) is None:
             return None
         donor, metadata, tensors = loaded
@@ -66,7 +80,11 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     async def _download_state(
         self, expected: ExpectedState, timeout: float, without: Collection[str], future: MPFuture
     ) -> None:
+        def tell(news: Taking) -> None:
+            with contextlib.suppress(queue.Full):
+                self._news.put_nowait(news)
+
         try:
-            future.set_result(await download(self, expected, timeout, without))
+            future.set_result(await download(self, expected, timeout, without, tell))
         except Exception as error:
             future.set_exception(error)

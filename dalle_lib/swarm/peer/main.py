@@ -19,6 +19,10 @@ from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
 
+FOUND_NOBODY = (
+    "this peer found no first peer of the run ({}). Does the run still go on, and is the address, with the id at its "
+    "end, the one that its organiser gives now? `dalle-lib doctor` with the same options tells more."
+)
 HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
 """Loggers that would write a line for each request, with its whole address; huggingface_hub brings the one or other."""
 
@@ -83,7 +87,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     torch.set_num_threads(settings.threads)
     codec.install()
     hash_table.install()
-    card, membership, workplace = _prepare(folder, settings, token)
+    card, membership, workplace = _prepare(folder, settings, token, events)
     if workplace is not None:
         events.write("loaded", device=str(workplace.device))
     if stop.is_set():  # there is nothing to save yet, and nobody to tell
@@ -117,8 +121,11 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
         dht.shutdown()
 
 
-def _prepare(folder: Path, settings: PeerSettings, token: str | None):
-    """Return the run's card, this peer's membership and, for a trainer, its workplace. Raises CannotJoin."""
+def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: EventLog):
+    """Return the run's card, this peer's membership and, for a trainer, its workplace. Raises CannotJoin.
+
+    A trainer downloads weights and data only if a peer of the run answers.
+    """
     from dalle_lib.auth import NoLongerAdmitted
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
@@ -131,7 +138,8 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None):
         membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
-        fetch_state(card, folder)
+        _require_answer(card, settings, membership)
+        fetch_state(card, folder, events)
         workplace = Workplace.prepare(card, settings, membership.identity.peer_id)
         membership.renew()  # downloads may have taken hours
         return card, membership, workplace
@@ -163,12 +171,9 @@ def connect(card, settings: PeerSettings, membership, validators: list):
 
     try:
         require_port(settings.host, settings.port)
-        addresses = [*card.initial_peers, *settings.initial_peers]
-        require_addresses(addresses)
-    except (ConnectionError, ValueError) as error:
+    except ConnectionError as error:
         raise CannotJoin(str(error)) from error
-    own_id, failure = membership.identity.peer_id, None
-    addresses, met = of_others(addresses, own_id), of_others(addresses_met(membership.folder), own_id)
+    (addresses, met), failure = _ways_in(card, settings, membership), None
     for ways in filter(None, (addresses, met)):
         answering, why = those_that_answer(ways)
         try:
@@ -178,14 +183,33 @@ def connect(card, settings: PeerSettings, membership, validators: list):
         except NobodyAnswers as error:
             failure = failure or error
     if failure is not None and not settings.begins:
-        raise CannotJoin(
-            f"this peer found no first peer of the run ({failure}). Does the run still go on, and is the address, "
-            "with the id at its end, the one that its organiser gives now? `dalle-lib doctor` with the same "
-            "options tells more."
-        ) from failure
+        raise CannotJoin(FOUND_NOBODY.format(failure)) from failure
     if failure is not None:
         logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", failure)
     return enter([], addresses, settings, membership, validators)
+
+
+def _require_answer(card, settings: PeerSettings, membership) -> None:
+    """Raise CannotJoin as `connect` does, if there are peers to try and none answers."""
+    why = ""
+    for ways in filter(None, () if settings.begins else _ways_in(card, settings, membership)):
+        answering, silent = those_that_answer(ways)
+        if answering:
+            return
+        why = why or silent
+    if why:
+        raise CannotJoin(FOUND_NOBODY.format(why))
+
+
+def _ways_in(card, settings: PeerSettings, membership) -> tuple[list[str], list[str]]:
+    """Return the addresses of the run's first peers, and of those that this peer has met. Raises CannotJoin."""
+    addresses = [*card.initial_peers, *settings.initial_peers]
+    try:
+        require_addresses(addresses)
+    except ValueError as error:
+        raise CannotJoin(str(error)) from error
+    own_id = membership.identity.peer_id
+    return of_others(addresses, own_id), of_others(addresses_met(membership.folder), own_id)
 
 
 def _read_hub_token() -> str | None:

@@ -112,7 +112,7 @@ class Trainer:
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
-        take_up(self.folder, self.optimizer, self.batches)
+        take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples = 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dalle_lib.one_line import printable
-from dalle_lib.swarm.process.events import EventReader, is_loss, samples_in
+from dalle_lib.swarm.process.events import TAKING, EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings, Role
@@ -80,6 +80,8 @@ class Standing:
     """Share of its gradient in the last update that it was in."""
     seconds_left: float | None
     """Estimated time until the run is complete, or until the peer's own limit is over; only while it is at work."""
+    taking: dict | None = None
+    """How it stands with a state that it takes over now, as its event TAKING says it."""
     swarm: SwarmStatus | None
     """What it last saw of the swarm since it was started."""
     error: str | None
@@ -142,6 +144,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
         peers=peers,
         share=_share(last),
         seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
+        taking=events[-1] if events and events[-1]["event"] == TAKING and running else None,
         swarm=swarm,
         # The first says why; by the last, its supervisor tells the exit code.
         error=next((event["error"] for event in events if event["event"] == "failed"), None),
