@@ -48,7 +48,7 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs Linux, which tells how much memory a process had at most"
     if name == "streaming" and (missing := [one for one in ("datasets", "fastapi") if not find_spec(one)]):
         return f"it needs {' and '.join(missing)}: the extras tutorial and dev"
-    if name in ("auth_server", "join") and not find_spec("uvicorn"):
+    if name in ("auth_server", "join", "newcomers") and not find_spec("uvicorn"):
         return "it needs uvicorn: the extra server"
     if name == "paper_code" and find_spec("pip") is None:
         return "it needs pip, to fetch dalle-pytorch"
