@@ -51,6 +51,7 @@ def test_card_server_and_first_peer_agree_and_nothing_secret_is_in_the_runs_fold
     served = Runs(Folder(moved)).named("club")
     watches = PeerKey.load(made.monitor / "monitor" / IDENTITY).peer_id
     assert served.peers == {key.peer_id: Role.VOUCHED, watches: Role.MEMBER}
+    assert card.monitors == (watches,)
     assert served.card.model_dump() == card.model_dump()
     assert Folder(moved).settings().proxies == 1
     assert {file.name for file in run.rglob("*")} == before

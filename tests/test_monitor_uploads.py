@@ -7,6 +7,7 @@ from contextlib import closing
 import pytest
 import torch
 
+from dalle_lib.auth.keys import PeerKey
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.files import sha256_of
 from dalle_lib.hub_http import httpx
@@ -14,9 +15,13 @@ from dalle_lib.monitor import uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.monitor import Monitor
 from dalle_lib.monitor.uploading import Uploader
+from dalle_lib.organizing.editing import edit_run
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.newest import LATEST
+from dalle_lib.swarm import Peer
+from dalle_lib.swarm.process.folder import IDENTITY
 
 REPOSITORY, TOKEN = "crew/photos-checkpoints", "hf_ada"
 
@@ -121,6 +126,22 @@ def test_a_repository_that_is_to_be_private_is_made_so(monitored, hub, monkeypat
     assert hub.store.repositories[REPOSITORY]["private"]
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{hub.url}/{REPOSITORY}/resolve/main/{LATEST}", trust_env=False).raise_for_status()
+
+
+def test_a_monitor_whose_key_the_card_does_not_name_sends_nothing_and_says_so(monitored, mini, hub):
+    folder, place, database = monitored
+    checkpoint(place, database, 1)
+    own, other, told = PeerKey.load_or_create(place / IDENTITY).peer_id, f"Qm{'1' * 44}", []
+    run = mini.with_changes(name="photos", checkpoints=REPOSITORY).save(folder / "run")
+    for monitors, sends in ((other,), False), ((other, own), True), ((), True):
+        edit_run(run, monitors=monitors)
+        monitor = Monitor(str(run), folder, lambda: Peer(place), token=TOKEN, say=told.append)
+        uploads = monitor._uploader(Peer(place))
+        assert (uploads is not None) == sends
+        if uploads is not None:
+            uploads.close()
+    assert f"Nothing is sent to {REPOSITORY}: the run's card names its monitors ({other})" in told[0]
+    assert LATEST in there(hub)
 
 
 def wait_until(condition, timeout_s=60.0):

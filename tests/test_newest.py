@@ -13,8 +13,9 @@ from dalle_lib.inference import TextToImage
 from dalle_lib.monitor.uploading import pointer
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER, ForeignSignature, newest_checkpoint
+from dalle_lib.swarm.peer import beginning
 from dalle_lib.swarm.peer.beginning import fetch_state
-from dalle_lib.swarm.process.events import EventLog, read_events
+from dalle_lib.swarm.process.events import HUB, EventLog, read_events
 
 REPOSITORY, FOLDER = "crew/photos-checkpoints", "checkpoints/epoch-0000030"
 
@@ -178,3 +179,18 @@ def test_who_is_shown_a_foreign_pointer_begins_without_the_checkpoint_and_says_w
     fetch_state(card.with_changes(monitors=(f"Qm{'1' * 44}",)), folder, EventLog(folder))
     assert f"but {key.peer_id} has signed it" in read_events(folder)[-1]["problem"]
     assert not (folder / MODEL).exists()
+
+
+def test_a_checkpoint_that_comes_too_slowly_is_given_up_and_gone_on_with_later(signed, tmp_path, hub, monkeypatch):
+    card, _, _ = signed
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(beginning, "GRACE_S", 0.0)
+        patch.setattr(beginning, "SLOWEST_BYTES_PER_S", 10**15)
+        fetch_state(card, folder, EventLog(folder))
+    assert "it comes with less than" in read_events(folder)[-1]["problem"]
+    assert not (folder / MODEL).exists()
+    fetch_state(card, folder, EventLog(folder))
+    assert read_events(folder)[-1]["source"] == HUB
+    assert (folder / OPTIMIZER).exists()
