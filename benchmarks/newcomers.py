@@ -177,7 +177,7 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
         for name in OTHERS:
             swarm.start(name, benchmark.samples_per_s, batch_size=int(benchmark.samples_per_s))
         swarm.start("monitor", role="observer", state_every_s=3600)
-        wait_until(lambda: 2 in swarm.epochs(), "the first epochs")
+        wait_until(lambda: max(swarm.epochs(), default=0) >= 2, "the first epochs")
         taken = swarm.wait("monitor", "checkpoint")
         send(hub, swarm.peers["monitor"].folder / CHECKPOINTS / taken["folder"], taken["epoch"], key)
         first = max(swarm.epochs())
@@ -190,7 +190,7 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
         ended = time.time()
         wait_until(lambda: max(swarm.epochs().values()) > ended, "the last epoch")
         times = swarm.epochs()
-        seconds = {b: times[b] - times[a] for a, b in itertools.pairwise(times)}
+        seconds = {b: (times[b] - times[a]) / (b - a) for a, b in itertools.pairwise(times)}
         before = [s for epoch, s in seconds.items() if epoch > first + 1 and times[epoch] <= began]
         # The epoch in which all count has begun before that, and so belongs to those with newcomers.
         meanwhile = [
