@@ -4,7 +4,7 @@ All peers are the kit's own, on this machine, behind a relay with a slow link fo
 no root); in place of computing, they sleep. Ten newcomers, started at a lower priority, begin with the newest
 checkpoint of a stand-in for the Hub or, for comparison, with the state of a donor. Prints JSON: by how much the others'
 epochs become longer from the newcomers' start until all of them count (figure), the same with donors (reference), and
-for each way the epochs after its download in which each newcomer counts. 1.1 and 2 were aimed at.
+for each way how many epochs after the one in which it has its state each newcomer counts. 1.1 and 2 were aimed at.
 
 The Hub is reached without a limit, as no volunteer serves it. The newcomers compute so little that they hardly shorten
 an epoch. All peers share this machine's cores, which volunteers do not.
@@ -196,18 +196,19 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
         meanwhile = [
             seconds[epoch] for epoch in seconds if began < times[epoch] and times[epoch] - seconds[epoch] < ended
         ]
-        joined = {name: swarm.told(name, "joined")[0] for name in names}
-        after = [swarm.counts_at(name) - joined[name]["epoch"] for name in names]
+        joined = {name: swarm.told(name, "joined")[0]["time"] for name in names}
+        theirs = {name: max(epoch for epoch, at in times.items() if at <= joined[name]) for name in names}
+        after = [swarm.counts_at(name) - theirs[name] for name in names]
         return {
             "ratio": statistics.mean(meanwhile) / statistics.mean(before),
-            "epochs until all count": max(after),
+            "epochs after the download": max(after),
             "before": before,
             "meanwhile": meanwhile,
             "round before": swarm.rounds_s(times[first + 1], began),
             "round meanwhile": swarm.rounds_s(began, ended),
-            "seconds until all had joined": max(each["time"] for each in joined.values()) - began,
+            "seconds until all had joined": max(joined.values()) - began,
             "seconds until all counted": ended - began,
-            "epochs after each download": after,
+            "each": after,
         }
 
 
