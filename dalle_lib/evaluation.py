@@ -20,6 +20,8 @@ COMPARED = 96
 """Captions of each kind, seen and unseen in training, for which a model is examined."""
 MAX_EXAMINED_CODES = 256
 """Codes of the largest pictures for which a model is examined: larger ones take a processor too long."""
+CHUNK = 256
+"""Pictures that are decoded at a time."""
 MAX_ROWS = 15_000
 """Pictures of a split, from its start, among which the right one must be nearest."""
 
@@ -58,7 +60,8 @@ class Gallery:
     def __init__(self, rows: list[CodeRow], vqgan: VQGAN) -> None:
         """Decode the pictures of `rows`."""
         self.captions = [row.caption for row in rows]
-        self._thumbnails = _thumbnails(vqgan.decode(codes_of(rows)))
+        parts = [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
+        self._thumbnails = torch.cat([_thumbnails(vqgan.decode(codes_of(part))) for part in parts])
 
     def nearest(self, pictures: UInt8[Tensor, "pictures height width 3"]) -> list[str]:
         """Return, for each picture, the caption of the data set's nearest one by Euclidean distance."""

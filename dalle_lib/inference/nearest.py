@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor
 
@@ -58,3 +58,10 @@ class TrainingPictures:
         best = scores.topk(min(count, len(self.rows)))
         found = [self.rows[place] for place in best.indices.tolist()]
         return Nearest(caption, [row.caption for row in found], self.vqgan.decode(codes_of(found)), best.values)
+
+    def nearest_to(
+        self, pictures: UInt8[Tensor, "pictures height width 3"]
+    ) -> tuple[Float[Tensor, "pictures"], Int[Tensor, "pictures"]]:
+        """Return, for each picture, the cosine of its CLIP embedding and the nearest row's, and that row's place."""
+        nearest = (self.ranker.embed_pictures(pictures) @ self.features.T).max(1)
+        return nearest.values, nearest.indices

@@ -9,20 +9,26 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.evaluation import MAX_EXAMINED_CODES, choose_captions, draw_one_each, first_rows
 from dalle_lib.files import replace_file
+from dalle_lib.inference.drawing import contact_sheet
+from dalle_lib.inference.text_to_image import GUIDANCE
 from dalle_lib.machine import few_threads
-from dalle_lib.model import DALLE
+from dalle_lib.model import DALLE, generate
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.judging import CONFIDENCE, JUDGED, Judge, Judged, standard_error
 from dalle_lib.one_line import in_one_line
+from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, NEAREST, PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import CaptionTokenizer
 from dalle_lib.streaming.batches import to_batch
@@ -37,13 +43,19 @@ EXAMINE_S = 120.0
 """Seconds after which no further row is begun."""
 PROMPTS = 8
 """Captions that are drawn with each checkpoint: the first half of training, the others held out."""
-PICTURES = "pictures"
-"""Folder of the pictures in that of the monitor, a file each checkpoint."""
-CONFIDENCE = 1.96
-"""Standard errors on each side of a mean in an interval of 95%."""
+CANDIDATES = 8
+"""Pictures of each prompt among which CLIP chooses the best."""
+DRAW_S = 600.0
+"""Seconds beyond which no pictures are drawn but the first samples of the prompts."""
+COLUMNS = 4
+"""Pictures beside each other in a grid."""
+PICTURES, BEST = "pictures", "best"
+"""Folders in that of the monitor with a grid of each checkpoint: first samples, and the best of CANDIDATES."""
 LOOK_S = 5.0
 NICENESS = 15
 """Of the thread that examines: what is told of the run must not wait for it."""
+MAX_FRAMES = 60
+"""Pictures of a time-lapse, which is sent with each checkpoint."""
 FRAME_MS, LAST_MS = 500, 3000
 """Milliseconds of each picture in a time-lapse, and of the last one."""
 
@@ -58,6 +70,20 @@ class Figures:
     """Half of the 95% interval of that mean, by the spread of the rows."""
     rows: int
     """Held-out rows that it was computed of."""
+    drawn: Judged | None = None
+    """What pictures of held-out captions show; None where drawing them takes too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pictures:
+    """What a checkpoint draws."""
+
+    first: Image.Image
+    """The first sample of each prompt, whatever it is."""
+    best: Image.Image | None = None
+    """The best of CANDIDATES of each, by the run's CLIP; None without one, or where drawing takes too long."""
+    nearest: Image.Image | None = None
+    """`Judge.sheet`, where first samples were judged."""
 
 
 class Evaluator:
@@ -68,14 +94,21 @@ class Evaluator:
         if card.data.held_out.startswith("hf://"):
             raise ValueError(f"the held-out data of {card.name} are not beside its card.")
         self.card = card
+        self.guidance = GUIDANCE if card.recipe.caption_dropout else 1.0
         self.tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
         self.rows = first_rows(card, card.data.held_out, ROWS)
-        self.prompts = choose_captions(self.rows, PROMPTS // 2)
-        if not card.data.train.startswith("hf://"):
-            self.prompts = choose_captions(first_rows(card, card.data.train, ROWS), PROMPTS // 2) + self.prompts
+        is_here = not card.data.train.startswith("hf://")
+        self.seen = choose_captions(first_rows(card, card.data.train, ROWS), PROMPTS // 2) if is_here else []
+        self.unseen = choose_captions(self.rows, PROMPTS // 2)
+        self.prompts = self.seen + self.unseen
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What compares drawn pictures to the run's data, made when it is first needed."""
+        return Judge(self.card, self.rows, load_vqgan(self.card.path(self.card.vqgan)))
 
     def examine(self, model: DALLE) -> Figures:
-        """Return how good a model is."""
+        """Return how good a model is, but for what it draws."""
         losses, deadline = [], time.monotonic() + EXAMINE_S
         with torch.inference_mode(), few_threads(model):
             for row in self.rows:
@@ -83,16 +116,39 @@ class Evaluator:
                     break
                 batch = to_batch([row], self.tokenizer)
                 losses.append(float(model(batch.text, batch.codes).image_loss))
-        error = statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else 0.0
-        return Figures(held_out_loss=statistics.fmean(losses), half_width=CONFIDENCE * error, rows=len(losses))
+        half_width = CONFIDENCE * standard_error(losses)
+        return Figures(held_out_loss=statistics.fmean(losses), half_width=half_width, rows=len(losses))
 
-    def draw(self, model: DALLE) -> Image.Image | None:
-        """Return the first sample of each prompt, side by side; None where that takes a processor too long."""
+    def draw(self, model: DALLE) -> tuple[Pictures | None, Judged | None]:
+        """Return what a model draws, and what that shows; None where it takes a processor too long.
+
+        Judging and the best of many are left out where they would take longer than DRAW_S.
+        """
         if self.card.model.image_length > MAX_EXAMINED_CODES:
+            return None, None
+        with few_threads(model):
+            started = time.monotonic()
+            first = self._grid(self._first_samples(model, self.prompts))
+            each_s = (time.monotonic() - started) / len(self.prompts)
+            if each_s * (JUDGED + CANDIDATES * len(self.prompts)) > DRAW_S:
+                return Pictures(first=first), None
+            samples = self._first_samples(model, self.judge.captions)
+            pictures = Pictures(first=first, best=self._best(model), nearest=self.judge.sheet(samples))
+            return pictures, self.judge.judge(samples)
+
+    def _first_samples(self, model: DALLE, captions: list[str]) -> Tensor:
+        return draw_one_each(model, captions, self.tokenizer, self.judge.vqgan, guidance=self.guidance)
+
+    def _best(self, model: DALLE) -> Image.Image | None:
+        if self.judge.ranker is None:
             return None
-        vqgan = load_vqgan(self.card.path(self.card.vqgan))
-        pictures = draw_one_each(model, self.prompts, self.tokenizer, vqgan)
-        return Image.fromarray(torch.cat(list(pictures), dim=1).numpy())
+        codes = generate(model, self.tokenizer(self.prompts), samples=CANDIDATES, guidance=self.guidance, seed=0)
+        candidates = [self.judge.vqgan.decode(each) for each in codes]
+        scores = map(self.judge.ranker.score, self.prompts, candidates)
+        return self._grid(torch.stack([each[int(of.argmax())] for each, of in zip(candidates, scores, strict=True)]))
+
+    def _grid(self, pictures: Tensor) -> Image.Image:
+        return contact_sheet(pictures, columns=COLUMNS)
 
 
 class Examiner:
@@ -138,21 +194,64 @@ class Examiner:
             self._say(f"The checkpoint of epoch {epoch:,} cannot be examined: {in_one_line(error)}")
             return
         figures = self.evaluator.examine(model)
-        if (drawn := self.evaluator.draw(model)) is not None:
-            (self.folder / PICTURES).mkdir(exist_ok=True)
-            with replace_file(self.folder / PICTURES / f"{checkpoint_name(epoch)}.webp") as unfinished:
-                drawn.save(unfinished, "WEBP", quality=85)
-        database.change(query, figures=json.dumps(asdict(figures)), epoch=epoch)
+        if not math.isfinite(figures.held_out_loss):
+            database.change(query, figures="{}", epoch=epoch)
+            self._say(f"The checkpoint of epoch {epoch:,} is broken: its loss on held-out data is not finite.")
+            return
+        try:
+            pictures, drawn = self.evaluator.draw(model)
+            if pictures is not None:
+                self._keep(pictures, epoch, is_newest=epoch == max(here))
+            figures = replace(figures, drawn=drawn)
+        except (OSError, ValueError) as error:  # of the VQ-GAN or the CLIP: the loss is known without them
+            self._say(f"No pictures by the checkpoint of epoch {epoch:,}: {in_one_line(error)}")
+        database.change(query, figures=as_json(figures), epoch=epoch)
         loss = f"{figures.held_out_loss:.3f} ± {figures.half_width:.3f} nats a code"
         self._say(f"Checkpoint of epoch {epoch:,}: {loss} on held-out data.")
 
+    def _keep(self, pictures: Pictures, epoch: int, is_newest: bool) -> None:
+        """Write the pictures of a checkpoint, and those that the page shows if it is the newest."""
+        name, page = f"{checkpoint_name(epoch)}.webp", self.folder / PAGE_FOLDER
+        write_picture(self.folder / PICTURES / name, pictures.first)
+        write_picture(self.folder / BEST / name, pictures.best)
+        if is_newest:
+            for file, picture in (FIRST, pictures.first), (BEST_OF_MANY, pictures.best), (NEAREST, pictures.nearest):
+                write_picture(page / file, picture)
+            prompts = {"seen": self.evaluator.seen, "unseen": self.evaluator.unseen}
+            with replace_file(page / PROMPTS_FILE) as unfinished:
+                unfinished.write_text(json.dumps(prompts, ensure_ascii=False), encoding="utf-8")
+            time_lapse(self.folder, page / LAPSE)
+
+
+def as_json(figures: Figures) -> str:
+    """Return figures without those that could not be told, in as many digits as they have meaning."""
+
+    def short(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: short(each) for name, each in value.items() if each is not None}
+        return float(f"{value:.5g}") if isinstance(value, float) else value
+
+    return json.dumps(short(asdict(figures)))
+
+
+def write_picture(file: Path, picture: Image.Image | None) -> None:
+    """Write a picture as WebP, or remove the one that is there if there is none now."""
+    if picture is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(exist_ok=True)
+    with replace_file(file) as unfinished:
+        picture.save(unfinished, "WEBP", quality=85)
+
 
 def time_lapse(folder: Path, file: Path) -> int:
-    """Write the pictures of all checkpoints in a monitor's folder as one that moves, and return how many there are.
+    """Write the first samples of all checkpoints in a monitor's folder as a picture that moves; return its frames.
 
-    `file` ends with .webp or .gif. Nothing is written where there are none.
+    `file` ends with .webp or .gif. Of more than MAX_FRAMES, evenly spread ones are taken, and the last. Nothing is
+    written where there are none.
     """
-    frames = [Image.open(each).convert("RGB") for each in sorted((folder / PICTURES).glob("epoch-*.webp"))]
+    there = sorted((folder / PICTURES).glob("epoch-*.webp"))[::-1]
+    frames = [Image.open(each).convert("RGB") for each in there[:: max(1, -(-len(there) // MAX_FRAMES))][::-1]]
     if frames:
         lasts = [FRAME_MS] * (len(frames) - 1) + [LAST_MS]
         with replace_file(file) as unfinished:

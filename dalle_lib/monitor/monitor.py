@@ -14,6 +14,7 @@ from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.telling import Gauges, send, serve, webhook_in
@@ -177,7 +178,9 @@ class Monitor:
             self._status = fitted(status_of(self.card, database, time.time()))
             publish(self.folder, STATUS, self._status)
             if is_history_due:
-                publish(self.folder, HISTORY, history_of(database))
+                history = history_of(database)
+                publish(self.folder, HISTORY, history)
+                write_page(self.folder, self.card, self._status, history)
         except Exception as error:  # as above
             logger.exception("the status was not written")
             self._tell(filter(None, [troubles.failed(error)]))

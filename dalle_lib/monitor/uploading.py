@@ -14,10 +14,12 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import PICTURES
+from dalle_lib.monitor.evaluating import BEST, PICTURES
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
+from dalle_lib.organizing.model_page import PAGE_FOLDER, SHOWN
+from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run.newest import LATEST, STATUS, signed_bytes
 from dalle_lib.swarm.process.folder import CHECKPOINTS, IDENTITY, MODEL, OPTIMIZER, checkpoint_name
 
@@ -100,10 +102,12 @@ class Uploader:
         head = head_of(self.repository, self.token, private=self._is_private)
         there = self._there()
         files: dict[str, Path | bytes] = {
-            name: self.folder / name for name in (STATUS, HISTORY) if (self.folder / name).exists()
+            name: self.folder / name for name in (STATUS, HISTORY, PAGE) if (self.folder / name).exists()
         }
-        pictures = sorted((self.folder / PICTURES).glob("*.webp"))[-PICTURES_SENT:]
-        files |= {f"{PICTURES}/{picture.name}": picture for picture in pictures}
+        sent = [self.folder / PAGE_FOLDER / name for name in SHOWN]
+        for name in PICTURES, BEST:
+            sent += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
+        files |= {f"{each.parent.name}/{each.name}": each for each in sent if each.exists()}
         message = "Status"
         if unsent:
             epoch = unsent[0]

@@ -1,0 +1,236 @@
+"""The page of a run's model: what it is, how good it is, what it draws, who made it, what it must not be used for."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dalle_lib.files import reading, small_bytes
+from dalle_lib.one_line import printable
+from dalle_lib.run import RunCard
+from dalle_lib.run.files import MAX_CARD_BYTES, download, hub_files, require_small
+from dalle_lib.run.newest import STATUS, USER_COLUMNS
+from dalle_lib.version import project_page
+
+PAGE_FOLDER = "page"
+"""Folder of what the page shows, beside it."""
+LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE = "losses.png", "first.webp", "best.webp", "nearest.webp", "lapse.webp"
+PROMPTS_FILE = "prompts.json"
+PAGE_PICTURES = (LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE)
+SHOWN = (*PAGE_PICTURES, PROMPTS_FILE)
+"""What is in it: pictures, and the prompts of those."""
+MAX_LISTED = 500
+"""Contributors on the page, those with most hours."""
+MAX_NAME, MAX_CAPTION, MAX_PROMPTS = 64, 200, 16
+"""Letters of a name and of a caption that are shown, and captions."""
+_COLUMNS = {
+    "exact": "picture", "object": "object", "colour": "colour", "background": "background",
+    "rank": "1 / rank", "nearest": "nearest",
+}  # fmt: skip
+"""Columns of the table beside the loss, by the names of the figures; see `_meanings`."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run's monitor has told of it, as far as a page says it."""
+
+    contributors: tuple[tuple[str, float, float], ...] = ()
+    """User, hours of computing, and share of the averaged gradients."""
+    examined: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """Epoch and figures of each examined checkpoint: `held_out_loss`, `half_width` and those of what it draws."""
+    pictures: Mapping[str, Path] = field(default_factory=dict)
+    """The pictures of the page that there are, by their names in PAGE_FOLDER."""
+    seen: tuple[str, ...] = ()
+    """Captions of training pictures that the grids show, from left to right and from above."""
+    unseen: tuple[str, ...] = ()
+    """Held-out captions that they show after those."""
+
+    newest: int | None = None
+    """Epoch of the newest checkpoint."""
+
+    @classmethod
+    def of(cls, card: RunCard) -> "Standing":
+        """Return what the run's repository of checkpoints says, nothing without one. Raises ValueError."""
+        if card.checkpoints is None:
+            return cls()
+        there = {name for name in SHOWN if f"{PAGE_FOLDER}/{name}" in hub_files(card.checkpoints, card.token)}
+        pictures = {name: _fetched(card, f"{PAGE_FOLDER}/{name}") for name in PAGE_PICTURES if name in there}
+        status = _fetched(card, STATUS)
+        with reading(status, "the standing of a run"):
+            prompts = (
+                json.loads(small_bytes(_fetched(card, f"{PAGE_FOLDER}/{PROMPTS_FILE}")))
+                if PROMPTS_FILE in there
+                else {}
+            )
+            return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), pictures, prompts)
+
+    @classmethod
+    def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "Standing":
+        """Return what a status says, and the prompts. Raises LookupError, TypeError or ValueError for another."""
+        users = [dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"]]
+        checkpoints = {int(each["epoch"]): each["figures"] for each in status["checkpoints"]}
+        seen, unseen = (tuple(map(str, prompts.get(kind, ())[:MAX_PROMPTS])) for kind in ("seen", "unseen"))
+        return cls(
+            contributors=tuple((str(user["user"]), user["compute_s"] / 3600, float(user["share"])) for user in users),
+            examined=tuple((epoch, _flat(checkpoints[epoch])) for epoch in sorted(checkpoints) if checkpoints[epoch]),
+            pictures=pictures, seen=seen, unseen=unseen, newest=max(checkpoints, default=None),
+        )  # fmt: skip
+
+
+def model_page(card: RunCard, repository: str, standing: Standing, epoch: int | None = None, licence: str = "") -> str:
+    """Return the page of a run's model, whose checkpoint of `epoch` one draws with by the run's name, `repository`."""
+    head = ["library_name: dalle-lib", "pipeline_tag: text-to-image", *([f"license: {licence}"] if licence else [])]
+    made = "trained" if card.state == "finished" else "train"
+    of_epoch = "" if epoch is None else f" after {epoch:,} of {card.optimizer.total_epochs:,} epochs"
+    lines = [
+        "---", *head, "---", f"# {card.name}", "",
+        f"A text-to-image model that volunteers {made} together over the internet{of_epoch}, with "
+        f"[dalle-lib]({project_page()}).",
+        "", "```", f'dalle-lib generate "a prompt" --run {repository}', "```", "",
+        *_drawn(standing), *_recipe(card, licence), *_quality(standing), *_thanks(card, standing),
+        "## What it must not be used for", "",
+        "It repeats what its data show and say, with their prejudices, and it may draw a training picture nearly as it "
+        "was. Nobody has examined it for harm. Do not show its pictures as photographs, nor draw people without their "
+        "word.", "",
+        *_citation(card, repository),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def as_code(text: str, most: int) -> str:
+    """Return a stranger's text as Markdown that shows it and does nothing else, in a table too: a span of code."""
+    shown = printable(text[:most]).replace("`", "'").replace("|", "¦")
+    return f"`{shown}`" if shown else "`?`"
+
+
+def _recipe(card: RunCard, licence: str) -> list[str]:
+    data, manifest = card.data.train, (card.data.manifest or "")[:16]
+    source = f"`{data}`"
+    if data.startswith("hf://datasets/"):
+        name = "/".join(data.removeprefix("hf://datasets/").split("/")[:2])
+        source = f"[{name}](https://huggingface.co/datasets/{name}), whose page has its licence and known faults"
+    recipe = {
+        "model": f"{card.model.depth} blocks of {card.model.dim}, {card.model.heads} heads",
+        "pictures": f"{card.model.grid}x{card.model.grid} codes, each one of {card.model.image_vocab:,}",
+        "data": source + (f", manifest {manifest}" if manifest else ""),
+        "held-out data": f"`{card.data.held_out}`",
+        "optimizer": f"LAMB in {card.optimizer.bits} bits, learning rate {card.optimizer.lr:g}, "
+        f"{card.averaging.target_batch_size:,} samples an epoch",
+        "averaging": f"{card.averaging.rule}, {card.averaging.strategy}",
+        "licence": licence or "not named yet: ask the organiser before you use its weights",
+    }
+    rows = (f"| {name} | {told} |" for name, told in recipe.items())
+    return ["## How it is made", "", "| | |", "| --- | --- |", *rows, ""]
+
+
+def _drawn(standing: Standing) -> list[str]:
+    """Return the pictures with what they are."""
+    told = {
+        FIRST: ("The first sample of each prompt", "Nobody has chosen: the first sample of each prompt."),
+        BEST_OF_MANY: ("The best of eight", "The best of eight for the same prompts, chosen by the run's CLIP."),
+        LAPSE: ("First samples of each checkpoint", "First samples of the same prompts by each checkpoint so far."),
+    }
+    lines = [line for name, (alt, words) in told.items() if name in standing.pictures
+             for line in (f"{words}", "", f"![{alt}]({PAGE_FOLDER}/{name})", "")]  # fmt: skip
+    if not lines:
+        return []
+    asked = {"Row by row, captions of training pictures": standing.seen, "Then held-out captions": standing.unseen}
+    for title, prompts in asked.items():
+        if prompts:
+            lines.append(f"- {title}: {', '.join(as_code(prompt, MAX_CAPTION) for prompt in prompts)}")
+    return ["## What it draws", "", *lines, ""]
+
+
+def _quality(standing: Standing) -> list[str]:
+    if not standing.examined:
+        return []
+    last = standing.examined[-1][1]
+    names = [name for name in _COLUMNS if any(name in figures for _, figures in standing.examined)]
+    lines = ["## How good it is", ""]
+    if LOSSES in standing.pictures:
+        lines += [f"![Losses over epochs]({PAGE_FOLDER}/{LOSSES})", ""]
+    lines += [
+        "| epoch | nats a code on held-out data |" + "".join(f" {_COLUMNS[name]} |" for name in names),
+        "| ---: | --- |" + " ---: |" * len(names),
+        *(_row(epoch, figures, names) for epoch, figures in standing.examined), "",
+        f"The loss is the mean of {last.get('rows', 0):,.0f} held-out pictures, with its 95% interval. "
+        + " ".join(_meanings(last)), "",
+    ]  # fmt: skip
+    if NEAREST in standing.pictures:
+        lines += [
+            "Does it repeat its data? From above: held-out pictures; the training pictures nearest to them; what the "
+            "model draws for their captions; the training pictures nearest to that.",
+            "", f"![Drawn pictures and the nearest training pictures]({PAGE_FOLDER}/{NEAREST})", "",
+        ]  # fmt: skip
+    return lines
+
+
+def _row(epoch: int, figures: Mapping[str, float], names: Iterable[str]) -> str:
+    shown = [f"{epoch:,}", f"{figures['held_out_loss']:.3f} ± {figures['half_width']:.3f}"]
+    for name in names:
+        value, half = figures.get(name), figures.get("rank_half_width", 0.0) if name == "rank" else None
+        of_share = name not in ("rank", "nearest")
+        shown.append("" if value is None else f"{value:.0%}" if of_share else f"{value:.3f}")
+        shown[-1] += f" ± {half:.3f}" if value is not None and half is not None else ""
+    return f"| {' | '.join(shown)} |"
+
+
+def _meanings(last: Mapping[str, float]) -> Iterable[str]:
+    """Yield what the other columns are, as far as the last checkpoint has them."""
+    if "captions" in last:
+        yield f"The other columns are of the first samples of {last['captions']:,.0f} held-out captions."
+    if "exact" in last:
+        yield (
+            f"Picture: of {last['among']:,.0f} pictures of the data, the caption's own is nearest to what was drawn."
+        )
+    if "object" in last:
+        yield "Object, colour, background: the nearest picture has that of the caption, among captions that name one."
+    if "rank" in last:
+        yield (
+            f"1 / rank: mean over captions, where rank is the place of the right one among {last['ranked']:,.0f} by "
+            "the run's own CLIP, the only one that the run has; it has chosen none of these pictures. Held-out "
+            f"pictures themselves have {last['rank_ceiling']:.3f}, chance {last['rank_chance']:.3f}."
+        )
+    if "nearest" in last:
+        yield (
+            "Nearest: mean cosine to the nearest training picture, by the same CLIP; held-out pictures have "
+            f"{last['nearest_held_out']:.3f}. Far above that, a model repeats its data."
+        )
+
+
+def _thanks(card: RunCard, standing: Standing) -> list[str]:
+    if not standing.contributors:
+        return []
+    title = "Who made it" if card.state == "finished" else "Who makes it"
+    lines = [f"## {title}", "", "Thanks to everybody who gave ten minutes of computing or more:", ""]
+    lines += ["| user | hours of computing | of the averaged gradients |", "| --- | ---: | ---: |"]
+    shown = standing.contributors[:MAX_LISTED]
+    lines += [f"| {as_code(user, MAX_NAME)} | {hours:,.1f} | {share:.1%} |" for user, hours, share in shown]
+    left = len(standing.contributors) - len(shown)
+    return [*lines, "", *([f"And {left:,} more.", ""] if left else [])]
+
+
+def _citation(card: RunCard, repository: str) -> list[str]:
+    address = f"https://huggingface.co/{repository}" if "/" in repository else project_page()
+    return [
+        "## How to cite it", "", "```bibtex",
+        f"@misc{{{card.name},", f"  title = {{{{{card.name}}}: a text-to-image model trained by volunteers}},",
+        f"  author = {{{{The volunteers of {card.name}}}}},", f"  howpublished = {{\\url{{{address}}}}},", "}",
+        "@misc{together, title = {Training Transformers Together}, eprint = {2207.03481}, archivePrefix = {arXiv}}",
+        "```", "",
+    ]  # fmt: skip
+
+
+def _flat(figures: Mapping) -> dict[str, float]:
+    """Return a checkpoint's figures by name, those of what it draws among them. Raises ValueError for no numbers."""
+    drawn = figures.get("drawn") or {}
+    numbers = {str(name): float(value) for name, value in {**figures, **drawn}.items() if name != "drawn"}
+    for needed in "held_out_loss", "half_width":
+        numbers[needed]  # a KeyError, which `reading` tells
+    return numbers
+
+
+def _fetched(card: RunCard, name: str) -> Path:
+    """Return a small file of the run's repository of checkpoints."""
+    require_small(card.checkpoints, name, card.token)
+    return download(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints}.")
