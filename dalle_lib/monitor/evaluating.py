@@ -212,6 +212,7 @@ class Examiner:
     def _keep(self, pictures: Pictures, epoch: int, is_newest: bool) -> None:
         """Write the pictures of a checkpoint, and those that the page shows if it is the newest."""
         name, page = f"{checkpoint_name(epoch)}.webp", self.folder / PAGE_FOLDER
+        page.mkdir(exist_ok=True)
         write_picture(self.folder / PICTURES / name, pictures.first)
         write_picture(self.folder / BEST / name, pictures.best)
         if is_newest:
@@ -220,7 +221,7 @@ class Examiner:
             prompts = {"seen": self.evaluator.seen, "unseen": self.evaluator.unseen}
             with replace_file(page / PROMPTS_FILE) as unfinished:
                 unfinished.write_text(json.dumps(prompts, ensure_ascii=False), encoding="utf-8")
-            time_lapse(self.folder, page / LAPSE)
+        time_lapse(self.folder, page / LAPSE)
 
 
 def as_json(figures: Figures) -> str:

@@ -1,10 +1,13 @@
 """The page of a run's checkpoints: a README.md with figures, pictures and contributors, and the plot that it shows."""
 
+import io
 import json
 import logging
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+
+from PIL import Image
 
 from dalle_lib.files import replace_file, small_bytes
 from dalle_lib.organizing.model_page import LOSSES, PAGE_FOLDER, PAGE_PICTURES, PROMPTS_FILE, Standing, model_page
@@ -27,9 +30,9 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
     page.mkdir(exist_ok=True)
     prompts = json.loads(small_bytes(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
     standing = Standing.told(status, {}, prompts)
-    if (plot := png_of(json.dumps(plot_of(standing, history["epochs"])))) is not None:
+    if (plot := drawn(json.dumps(plot_of(standing, history["epochs"])))) is not None:
         with replace_file(page / LOSSES) as unfinished:
-            unfinished.write_bytes(plot)
+            plot.save(unfinished, "WEBP", lossless=True)
     there = {name: page / name for name in PAGE_PICTURES if (page / name).exists()}
     standing = Standing.told(status, there, prompts)
     text = model_page(card, card.repository or card.name, standing, standing.newest)
@@ -65,15 +68,19 @@ def plot_of(standing: Standing, epochs: Mapping[str, list]) -> dict:
         "data": {"values": held_out}, "layer": [intervals, means],
     }  # fmt: skip
     shown = [chart for chart, points in ((objective, trained), (examined, held_out)) if points]
-    return {"vconcat": shown, "config": {"background": "white", "font": "sans-serif"}}
+    return {
+        "vconcat": shown,
+        "resolve": {"scale": {"x": "shared"}},
+        "config": {"background": "white", "font": "sans-serif"},
+    }
 
 
 @lru_cache(maxsize=1)  # most looks change nothing
-def png_of(chart: str) -> bytes | None:
-    """Return a Vega-Lite chart, which is JSON, as a PNG file; None where nothing draws charts on this machine."""
+def drawn(chart: str) -> Image.Image | None:
+    """Return a Vega-Lite chart, which is JSON, as a picture; None where nothing draws charts on this machine."""
     try:
         import vl_convert
     except ImportError:
         logger.info("the page has no plot: pip install vl-convert-python")
         return None
-    return vl_convert.vegalite_to_png(chart, scale=SCALE)
+    return Image.open(io.BytesIO(vl_convert.vegalite_to_png(chart, scale=SCALE))).convert("RGB")

@@ -1,7 +1,7 @@
 """The page of a run's model: what it is, how good it is, what it draws, who made it, what it must not be used for."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from dalle_lib.version import project_page
 
 PAGE_FOLDER = "page"
 """Folder of what the page shows, beside it."""
-LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE = "losses.png", "first.webp", "best.webp", "nearest.webp", "lapse.webp"
+LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE = "losses.webp", "first.webp", "best.webp", "nearest.webp", "lapse.webp"
 PROMPTS_FILE = "prompts.json"
 PAGE_PICTURES = (LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE)
 SHOWN = (*PAGE_PICTURES, PROMPTS_FILE)
@@ -80,12 +80,12 @@ class Standing:
 def model_page(card: RunCard, repository: str, standing: Standing, epoch: int | None = None, licence: str = "") -> str:
     """Return the page of a run's model, whose checkpoint of `epoch` one draws with by the run's name, `repository`."""
     head = ["library_name: dalle-lib", "pipeline_tag: text-to-image", *([f"license: {licence}"] if licence else [])]
-    made = "trained" if card.state == "finished" else "train"
-    of_epoch = "" if epoch is None else f" after {epoch:,} of {card.optimizer.total_epochs:,} epochs"
+    made = "have trained" if card.state == "finished" else "are training"
+    of_epoch = "" if epoch is None else f" This is how it is after {epoch:,} of {card.optimizer.total_epochs:,} epochs."
     lines = [
         "---", *head, "---", f"# {card.name}", "",
-        f"A text-to-image model that volunteers {made} together over the internet{of_epoch}, with "
-        f"[dalle-lib]({project_page()}).",
+        f"A text-to-image model that volunteers {made} together over the internet with "
+        f"[dalle-lib]({project_page()}).{of_epoch}",
         "", "```", f'dalle-lib generate "a prompt" --run {repository}', "```", "",
         *_drawn(standing), *_recipe(card, licence), *_quality(standing), *_thanks(card, standing),
         "## What it must not be used for", "",
@@ -153,8 +153,7 @@ def _quality(standing: Standing) -> list[str]:
         "| epoch | nats a code on held-out data |" + "".join(f" {_COLUMNS[name]} |" for name in names),
         "| ---: | --- |" + " ---: |" * len(names),
         *(_row(epoch, figures, names) for epoch, figures in standing.examined), "",
-        f"The loss is the mean of {last.get('rows', 0):,.0f} held-out pictures, with its 95% interval. "
-        + " ".join(_meanings(last)), "",
+        *(f"- {meaning}" for meaning in _meanings(last)), "",
     ]  # fmt: skip
     if NEAREST in standing.pictures:
         lines += [
@@ -175,26 +174,31 @@ def _row(epoch: int, figures: Mapping[str, float], names: Iterable[str]) -> str:
     return f"| {' | '.join(shown)} |"
 
 
-def _meanings(last: Mapping[str, float]) -> Iterable[str]:
-    """Yield what the other columns are, as far as the last checkpoint has them."""
+def _meanings(last: Mapping[str, float]) -> Iterator[str]:
+    """Yield what the columns are, as far as the last checkpoint has them."""
+    yield f"Nats a code: the mean over {last.get('rows', 0):,.0f} held-out pictures, with its 95% interval."
     if "captions" in last:
-        yield f"The other columns are of the first samples of {last['captions']:,.0f} held-out captions."
+        yield f"The other columns judge the first samples of {last['captions']:,.0f} held-out captions, chosen by nobody."
     if "exact" in last:
         yield (
-            f"Picture: of {last['among']:,.0f} pictures of the data, the caption's own is nearest to what was drawn."
+            f"Picture: how often, of {last['among']:,.0f} pictures of the data, the caption's own is nearest to what was "
+            "drawn."
         )
     if "object" in last:
-        yield "Object, colour, background: the nearest picture has that of the caption, among captions that name one."
+        yield (
+            "Object, colour, background: how often that nearest picture has the caption's, among captions that name one."
+        )
     if "rank" in last:
         yield (
-            f"1 / rank: mean over captions, where rank is the place of the right one among {last['ranked']:,.0f} by "
-            "the run's own CLIP, the only one that the run has; it has chosen none of these pictures. Held-out "
-            f"pictures themselves have {last['rank_ceiling']:.3f}, chance {last['rank_chance']:.3f}."
+            f"1 / rank: the mean, with its 95% interval, where rank is the place of the right caption among "
+            f"{last['ranked']:,.0f} held-out ones. The held-out pictures themselves have {last['rank_ceiling']:.3f}, "
+            f"chance has {last['rank_chance']:.3f}. The run's own CLIP has judged, because there is no other one; it "
+            "has chosen none of these samples."
         )
     if "nearest" in last:
         yield (
-            "Nearest: mean cosine to the nearest training picture, by the same CLIP; held-out pictures have "
-            f"{last['nearest_held_out']:.3f}. Far above that, a model repeats its data."
+            "Nearest: the mean cosine to the nearest training picture by the same CLIP. Held-out pictures have "
+            f"{last['nearest_held_out']:.3f}; a model that is far above that repeats its data."
         )
 
 
