@@ -16,6 +16,7 @@ from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER
 from dalle_lib.run.state import require_open
 
 RUN, CHECKPOINTS, TOKEN = "crew/photos", "crew/photos-checkpoints", "hf_ada"
+PICTURE = b"a picture"
 USERS = [[1, "ada", "", 7200, 9000, 4000, 0.75, 100.0, 2, 1.7e9, 1, 1, 1],
          [2, "bob | <b>", "cats", 1800, 2000, 900, 0.25, 50.0, 1, 1.7e9, 0, 1, 1]]  # fmt: skip
 
@@ -41,6 +42,8 @@ def published(mini, hub, tmp_path):
         LATEST: json.dumps({"epoch": 30, "folder": folder, "files": files}).encode(),
         f"{folder}/{MODEL}": (tmp_path / MODEL).read_bytes(),
         "status.json": json.dumps(status).encode(),
+        "page/first.webp": PICTURE, "page/lapse.webp": bytes(2**20 + 1),
+        "page/prompts.json": b'{"seen": ["taco"], "unseen": ["blue taco"]}',
     })  # fmt: skip
     return tmp_path / MODEL
 
@@ -59,9 +62,15 @@ def test_the_last_checkpoint_is_the_cards_and_the_page_thanks_everybody(publishe
         require_open(card)
     page = page_in(hub)
     assert yaml.safe_load(page.split("---\n")[1])["license"] == "cc-by-4.0"
-    assert "| ada | 2.0 | 75.0% |" in page
-    assert "| bob ? ?b? | 0.5 | 25.0% |" in page, "a name makes no table or tag of its own"
+    assert "volunteers have trained together" in page
+    assert "| `ada` | 2.0 | 75.0% |" in page
+    assert "| `bob ¦ <b>` | 0.5 | 25.0% |" in page, "a name makes no table or tag of its own"
     assert "| 30 | 3.125 ± 0.050 |" in page
+    assert "![The first sample of each prompt, chosen by nobody](page/first.webp)" in page
+    assert "`blue taco`" in page
+    files = hub.store.repositories[RUN]["commits"][-1]["files"]
+    assert hub.store.blob(files["page/first.webp"]["sha256"]).read_bytes() == PICTURE
+    assert "page/lapse.webp" not in files, "it was too large for a page"
     assert "after 30 of 60 epochs" in page
 
 

@@ -13,6 +13,9 @@ from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Evaluator, Examiner, time_lapse
 
+GRID = (4 * 132, 2 * 132)
+"""Pixels of eight pictures, each with a gap."""
+
 
 @pytest.fixture(scope="module")
 def evaluator(mini) -> Evaluator:
@@ -38,15 +41,17 @@ def test_a_slow_machine_examines_fewer_rows_and_says_so(evaluator, model, monkey
     assert evaluator.examine(model).rows == evaluating.MIN_ROWS
 
 
-def test_the_same_weights_draw_the_same_pictures_a_column_each_prompt(evaluator, model):
-    first, again = evaluator.draw(model), evaluator.draw(model)
-    assert first.tobytes() == again.tobytes()
-    assert first.size == (64 * len(evaluator.prompts), 64)
+def test_the_same_weights_draw_the_same_pictures(evaluator, model, monkeypatch):
+    monkeypatch.setattr(evaluating, "DRAW_S", 0.0)
+    (first, _), (again, _) = evaluator.draw(model), evaluator.draw(model)
+    assert first.first.tobytes() == again.first.tobytes()
+    assert first.first.size == GRID
     assert len(set(evaluator.prompts)) == evaluating.PROMPTS
 
 
 def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(mini, model, tmp_path, monkeypatch):
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
+    monkeypatch.setattr(evaluating, "DRAW_S", 0.0)
     told, place = [], tmp_path / "monitor"
     for epoch in 3, 4, 5:
         folder = folder_of(place, epoch)
@@ -69,7 +74,11 @@ def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(
     ]  # fmt: skip
     assert time_lapse(tmp_path, tmp_path / "lapse.webp") == 2
     with Image.open(tmp_path / "lapse.webp") as lapse:
-        assert lapse.size == (64 * evaluating.PROMPTS, 64)
+        assert lapse.size == GRID
+    assert json.loads((tmp_path / "page" / "prompts.json").read_text())["unseen"] == examiner.evaluator.unseen
+    assert (tmp_path / "page" / "first.webp").read_bytes() == (
+        tmp_path / "pictures" / "epoch-0000005.webp"
+    ).read_bytes()
 
 
 def test_without_pictures_there_is_no_time_lapse(tmp_path):

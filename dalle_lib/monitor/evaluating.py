@@ -54,7 +54,7 @@ PICTURES, BEST = "pictures", "best"
 LOOK_S = 5.0
 NICENESS = 15
 """Of the thread that examines: what is told of the run must not wait for it."""
-MAX_FRAMES = 60
+MAX_FRAMES = 30
 """Pictures of a time-lapse, which is sent with each checkpoint."""
 FRAME_MS, LAST_MS = 500, 3000
 """Milliseconds of each picture in a time-lapse, and of the last one."""

@@ -53,16 +53,14 @@ class Standing:
         """Return what the run's repository of checkpoints says, nothing without one. Raises ValueError."""
         if card.checkpoints is None:
             return cls()
-        there = {name for name in SHOWN if f"{PAGE_FOLDER}/{name}" in hub_files(card.checkpoints, card.token)}
-        pictures = {name: _fetched(card, f"{PAGE_FOLDER}/{name}") for name in PAGE_PICTURES if name in there}
-        status = _fetched(card, STATUS)
+        there = hub_files(card.checkpoints, card.token)
+        places = {name: f"{PAGE_FOLDER}/{name}" for name in SHOWN}
+        small = {name: _fetched(card, place) for name, place in places.items()
+                 if place in there and (there[place].bytes or 0) <= MAX_CARD_BYTES}  # fmt: skip
+        prompts, status = small.pop(PROMPTS_FILE, None), _fetched(card, STATUS)
         with reading(status, "the standing of a run"):
-            prompts = (
-                json.loads(small_bytes(_fetched(card, f"{PAGE_FOLDER}/{PROMPTS_FILE}")))
-                if PROMPTS_FILE in there
-                else {}
-            )
-            return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), pictures, prompts)
+            asked = {} if prompts is None else json.loads(small_bytes(prompts))
+            return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), small, asked)
 
     @classmethod
     def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "Standing":
@@ -125,20 +123,21 @@ def _recipe(card: RunCard, licence: str) -> list[str]:
 
 def _drawn(standing: Standing) -> list[str]:
     """Return the pictures with what they are."""
-    told = {
-        FIRST: ("The first sample of each prompt", "Nobody has chosen: the first sample of each prompt."),
-        BEST_OF_MANY: ("The best of eight", "The best of eight for the same prompts, chosen by the run's CLIP."),
-        LAPSE: ("First samples of each checkpoint", "First samples of the same prompts by each checkpoint so far."),
-    }
-    lines = [line for name, (alt, words) in told.items() if name in standing.pictures
-             for line in (f"{words}", "", f"![{alt}]({PAGE_FOLDER}/{name})", "")]  # fmt: skip
-    if not lines:
+    if FIRST not in standing.pictures:
         return []
-    asked = {"Row by row, captions of training pictures": standing.seen, "Then held-out captions": standing.unseen}
-    for title, prompts in asked.items():
+    lines, asked = [], {"captions of training pictures": standing.seen, "held-out captions": standing.unseen}
+    for whose, prompts in asked.items():
         if prompts:
-            lines.append(f"- {title}: {', '.join(as_code(prompt, MAX_CAPTION) for prompt in prompts)}")
-    return ["## What it draws", "", *lines, ""]
+            lines.append(f"- {whose}: {', '.join(as_code(prompt, MAX_CAPTION) for prompt in prompts)}")
+    told = {
+        FIRST: "The first sample of each prompt, chosen by nobody:",
+        BEST_OF_MANY: "The best of many samples of each prompt, chosen by the run's CLIP:",
+        LAPSE: "The first samples of each checkpoint so far:",
+    }
+    for name, words in told.items():
+        if name in standing.pictures:
+            lines += ["", words, "", f"![{words.rstrip(':')}]({PAGE_FOLDER}/{name})"]
+    return ["## What it draws", "", "The prompts, row by row:", "", *lines, ""]
 
 
 def _quality(standing: Standing) -> list[str]:
@@ -178,16 +177,11 @@ def _meanings(last: Mapping[str, float]) -> Iterator[str]:
     """Yield what the columns are, as far as the last checkpoint has them."""
     yield f"Nats a code: the mean over {last.get('rows', 0):,.0f} held-out pictures, with its 95% interval."
     if "captions" in last:
-        yield f"The other columns judge the first samples of {last['captions']:,.0f} held-out captions, chosen by nobody."
+        yield f"The other columns judge {last['captions']:,.0f} first samples, each of another held-out caption."
     if "exact" in last:
-        yield (
-            f"Picture: how often, of {last['among']:,.0f} pictures of the data, the caption's own is nearest to what was "
-            "drawn."
-        )
+        yield f"Picture: how often the caption's own is the nearest of {last['among']:,.0f} pictures of the data."
     if "object" in last:
-        yield (
-            "Object, colour, background: how often that nearest picture has the caption's, among captions that name one."
-        )
+        yield "Object, colour, background: how often that nearest picture has the caption's, where this names one."
     if "rank" in last:
         yield (
             f"1 / rank: the mean, with its 95% interval, where rank is the place of the right caption among "
