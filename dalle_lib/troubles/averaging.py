@@ -1,0 +1,142 @@
+"""What happens between peers: rounds of averaging, states, and what peers find wrong with each other."""
+
+from dalle_lib.troubles.trouble import Trouble
+
+TROUBLES = (
+    Trouble(
+        name="training-alone",
+        severity="costs",
+        patterns=(
+            "Training alone: nobody else is there now",
+            "You have trained alone so far",
+            "Peers that have left say that",
+        ),
+        means="No other trainer is seen. Either nobody else is there now, or the run is complete, or yours is in another "
+        "run than the others.",
+        remedy="Compare the run's name and its `run.json` with the others'. If they have left, what you train counts "
+        "once they are back.",
+    ),
+    Trouble(
+        name="view-is-old",
+        severity="costs",
+        patterns=("Last looked for the others",),
+        means="The peer has not seen the others for half a minute or more: the network or the machine hangs.",
+        remedy="Wait for some minutes; it looks again by itself. Otherwise leave and join again.",
+    ),
+    Trouble(
+        name="averaging-failed",
+        severity="costs",
+        patterns=("averaging failed: ", "this peer has its own gradient only", "averaging parameters failed"),
+        means="A round did not come about, so this peer made the step with its own gradient alone. It averages its "
+        "parameters with the others' soon, and nothing of the run is lost.",
+        remedy="Once in a while it is usual when peers come and go. If it happens in every other epoch, the line is too "
+        "slow or unsteady: run `dalle-lib doctor`, and try `--client-mode`.",
+    ),
+    Trouble(
+        name="parts-missing",
+        severity="costs",
+        patterns=("some parts did not come back",),
+        means="A reducer fell silent in the round. In its part this peer has its own gradient, elsewhere the average.",
+        remedy="Nothing: the parameters are averaged soon.",
+    ),
+    Trouble(
+        name="too-late-for-a-round",
+        severity="note",
+        patterns=("it came too late for the others' round",),
+        means="The others' round had begun. The gradient counts in the next one.",
+        remedy="Nothing. If it happens in most epochs, run `dalle-lib doctor`: the line may be too slow.",
+    ),
+    Trouble(
+        name="samples-lost",
+        severity="costs",
+        patterns=(
+            ": took over their state",
+            "waits to average its parameters",
+            "are not in the others' update",
+            "Waiting for the others' next round",
+        ),
+        means="The others were further on. The peer takes over what it missed; what it had computed for the epoch that "
+        "was over fits no more. Its gradients count when its parameters have been averaged with the others'.",
+        remedy="Nothing, if it follows a pause or a lost network. If it comes back every few epochs, the machine or the "
+        "line is too slow for the run: `dalle-lib doctor`.",
+    ),
+    Trouble(
+        name="wrong-average",
+        severity="costs",
+        patterns=("its average of part", "it does not say what it sent to"),
+        means="A part was averaged again by another peer, and the two results differ: one of them is wrong, or lies.",
+        remedy="Once may be a fault of a machine. If one peer is named again and again, tell the organiser, who can ban "
+        "it.",
+    ),
+    Trouble(
+        name="tensors-refused",
+        severity="costs",
+        patterns=(
+            "its tensors did not count",
+            "its tensors were refused",
+            "it claims a weight of",
+            "its report of the senders' weights cannot be used",
+        ),
+        means="Another peer sent gradients that cannot be right, or too long ones. They were left out or counted less.",
+        remedy="Nothing. If the one that is named is yours, see whether its GPU computes: `dalle-lib doctor`.",
+    ),
+    Trouble(
+        name="peer-silent",
+        severity="costs",
+        patterns=("it sent none of its tensors", "it did not reduce its parts", "its tensors did not come"),
+        means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and then "
+        "went on without.",
+        remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
+    ),
+    Trouble(
+        name="stranger-refused",
+        severity="note",
+        patterns=(
+            "was not let into a group",
+            "may not send tensors",
+            "was refused our state",
+            "has no valid access token of this run",
+            "its access token cannot be read",
+            "not following ",
+        ),
+        means="Somebody wanted to take part who may not: without an access token of this run, in another epoch, or after "
+        "failing its part in the last rounds.",
+        remedy="Nothing. If the one that is named is yours, its access token has ended or its clock is off: "
+        "`dalle-lib doctor`.",
+    ),
+    Trouble(
+        name="leader-avoided",
+        severity="costs",
+        patterns=(
+            "its answer cannot be used",
+            "it gathered a group and never began its round",
+            " times in a row",
+            "the group that it leads is refused",
+            "the group of ... is refused",
+            "rounds that it led failed",
+        ),
+        means="A peer gathered others for a round and did not do its part, so this one follows it no more for a while.",
+        remedy="Nothing.",
+    ),
+    Trouble(
+        name="state-not-taken",
+        severity="costs",
+        patterns=("its state did not arrive", "its state is refused", "may not give its state"),
+        means="Another peer could not give the run's state, or gave one that cannot be right. The next donor is asked.",
+        remedy="Nothing. If no donor is left, the peer goes on from its own state and averages its parameters.",
+    ),
+    Trouble(
+        name="claims-not-believed",
+        severity="note",
+        patterns=(
+            "its record cannot be read",
+            "has more than ... peers",
+            "peers in it, but at most",
+            "it claims epoch",
+            "it claims ... samples",
+        ),
+        means="A peer says of itself what cannot be, such as an epoch far beyond the others'. It is not believed, or "
+        "counts for less.",
+        remedy="Nothing. If the one that is named is yours, update the kit.",
+    ),
+)

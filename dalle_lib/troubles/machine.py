@@ -1,0 +1,175 @@
+"""The machine on which a peer runs: programs, memory, disk, clock, GPU; and how a peer's process ended."""
+
+from dalle_lib.troubles.trouble import Trouble
+
+TROUBLES = (
+    Trouble(
+        name="out-of-memory",
+        severity="stops",
+        patterns=("OutOfMemoryError", "out of memory", "not enough memory", "Cannot allocate memory", "MemoryError"),
+        means="The model and its gradients did not fit into the memory of the GPU or of the machine.",
+        remedy="End other programs and notebooks, and join again: it goes on from what was saved. `--batch-size 1` takes "
+        "least. `dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
+    ),
+    Trouble(
+        name="not-enough-room",
+        severity="stops",
+        patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),
+        means="There is too little free RAM, or too little free disk, for the run's files. Nothing was downloaded.",
+        remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
+    ),
+    Trouble(
+        name="cannot-write",
+        severity="stops",
+        patterns=(
+            "this peer cannot keep its progress in",
+            "this peer could not write to",
+            "expected a folder to write to",
+            "No space left on device",
+        ),
+        means="The disk is full, or the folder belongs to somebody else.",
+        remedy="Free some space, or name another `--folder`.",
+    ),
+    Trouble(
+        name="progress-broken",
+        severity="stops",
+        patterns=(
+            "cannot be read as progress",
+            "has a configuration that cannot be",
+            "does not hold all numbers of",
+            "written by checkpoint.save_model",
+            "holds another model: expected",
+        ),
+        means="What the peer had saved is damaged, as by a full disk or a power cut.",
+        remedy="Remove the file that is named, as the message says: the peer then takes over the others' progress. Its "
+        "totals and its identity stay.",
+    ),
+    Trouble(
+        name="file-broken",
+        severity="stops",
+        patterns=(" cannot be read (", " cannot be read as ", " is not ...: it ", "that this version of the kit does not"),
+        means="A file is damaged, or another program or version has written it.",
+        remedy="The message names the file and says what to do, mostly to move it away.",
+    ),
+    Trouble(
+        name="gpu-does-not-compute",
+        severity="costs",
+        patterns=(
+            "does not compute here",
+            "GPU ... not used:",
+            "none that torch sees, though there is nvidia-smi",
+            "expected device cpu or cuda",
+            "expected a device that is here",
+        ),
+        means="There is a GPU, but PyTorch cannot use it: the driver and PyTorch do not fit each other, the GPU is too "
+        "old, or it computes wrongly.",
+        remedy="Install the PyTorch that fits: https://pytorch.org/get-started/locally. Until then `--device cpu` works.",
+    ),
+    Trouble(
+        name="packages-missing",
+        severity="stops",
+        patterns=(
+            "a peer needs hivemind, which is not installed",
+            "FAILED hivemind",
+            "FAILED torch",
+            "FAILED codecs",
+            "note CLIP transformers is missing",
+        ),
+        means="A package is missing or does not work here. CLIP is needed to draw alone, not to train.",
+        remedy='`pip install "dalle-lib[swarm]"` in the environment in which you start the peer.',
+    ),
+    Trouble(
+        name="clip-is-gone",
+        severity="note",
+        patterns=("note CLIP",),
+        means="The CLIP that the run names is not on the Hub. Training needs none; drawing chooses by it.",
+        remedy="Tell the run's organiser. Until then draw with `--no-clip`.",
+    ),
+    Trouble(
+        name="p2pd",
+        severity="stops",
+        patterns=("p2pd, through which peers connect, does not start", "FAILED p2pd"),
+        means="p2pd, the program through which peers connect, does not start: it may not run here, or /tmp cannot be "
+        "written.",
+        remedy="Install hivemind again, and let p2pd run and write to /tmp. `dalle-lib doctor` tries it.",
+    ),
+    Trouble(
+        name="system-not-supported",
+        severity="stops",
+        patterns=("FAILED system", "FAILED Python", "FAILED start method"),
+        means="Peers run on Linux and macOS, with Python 3.11 or newer.",
+        remedy="On Windows, use WSL2: https://learn.microsoft.com/windows/wsl/install.",
+    ),
+    Trouble(
+        name="machine-too-small",
+        severity="stops",
+        patterns=("FAILED processor cores", "FAILED time limit"),
+        means="One processor core is too few for a peer that computes and answers others; or the platform ends this "
+        "session within a minute.",
+        remedy="Use a machine with two cores, or start a new session.",
+    ),
+    Trouble(
+        name="clock-off",
+        severity="stops",
+        patterns=(
+            "This computer's clock is",
+            "this computer's clock is ... the other members'",
+            "expected a clock within",
+            "FAILED clock",
+        ),
+        means="This computer's clock differs from the others'. Their messages seem old or of the future, so they refuse "
+        "each other.",
+        remedy="Let the network set it: `sudo timedatectl set-ntp true`; in WSL2 `sudo hwclock -s`; on macOS in the "
+        "system's settings. If the check says that the first peer's clock is wrong, tell the organiser.",
+    ),
+    Trouble(
+        name="clock-not-checked",
+        severity="note",
+        patterns=("note clock", "The clock of ... most members'"),
+        means="No clock was there to compare with; or the clock that is off is another member's.",
+        remedy="Compare this one with another clock.",
+    ),
+    Trouble(
+        name="identity-open-to-others",
+        severity="note",
+        patterns=("other users of this computer can read",),
+        means="Whoever can read the file `identity.key` could pretend to be this peer.",
+        remedy="Run `chmod 600` on it.",
+    ),
+    Trouble(
+        name="killed",
+        severity="costs",
+        patterns=("the peer's process was killed", "Ended without saving"),
+        means="The peer was ended from outside: somebody killed it, the system did because memory ran out, or the "
+        "machine was switched off. What it computed since it last saved is lost, at most.",
+        remedy="Join again: it goes on from there. If memory ran out, end other programs or use `--batch-size 1`.",
+    ),
+    Trouble(
+        name="does-not-end",
+        severity="costs",
+        patterns=(
+            "still runs after",
+            "expected the peer in ... to report",
+            "to name the process that runs the peer",
+            "this peer does not leave by itself",
+        ),
+        means="A peer does not begin or leave in the time that it should take, as on a machine that is very busy.",
+        remedy="Wait a minute and look with `dalle-lib status`. If it hangs, end its process; its progress is saved.",
+    ),
+    Trouble(
+        name="not-finite",
+        severity="costs",
+        patterns=("parameters were no longer finite",),
+        means="The model had become NaN or infinite here. The peer went back to its last good copy, of at most ten "
+        "epochs before, and goes on.",
+        remedy="Nothing for once. If it happens again, leave, and report it: the GPU may compute wrongly.",
+    ),
+    Trouble(
+        name="crashed",
+        severity="stops",
+        patterns=("this peer failed", "this peer cannot take part", "the peer ... failed: ", "the peer's process ended"),
+        means="The peer ended by an error. The message, or the end of the peer's log, names it.",
+        remedy="Look that error up here. If it has no entry, it is a fault of the kit: send the block that "
+        "`dalle-lib doctor --folder` prints, with the peer's folder.",
+    ),
+)

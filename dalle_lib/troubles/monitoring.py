@@ -1,0 +1,119 @@
+"""What a run's monitor finds, and the machine of its first peer and authority."""
+
+from dalle_lib.troubles.trouble import Trouble
+
+TROUBLES = (
+    Trouble(
+        name="nobody-trains",
+        severity="costs",
+        patterns=("nobody trains.",),
+        means="The run's monitor sees no trainer.",
+        remedy="Wait for volunteers, or start a peer. If some say that they train, they are in another swarm: compare "
+        "the addresses of the first peers.",
+    ),
+    Trouble(
+        name="run-stalled",
+        severity="costs",
+        patterns=("no epoch has ended for",),
+        means="Peers are there, but no epoch ends: their rounds fail, or there are too few of them.",
+        remedy="Look at a peer's messages. If most have lost their line, wait. Fewer samples to an epoch suit fewer "
+        "peers: `dalle-lib run plan`.",
+    ),
+    Trouble(
+        name="swarm-split",
+        severity="costs",
+        patterns=("the peers are far apart",),
+        means="More than a third of the peers are in other epochs than the rest: there are two swarms, or some cannot "
+        "keep up.",
+        remedy="See whether all first peers know each other. Peers that are far behind take over the others' state.",
+    ),
+    Trouble(
+        name="peer-far-from-others",
+        severity="costs",
+        patterns=("epochs behind the others", "epochs ahead of the others", "epochs ... the others."),
+        means="One peer is some epochs behind or ahead of the median peer. Its gradients do not count meanwhile.",
+        remedy="Nothing: it catches up. If it stays so, its line is too slow.",
+    ),
+    Trouble(
+        name="loss-rises",
+        severity="costs",
+        patterns=("the loss has risen",),
+        means="The loss of the last epochs is half as much again as before.",
+        remedy="Look at who joined then. If it does not come back, go back to an earlier checkpoint, with a lower "
+        "learning rate or a rule that outvotes liars.",
+    ),
+    Trouble(
+        name="no-checkpoint",
+        severity="costs",
+        patterns=(
+            "no peer gave a state of the run",
+            "no checkpoint was written",
+            "the states of ... are ... apart, and averaging",
+            "the checkpoint in ... is removed",
+        ),
+        means="The monitor could take no new state: nobody gave one, two donors disagreed, or the disk is full. The "
+        "last checkpoint stays, and it tries again.",
+        remedy="If donors disagree again and again, one of them lies: see which one is always among them. Otherwise "
+        "free some space.",
+    ),
+    Trouble(
+        name="monitor-waits",
+        severity="costs",
+        patterns=(
+            "Not sent to ..., and tried again",
+            "a message was not sent to the webhook",
+            "the run's card stays as it was",
+            "the status was not written",
+            "a checkpoint was not examined",
+            "Checkpoints are not examined",
+            "cannot be examined",
+            "are not beside its card",
+            "The monitor's peer could not be started",
+            "this look at the run failed",
+        ),
+        means="The monitor could not do one of its tasks. The run goes on; what was not sent is sent later.",
+        remedy="The message says why: the Hub or the webhook is away, the disk is full, or a package is missing.",
+    ),
+    Trouble(
+        name="monitor-settings",
+        severity="stops",
+        patterns=(
+            "another monitor works in",
+            "expected a port from 1 to 65535, or 0 for none",
+            "expected an address that begins with https",
+            " must be above 0, but is",
+        ),
+        means="The monitor does not start with these settings.",
+        remedy="Change what the message names, and start it again: it goes on where it was.",
+    ),
+    Trouble(
+        name="first-peer-not-ready",
+        severity="stops",
+        patterns=("FAILED address", "FAILED port", "FAILED open files"),
+        means="`dalle-lib doctor --organiser` finds that others could not connect to this first peer.",
+        remedy="Open its TCP port to everybody, in the machine's firewall and in the provider's, and let the card name "
+        "the machine's public address.",
+    ),
+    Trouble(
+        name="first-peer-advice",
+        severity="note",
+        patterns=("note address", "note port", "note open files"),
+        means="`dalle-lib doctor --organiser` could not try everything from this machine.",
+        remedy="Do what the check says, from another machine if it asks for one.",
+    ),
+    Trouble(
+        name="authority-not-ready",
+        severity="stops",
+        patterns=(
+            "FAILED certificate",
+            "FAILED time limits",
+            "FAILED authority",
+            "FAILED run it serves",
+            "FAILED metrics",
+            "FAILED signing key",
+            "FAILED proxies",
+        ),
+        means="`dalle-lib doctor --organiser` finds that the authority does not answer as volunteers need it.",
+        remedy="Do what the check says; `docs/organiser.md` leads through the set-up of server, proxy and keys.",
+    ),
+)

@@ -1,0 +1,76 @@
+"""The network of this machine: ports, speed, the Hub."""
+
+from dalle_lib.troubles.trouble import Trouble
+
+TROUBLES = (
+    Trouble(
+        name="port-in-use",
+        severity="stops",
+        patterns=("this peer cannot listen on", "FAILED p2pd ... in use"),
+        means="Another program has the port, perhaps another peer of yours, or this machine has no such address.",
+        remedy="Stop the other program, or join with another `--port`; without one, a free port is taken.",
+    ),
+    Trouble(
+        name="not-reachable",
+        severity="note",
+        patterns=("note reachable",),
+        means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all the "
+        "same: it connects to them.",
+        remedy="Join with `--client-mode`, which sends half as much. To help as a reducer, forward a TCP port of the "
+        "router to this machine and join with it as `--port`.",
+    ),
+    Trouble(
+        name="slow-upload",
+        severity="stops",
+        patterns=("FAILED upload",),
+        means="This line sends too slowly: the others would leave the peer's gradients out before they have come.",
+        remedy="Use a faster line, or a cable in place of the radio. Others of your home may be sending now.",
+    ),
+    Trouble(
+        name="upload-not-sure",
+        severity="note",
+        patterns=("note upload",),
+        means="The line is fast enough for `--client-mode` alone, or its speed was not measured.",
+        remedy="Join with `--client-mode` if the check says so.",
+    ),
+    Trouble(
+        name="hub-away",
+        severity="costs",
+        patterns=(
+            "the Hub cannot be asked",
+            "the Hub does not give",
+            "on the Hub cannot be reached",
+            "the Hub does not say whether",
+            "note CLIP not here",
+        ),
+        means="huggingface.co does not answer this machine. A peer that has its files needs it no more; one that begins "
+        "cannot load them.",
+        remedy="See whether this machine is online, then try again later. What was downloaded is kept.",
+    ),
+    Trouble(
+        name="begins-without-checkpoint",
+        severity="costs",
+        patterns=(
+            "begins without the run's newest checkpoint",
+            "expected ... of ... with SHA-256",
+            "what names the newest checkpoint",
+        ),
+        means="The run's newest checkpoint on the Hub could not be had, or is not what the run's monitor has named. "
+        "The newcomer takes the state from another peer, which takes longer.",
+        remedy="Nothing. If it stays so, tell the run's organiser.",
+    ),
+    Trouble(
+        name="hash-table-fails",
+        severity="costs",
+        patterns=("the process that asked the hash table has ended", "this look at the swarm failed"),
+        means="The peer could not see who takes part, for a moment: the disk is full, or the network hangs.",
+        remedy="Free some space. If it goes on for minutes, leave with Ctrl+C and join again.",
+    ),
+    Trouble(
+        name="own-address-unknown",
+        severity="costs",
+        patterns=("this look at where this peer listens failed",),
+        means="A bootstrap peer could not tell at which addresses it listens now, and looks again soon.",
+        remedy="Nothing, unless it stays so: then start it again.",
+    ),
+)
