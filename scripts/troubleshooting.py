@@ -12,8 +12,8 @@ HEAD = """\
 # Troubleshooting: what a message means, and what to do
 
 Search this page for some words of your message. `...` stands for what differs: names, numbers, addresses. `FAILED` and
-`note` stand before the checks of `dalle-lib doctor`. A message may hold another one, as its reason: then look that one up,
-too. `dalle-lib status`, the live panel and the block of `dalle-lib doctor` link to the entry.
+`note` stand before the checks of `dalle-lib doctor`. A message may hold another one, as its reason: then look that one
+up, too. `dalle-lib status`, the live panel and the block of `dalle-lib doctor` link to the entry.
 
 How bad it is:
 

@@ -166,7 +166,8 @@ def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
     words = "\n".join(map(in_words, checks))
     assert words.count("FAILED") == 1
     assert re.search(r"FAILED  free memory +1\.0 GB; needed: 3\.0 GB\n +→ close other notebooks", words)
-    assert len(words.splitlines()) == len(checks) + sum(check.remedy != "" for check in checks)
+    assert "docs/troubleshooting.md#not-enough-room" in words
+    assert len(words.splitlines()) == len(checks) + 1 + sum(check.remedy != "" for check in checks)
     assert in_words(doctors.Check("GPU", "not needed", "broken", True, "mend it")).startswith("note    GPU")
 
 

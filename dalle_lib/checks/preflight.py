@@ -20,6 +20,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.platforms import this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.state import RunClosed, require_open
+from dalle_lib.troubles import trouble_in
 
 NEEDED_MEMORY = 3e9
 """Free bytes of RAM that the demo needs. Its four peers took 0.4 to 0.6 GB each (proportional set size)."""
@@ -71,11 +72,13 @@ def table(checks: Iterable[Check]) -> pd.DataFrame:
 
 
 def in_words(check: Check) -> str:
-    """Return a check as a line of text, and its remedy as another."""
+    """Return a check as a line of text, its remedy as another, and where it failed a link to what that means."""
     mark = "FAILED" if not check.ok else "note" if check.remedy else "ok"
     needed = "" if check.ok else f"; needed: {check.needed}"
-    remedy = f"\n{'':{WIDTH + 8}}  → {check.remedy}" if check.remedy else ""
-    return f"{mark:6}  {check.what:{WIDTH}}  {check.here}{needed}{remedy}"
+    below = f"\n{'':{WIDTH + 8}}  → "
+    told = f"{mark:6}  {check.what:{WIDTH}}  {check.here}{needed}" + (f"{below}{check.remedy}" if check.remedy else "")
+    trouble = None if check.ok else trouble_in(told)
+    return told if trouble is None else f"{told}{below}{trouble.link}"
 
 
 def _software() -> Iterator[Check]:

@@ -14,6 +14,7 @@ from dalle_lib.checks.secrets import without_secrets
 from dalle_lib.run import EMBEDDED_RUNS, hub_token_for
 from dalle_lib.swarm.process.join import SETTINGS, Peer
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.troubles import Trouble, trouble_in
 from dalle_lib.version import project_page
 
 PACKAGE = "dalle-lib"
@@ -23,6 +24,8 @@ PACKAGES = (
 )  # fmt: skip
 """Packages whose versions decide whether a notebook works."""
 LOG_LINES = 20
+TOLD = ("error", "problem", "reason")
+"""Fields of a peer's events with what went wrong."""
 
 
 def versions() -> pd.Series:
@@ -54,6 +57,8 @@ def report_lines(peer: Peer | None, checks: Iterable[Check]) -> Iterator[str]:
     if peer is not None:
         log = f"\nThe last {LOG_LINES} lines of the peer's log:\n{peer.log_tail(LOG_LINES)}"
         yield without_secrets(log.rstrip())
+        if found := _troubles(peer):
+            yield "\n".join(["\nWhat its messages mean:", *(f"{trouble.title}: {trouble.link}" for trouble in found)])
     yield "```"
 
 
@@ -71,6 +76,13 @@ def show_report(peer: Peer | None = None, run: str | None = None):
 def issues_page() -> str:
     """Return the address at which problems are reported."""
     return f"{project_page()}/issues/new"
+
+
+def _troubles(peer: Peer) -> list[Trouble]:
+    """Return what the messages of a peer's last start, and the end of its log, are about; each once."""
+    told = [event[name] for event in peer.events() for name in TOLD if isinstance(event.get(name), str)]
+    found = map(trouble_in, [*told, *peer.log_tail(LOG_LINES).splitlines()])
+    return list(dict.fromkeys(trouble for trouble in found if trouble is not None))
 
 
 def _version(package: str) -> str:

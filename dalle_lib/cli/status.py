@@ -68,8 +68,11 @@ def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["
 
 
 def describe_broken(peer: "Peer", why: str) -> str:
-    """Return the line for a peer of whom a file is broken."""
-    return told(f"{peer.folder.name}: {why}")
+    """Return the lines for a peer of whom a file is broken: why no more is known, and a link to what that means."""
+    from dalle_lib.dashboard.words import what_it_means
+
+    lines = [f"{peer.folder.name}: {why}", what_it_means(why)]
+    return "\n  ".join(told(line) for line in lines if line)
 
 
 def broken_as_dict(peer: "Peer", why: str) -> dict:
@@ -78,27 +81,36 @@ def broken_as_dict(peer: "Peer", why: str) -> dict:
 
 
 def describe_peer(peer: "Peer") -> str:
-    """Return how a peer stands, in lines: its state, what matters of it if it has trained, since when and where."""
-    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words
+    """Return how a peer stands, in lines: its state, what matters of it if it has trained, since when and where.
+
+    Below are links to what its state and its last troubles mean, where docs/troubleshooting.md has an entry.
+    """
+    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, troubles, what_it_means
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
     ago = duration(max(0.0, time.time() - standing.since))
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(standing.since))
     line = line_of(standing) if standing.epoch is not None else ""
+    state = state_in_words(standing)
     lines = [
-        f"{standing.name} in {standing.run}: {state_in_words(standing)}",
+        f"{standing.name} in {standing.run}: {state}",
         helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
+    wrong = troubles(peer.events())
+    lines += [*wrong, *dict.fromkeys(map(what_it_means, [state, *wrong]))]
     return "\n  ".join(told(line) for line in lines if line)
 
 
 def as_dict(peer: "Peer") -> dict:
     """Return how a peer stands, for JSON. Times are seconds since 1970, what is not known is null."""
-    from dalle_lib.dashboard.words import state_in_words
+    from dalle_lib.dashboard.words import state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
+    from dalle_lib.troubles import trouble_in
 
-    standing = Standing.of(peer)
-    told = asdict(standing) | {"words": state_in_words(standing), "folder": str(peer.folder)}
-    return told | {"is_running": peer.is_running}
+    standing, wrong = Standing.of(peer), troubles(peer.events())
+    words = state_in_words(standing)
+    found = dict.fromkeys(filter(None, map(trouble_in, [words, *wrong])))
+    told = asdict(standing) | {"words": words, "troubles": wrong, "links": [each.link for each in found]}
+    return told | {"folder": str(peer.folder), "is_running": peer.is_running}

@@ -7,6 +7,7 @@ from IPython.display import HTML
 
 from dalle_lib.dashboard.charts import SERIES
 from dalle_lib.dashboard.tables import table_html
+from dalle_lib.troubles import trouble_in
 
 GREEN, RED = SERIES[2], SERIES[5]
 
@@ -14,11 +15,10 @@ GREEN, RED = SERIES[2], SERIES[5]
 def checklist(checks: pd.DataFrame) -> HTML:
     """Return the table of `preflight` or `doctor` for a notebook: a tick or a cross, what is here, what is needed.
 
-    Below what is here stands what to do about it, where there is something to do.
+    Below what is here stands what to do about it, where there is something to do, and for a cross what it means.
     """
     rows = [
-        [_mark(row.ok), escape(row.what), _here(row.here, row.remedy), escape(row.needed)]
-        for row in checks.reset_index().itertuples()
+        [_mark(row.ok), escape(row.what), _here(row), escape(row.needed)] for row in checks.reset_index().itertuples()
     ]
     return HTML(table_html(["", "what", "here", "needed"], rows, is_words=True))
 
@@ -28,5 +28,7 @@ def _mark(ok: bool) -> str:
     return f'<b style="color:{colour}" role="img" aria-label="{word}">{mark}</b>'
 
 
-def _here(here: str, remedy: str) -> str:
-    return escape(here) + (f"<br>→ {escape(remedy)}" if remedy else "")
+def _here(row) -> str:
+    told = escape(row.here) + (f"<br>→ {escape(row.remedy)}" if row.remedy else "")
+    trouble = None if row.ok else trouble_in(f"FAILED {row.what} {row.here} → {row.remedy}")
+    return told + (f'<br><a href="{escape(trouble.link)}" target="_blank">What it means</a>' if trouble else "")

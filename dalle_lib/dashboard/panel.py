@@ -9,6 +9,7 @@ from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.troubles import trouble_in
 
 _STYLE = """
 <style>
@@ -26,7 +27,7 @@ def panel_html(peer: Peer) -> str:
     """Return the panel of a peer as it is now, as HTML."""
     events, standing, epochs = peer.events(), Standing.of(peer), epochs_of(peer)
     joined = next((event for event in events if event["event"] == "joined"), None)
-    parts = [f"<p><b>{escape(state_in_words(standing))}.</b></p>"]
+    parts = [_linked(f"{state_in_words(standing)}.", is_bold=True)]
     if joined is not None:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
     if standing.swarm is not None:
@@ -34,10 +35,18 @@ def panel_html(peer: Peer) -> str:
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
             parts.append(f"<p>{looked}.</p>")
         parts += [_progress(standing.swarm), _figures(standing), _table(standing.swarm, you)]
-    parts += [f"<p>{escape(line)}</p>" for line in last_round(events)]
+    parts += map(_linked, last_round(events))
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
     return f'{_STYLE}<div class="dalle-panel">{"".join(parts)}</div>'
+
+
+def _linked(line: str, is_bold: bool = False) -> str:
+    """Return a line as a paragraph, with a link to what it means where docs/troubleshooting.md has an entry."""
+    told = f"<b>{escape(line)}</b>" if is_bold else escape(line)
+    if (trouble := trouble_in(line)) is not None:
+        told += f' <a href="{escape(trouble.link)}" target="_blank">What it means</a>'
+    return f"<p>{told}</p>"
 
 
 def _devices(joined: dict) -> str:

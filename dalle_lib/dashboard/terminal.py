@@ -25,6 +25,7 @@ from dalle_lib.dashboard.words import (
     news,
     state_in_words,
     troubles,
+    what_it_means,
     who_is_there,
 )
 from dalle_lib.swarm.process.events import EventReader
@@ -92,10 +93,12 @@ class Teller:
         return self._reader
 
     def _untold(self, lines: list[str]) -> Iterator[str]:
+        """Yield those lines that are new, and after each what it means, where that is new too."""
         for line in lines:
-            if line and line not in self._told:
-                self._told.add(line)
-                yield f"{self._prefix}{line}"
+            for each in filter(None, (line, what_it_means(line))):
+                if each not in self._told:
+                    self._told.add(each)
+                    yield f"{self._prefix}{each}"
 
 
 class Lines:

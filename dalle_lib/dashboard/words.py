@@ -7,6 +7,7 @@ from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.events import HUB, is_loss
 from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.troubles import trouble_in
 
 Invite = Callable[[list[str]], str]
 """Says how friends join a peer that listens at these addresses."""
@@ -179,6 +180,12 @@ def troubles(events: list[dict]) -> list[str]:
             who = f"Peer {printable(event['peer'][-6:])}" if event["peer"] else "This peer"
             lines.append(f"{who}: {printable(event['problem'])}.")
     return lines
+
+
+def what_it_means(line: str) -> str | None:
+    """Return a line that leads to the entry about a message in docs/troubleshooting.md; None if it has none."""
+    trouble = trouble_in(line)
+    return None if trouble is None else f"What it means: {trouble.link}"
 
 
 def totals_in_words(standing: Standing) -> str:

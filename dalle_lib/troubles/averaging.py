@@ -11,8 +11,8 @@ TROUBLES = (
             "You have trained alone so far",
             "Peers that have left say that",
         ),
-        means="No other trainer is seen. Either nobody else is there now, or the run is complete, or yours is in another "
-        "run than the others.",
+        means="No other trainer is seen. Either nobody else is there now, or the run is complete, or yours is in "
+        "another run than the others.",
         remedy="Compare the run's name and its `run.json` with the others'. If they have left, what you train counts "
         "once they are back.",
     ),
@@ -29,8 +29,8 @@ TROUBLES = (
         patterns=("averaging failed: ", "this peer has its own gradient only", "averaging parameters failed"),
         means="A round did not come about, so this peer made the step with its own gradient alone. It averages its "
         "parameters with the others' soon, and nothing of the run is lost.",
-        remedy="Once in a while it is usual when peers come and go. If it happens in every other epoch, the line is too "
-        "slow or unsteady: run `dalle-lib doctor`, and try `--client-mode`.",
+        remedy="Once in a while it is usual when peers come and go. If it happens in every other epoch, the line is "
+        "too slow or unsteady: run `dalle-lib doctor`, and try `--client-mode`.",
     ),
     Trouble(
         name="parts-missing",
@@ -50,23 +50,22 @@ TROUBLES = (
         name="samples-lost",
         severity="costs",
         patterns=(
-            ": took over their state",
-            "waits to average its parameters",
+            "the others are at epoch",
             "are not in the others' update",
             "Waiting for the others' next round",
         ),
-        means="The others were further on. The peer takes over what it missed; what it had computed for the epoch that "
-        "was over fits no more. Its gradients count when its parameters have been averaged with the others'.",
-        remedy="Nothing, if it follows a pause or a lost network. If it comes back every few epochs, the machine or the "
-        "line is too slow for the run: `dalle-lib doctor`.",
+        means="The others were further on. The peer takes over what it missed; what it had computed for the epoch "
+        "that was over fits no more. Its gradients count when its parameters have been averaged with the others'.",
+        remedy="Nothing, if it follows a pause or a lost network. If it comes back every few epochs, the machine or "
+        "the line is too slow for the run: `dalle-lib doctor`.",
     ),
     Trouble(
         name="wrong-average",
         severity="costs",
         patterns=("its average of part", "it does not say what it sent to"),
         means="A part was averaged again by another peer, and the two results differ: one of them is wrong, or lies.",
-        remedy="Once may be a fault of a machine. If one peer is named again and again, tell the organiser, who can ban "
-        "it.",
+        remedy="Once may be a fault of a machine. If one peer is named again and again, tell the organiser, who can "
+        "ban it.",
     ),
     Trouble(
         name="tensors-refused",
@@ -83,9 +82,9 @@ TROUBLES = (
     Trouble(
         name="peer-silent",
         severity="costs",
-        patterns=("it sent none of its tensors", "it did not reduce its parts", "its tensors did not come"),
-        means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and then "
-        "went on without.",
+        patterns=("it sent none of its tensors", "it did not reduce its parts"),
+        means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and "
+        "then went on without.",
         remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
     ),
     Trouble(
@@ -99,8 +98,8 @@ TROUBLES = (
             "its access token cannot be read",
             "not following ",
         ),
-        means="Somebody wanted to take part who may not: without an access token of this run, in another epoch, or after "
-        "failing its part in the last rounds.",
+        means="Somebody wanted to take part who may not: without an access token of this run, in another epoch, or "
+        "after failing its part in the last rounds.",
         remedy="Nothing. If the one that is named is yours, its access token has ended or its clock is off: "
         "`dalle-lib doctor`.",
     ),
@@ -130,6 +129,7 @@ TROUBLES = (
         severity="note",
         patterns=(
             "its record cannot be read",
+            "it wrote a record in another peer's name",
             "has more than ... peers",
             "peers in it, but at most",
             "it claims epoch",

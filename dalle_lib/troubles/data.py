@@ -7,8 +7,8 @@ TROUBLES = (
         name="data-wait",
         severity="costs",
         patterns=("; attempt ..., again in ... s",),
-        means="The server of the data does not answer, or too slowly. The peer waits and asks again, for up to half an "
-        "hour, and loses nothing that it has read.",
+        means="The server of the data does not answer, or too slowly. The peer waits and asks again, for up to half "
+        "an hour, and loses nothing that it has read.",
         remedy="Nothing, unless it stays so: then see whether this machine is online.",
     ),
     Trouble(
@@ -68,8 +68,8 @@ TROUBLES = (
         name="data-begin-anew",
         severity="note",
         patterns=("the data begin anew",),
-        means="The peer has its model, but what it has noted of its place in the data does not fit any more. It begins "
-        "a new pass.",
+        means="The peer has its model, but what it has noted of its place in the data does not fit any more. It "
+        "begins a new pass.",
         remedy="Nothing.",
     ),
     Trouble(

@@ -36,8 +36,8 @@ TROUBLES = (
             "expected an open run, but ... is",
         ),
         means="The run's organiser has paused it, or it is complete. This is not about your machine.",
-        remedy="Of a paused run, try again later: the message says what the organiser tells. Draw with a finished one: "
-        "`dalle-lib generate` or notebook 02.",
+        remedy="If it is paused, try again later: the message says what the organiser tells. If it is finished, draw "
+        "with it: `dalle-lib generate` or notebook 02.",
     ),
     Trouble(
         name="another-version",
@@ -66,8 +66,8 @@ TROUBLES = (
         ),
         means="The run's folder lacks a file that its card names, or holds another one. All peers must have the same "
         "files, so nothing is begun with others.",
-        remedy="Delete the file that is named and load the run again, or copy the organiser's whole folder anew. If it "
-        "stays so, tell the organiser.",
+        remedy="Delete the file that is named and load the run again, or copy the organiser's whole folder anew. If "
+        "it stays so, tell the organiser.",
     ),
     Trouble(
         name="run-cannot-be-read",
@@ -120,8 +120,8 @@ TROUBLES = (
         name="first-peers-refuse",
         severity="stops",
         patterns=("the run's first peers refuse this one",),
-        means="The first peers answer but do not let this peer in. The usual reasons are a clock that is more than "
-        "3 s off, and a machine that others cannot reach.",
+        means="The first peers answer but do not let this peer in. The usual reasons are a clock that is more than 3 "
+        "s off, and a machine that others cannot reach.",
         remedy="Set the clock by the network (`sudo timedatectl set-ntp true`), or join with `--client-mode`. "
         "`dalle-lib doctor` says which it is.",
     ),
@@ -137,8 +137,8 @@ TROUBLES = (
         name="begins-a-swarm",
         severity="note",
         patterns=("begins a swarm, because none of the run's first peers answers", "begins the swarm, and looks for"),
-        means="No first peer answers, and yours was told that it may be alone. Whoever comes in by another way forms a "
-        "second swarm meanwhile; the two become one when a first peer answers again.",
+        means="No first peer answers, and yours was told that it may be alone. Whoever comes in by another way forms "
+        "a second swarm meanwhile; the two become one when a first peer answers again.",
         remedy="Nothing, if you begin the run. Otherwise compare the address with the organiser's.",
     ),
     Trouble(
@@ -164,9 +164,9 @@ TROUBLES = (
             "the receipt was changed after it was signed",
             "the receipt cannot be checked",
         ),
-        means="A receipt says what a peer has given. This peer has given nothing yet, or what is checked is no receipt "
-        "as its peer has signed it.",
-        remedy="Take part until the end of an epoch with others, and run `dalle-lib receipt` again. Of another's "
+        means="A receipt says what a peer has given. This peer has given nothing yet, or what is checked is no "
+        "receipt as its peer has signed it.",
+        remedy="Take part until the end of an epoch with others, and run `dalle-lib receipt` again. For another's "
         "receipt, ask its owner for the file as it was written.",
     ),
 )

@@ -8,8 +8,8 @@ TROUBLES = (
         severity="stops",
         patterns=("OutOfMemoryError", "out of memory", "not enough memory", "Cannot allocate memory", "MemoryError"),
         means="The model and its gradients did not fit into the memory of the GPU or of the machine.",
-        remedy="End other programs and notebooks, and join again: it goes on from what was saved. `--batch-size 1` takes "
-        "least. `dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
+        remedy="End other programs and notebooks, and join again: it goes on from what was saved. `--batch-size 1` "
+        "takes least. `dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
     ),
     Trouble(
         name="not-enough-room",
@@ -41,13 +41,18 @@ TROUBLES = (
             "holds another model: expected",
         ),
         means="What the peer had saved is damaged, as by a full disk or a power cut.",
-        remedy="Remove the file that is named, as the message says: the peer then takes over the others' progress. Its "
-        "totals and its identity stay.",
+        remedy="Remove the file that is named, as the message says: the peer then takes over the others' progress. "
+        "Its totals and its identity stay.",
     ),
     Trouble(
         name="file-broken",
         severity="stops",
-        patterns=(" cannot be read (", " cannot be read as ", " is not ...: it ", "that this version of the kit does not"),
+        patterns=(
+            " cannot be read (",
+            " cannot be read as ",
+            " is not ...: it ",
+            "that this version of the kit does not",
+        ),
         means="A file is damaged, or another program or version has written it.",
         remedy="The message names the file and says what to do, mostly to move it away.",
     ),
@@ -61,9 +66,10 @@ TROUBLES = (
             "expected device cpu or cuda",
             "expected a device that is here",
         ),
-        means="There is a GPU, but PyTorch cannot use it: the driver and PyTorch do not fit each other, the GPU is too "
-        "old, or it computes wrongly.",
-        remedy="Install the PyTorch that fits: https://pytorch.org/get-started/locally. Until then `--device cpu` works.",
+        means="There is a GPU, but PyTorch cannot use it: the driver and PyTorch do not fit each other, the GPU is "
+        "too old, or it computes wrongly.",
+        remedy="Install the PyTorch that fits: https://pytorch.org/get-started/locally. Until then `--device cpu` "
+        "works.",
     ),
     Trouble(
         name="packages-missing",
@@ -117,8 +123,8 @@ TROUBLES = (
             "expected a clock within",
             "FAILED clock",
         ),
-        means="This computer's clock differs from the others'. Their messages seem old or of the future, so they refuse "
-        "each other.",
+        means="This computer's clock differs from the others'. Their messages seem old or of the future, so they "
+        "refuse each other.",
         remedy="Let the network set it: `sudo timedatectl set-ntp true`; in WSL2 `sudo hwclock -s`; on macOS in the "
         "system's settings. If the check says that the first peer's clock is wrong, tell the organiser.",
     ),
@@ -167,9 +173,15 @@ TROUBLES = (
     Trouble(
         name="crashed",
         severity="stops",
-        patterns=("this peer failed", "this peer cannot take part", "the peer ... failed: ", "the peer's process ended"),
+        patterns=(
+            "this peer failed",
+            "this peer cannot take part",
+            "the peer ... failed: ",
+            "the peer's process",
+            "The log of ... ends:",
+        ),
         means="The peer ended by an error. The message, or the end of the peer's log, names it.",
-        remedy="Look that error up here. If it has no entry, it is a fault of the kit: send the block that "
-        "`dalle-lib doctor --folder` prints, with the peer's folder.",
+        remedy="Look that error up here. If it has no entry, it is a fault of the kit: send the block that `dalle-lib "
+        "doctor --folder` prints, with the peer's folder.",
     ),
 )

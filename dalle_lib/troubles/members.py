@@ -22,9 +22,10 @@ TROUBLES = (
         name="access-token-ended",
         severity="stops",
         patterns=("access token ended at ..., and there is no other", "the access token of ... expired"),
-        means="The access token has ended and nothing has brought another: the machine slept, or the authority refuses.",
-        remedy="Start the peer again with `dalle-lib join`, which asks who you are; its progress is saved. If the access "
-        "token is new, set this computer's clock.",
+        means="The access token has ended and nothing has brought another: the machine slept, or the authority "
+        "refuses.",
+        remedy="Start the peer again with `dalle-lib join`, which asks who you are; its progress is saved. If the "
+        "access token is new, set this computer's clock.",
     ),
     Trouble(
         name="banned",
@@ -40,8 +41,8 @@ TROUBLES = (
             "expected a member of the Hugging Face organisation",
             "expected a peer that this authority's settings name",
         ),
-        means="The run is for members of an organisation on the Hub, and yours is another user, or the organisation has "
-        "not let you in yet. A bootstrap peer needs to be named in the authority's settings.",
+        means="The run is for members of an organisation on the Hub, and yours is another user, or the organisation "
+        "has not let you in yet. A bootstrap peer needs to be named in the authority's settings.",
         remedy="Join the organisation by the link in the message, wait until you are let in, and try again. Check as "
         "which user you are logged in on the Hub.",
     ),
@@ -63,11 +64,11 @@ TROUBLES = (
             "expected a new code, but this one has given",
             "expected an approval before the code expired",
             "expected your approval, but you refused",
-            "expected an access token of this peer in ...: start the peer again",
+            "expected an access token of this peer in",
         ),
         means="The code was not approved in time, was used or was refused; or your last proof is older than 12 hours.",
-        remedy="Start `dalle-lib join` again, open the page that it shows, compare the peer's name and the code with it, "
-        "and approve.",
+        remedy="Start `dalle-lib join` again, open the page that it shows, compare the peer's name and the code with "
+        "it, and approve.",
     ),
     Trouble(
         name="hub-token-refused",
@@ -102,8 +103,8 @@ TROUBLES = (
             "the authority failed",
             "expected an answer of the Hugging Face Hub, but",
         ),
-        means="The run's authority has too much to do, waits for the Hub, or has a fault. A peer that takes part goes on "
-        "until its access token ends.",
+        means="The run's authority has too much to do, waits for the Hub, or has a fault. A peer that takes part goes "
+        "on until its access token ends.",
         remedy="Try again in some minutes. If it stays so, tell the run's organiser.",
     ),
     Trouble(
@@ -122,6 +123,7 @@ TROUBLES = (
             "the ban list expired",
             "the ban list is for the run",
             "it is an old one",
+            "Going on with an access token until",
         ),
         means="The server that gives access tokens and the ban list does not answer, or not as it should. Nobody is "
         "refused by that, and peers with an access token go on.",
@@ -139,8 +141,8 @@ TROUBLES = (
             "expected a whole request",
             "expected at most ... bytes, but more came",
         ),
-        means="The authority does not understand this peer: kit and authority are of different versions, the address in "
-        "the card is wrong, or a proxy changes what is sent.",
+        means="The authority does not understand this peer: kit and authority are of different versions, the address "
+        "in the card is wrong, or a proxy changes what is sent.",
         remedy="Update the kit and try again. Then tell the run's organiser.",
     ),
     Trouble(
@@ -152,7 +154,7 @@ TROUBLES = (
             " does not count: ",
             "an access token is malformed",
             "the access token is for peer",
-            "the access token of ... is for the run",
+            "is for the run ..., not for ...: ask for one",
             "expected a card with the address of its authority's server",
             "FAILED access token",
         ),
@@ -165,6 +167,7 @@ TROUBLES = (
         severity="stops",
         patterns=(
             "to hold a peer's identity",
+            "Move the peer's identity file away",
             "the peer's key cannot be read",
             "expected the peer's key to be RSA",
             "expected the exponent of the peer's key",

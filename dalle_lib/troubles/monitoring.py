@@ -91,8 +91,8 @@ TROUBLES = (
         severity="stops",
         patterns=("FAILED address", "FAILED port", "FAILED open files"),
         means="`dalle-lib doctor --organiser` finds that others could not connect to this first peer.",
-        remedy="Open its TCP port to everybody, in the machine's firewall and in the provider's, and let the card name "
-        "the machine's public address.",
+        remedy="Open its TCP port to everybody, in the machine's firewall and in the provider's, and let the card "
+        "name the machine's public address.",
     ),
     Trouble(
         name="first-peer-advice",

@@ -14,8 +14,8 @@ TROUBLES = (
         name="not-reachable",
         severity="note",
         patterns=("note reachable",),
-        means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all the "
-        "same: it connects to them.",
+        means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all "
+        "the same: it connects to them.",
         remedy="Join with `--client-mode`, which sends half as much. To help as a reducer, forward a TCP port of the "
         "router to this machine and join with it as `--port`.",
     ),
@@ -43,8 +43,8 @@ TROUBLES = (
             "the Hub does not say whether",
             "note CLIP not here",
         ),
-        means="huggingface.co does not answer this machine. A peer that has its files needs it no more; one that begins "
-        "cannot load them.",
+        means="huggingface.co does not answer this machine. A peer that has its files needs it no more; one that "
+        "begins cannot load them.",
         remedy="See whether this machine is online, then try again later. What was downloaded is kept.",
     ),
     Trouble(
@@ -54,6 +54,7 @@ TROUBLES = (
             "begins without the run's newest checkpoint",
             "expected ... of ... with SHA-256",
             "what names the newest checkpoint",
+            "expected epoch, folder and files of a checkpoint",
         ),
         means="The run's newest checkpoint on the Hub could not be had, or is not what the run's monitor has named. "
         "The newcomer takes the state from another peer, which takes longer.",
