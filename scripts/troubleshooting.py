@@ -29,7 +29,7 @@ def page() -> str:
     severities = "\n".join(f"- **{name}**: {told}" for name, told in SEVERITIES.items())
     index = []
     for topic, troubles in TOPICS.items():
-        index.append(f"- {topic}: {', '.join(f'[{each.title.lower()}](#{each.name})' for each in troubles)}")
+        index.append(f"- {topic}: {', '.join(f'[{each.title}](#{each.name})' for each in troubles)}")
     parts = [HEAD.format(severities=severities), "\n".join(index) + "\n"]
     for topic, troubles in TOPICS.items():
         parts += [f"## {topic}\n", *map(entry, troubles)]

@@ -142,6 +142,7 @@ def test_the_page_is_the_tables_and_its_links_lead_somewhere():
     assert script.FILE.read_text() == script.page(), "run python scripts/troubleshooting.py"
     names = [trouble.name for trouble in TROUBLES]
     assert len({*names}) == len(names)
+    assert all(re.fullmatch("[a-z0-9-]+", name) for name in names)
     assert {trouble.severity for trouble in TROUBLES} == {*SEVERITIES}
     anchors = [title.lower().replace(" ", "-") for title in re.findall("^### (.*)$", script.page(), re.M)]
     assert anchors == names == re.findall(r"\]\(#([^)]+)\)", script.page())

@@ -69,15 +69,13 @@ def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["
 
 def describe_broken(peer: "Peer", why: str) -> str:
     """Return the lines for a peer of whom a file is broken: why no more is known, and a link to what that means."""
-    from dalle_lib.dashboard.words import what_it_means
-
-    lines = [f"{peer.folder.name}: {why}", what_it_means(why)]
-    return "\n  ".join(told(line) for line in lines if line)
+    return "\n  ".join(map(told, [f"{peer.folder.name}: {why}", *_meanings(why)]))
 
 
 def broken_as_dict(peer: "Peer", why: str) -> dict:
     """Return what `as_dict` does, for a peer of whom a file is broken: where it is, and why no more is known."""
-    return {"name": peer.folder.name, "state": None, "error": why, "folder": str(peer.folder)}
+    told = {"name": peer.folder.name, "state": None, "error": why, "links": _links(why)}
+    return told | {"folder": str(peer.folder)}
 
 
 def describe_peer(peer: "Peer") -> str:
@@ -85,7 +83,7 @@ def describe_peer(peer: "Peer") -> str:
 
     Below are links to what its state and its last troubles mean, where docs/troubleshooting.md has an entry.
     """
-    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, troubles, what_it_means
+    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
@@ -99,7 +97,7 @@ def describe_peer(peer: "Peer") -> str:
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
     wrong = troubles(peer.events())
-    lines += [*wrong, *dict.fromkeys(map(what_it_means, [state, *wrong]))]
+    lines += [*wrong, *_meanings(state, *wrong)]
     return "\n  ".join(told(line) for line in lines if line)
 
 
@@ -107,10 +105,19 @@ def as_dict(peer: "Peer") -> dict:
     """Return how a peer stands, for JSON. Times are seconds since 1970, what is not known is null."""
     from dalle_lib.dashboard.words import state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
-    from dalle_lib.troubles import trouble_in
 
     standing, wrong = Standing.of(peer), troubles(peer.events())
     words = state_in_words(standing)
-    found = dict.fromkeys(filter(None, map(trouble_in, [words, *wrong])))
-    told = asdict(standing) | {"words": words, "troubles": wrong, "links": [each.link for each in found]}
+    told = asdict(standing) | {"words": words, "troubles": wrong, "links": _links(words, *wrong)}
     return told | {"folder": str(peer.folder), "is_running": peer.is_running}
+
+
+def _meanings(*messages: str) -> list[str]:
+    return [f"What it means: {link}" for link in _links(*messages)]
+
+
+def _links(*messages: str) -> list[str]:
+    """Return the addresses of what these messages mean, each once."""
+    from dalle_lib.troubles import trouble_in
+
+    return list(dict.fromkeys(trouble.link for trouble in map(trouble_in, messages) if trouble is not None))

@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="training-alone",
+        title="Training alone",
         severity="costs",
         patterns=(
             "Training alone: nobody else is there now",
@@ -17,14 +17,14 @@ TROUBLES = (
         "once they are back.",
     ),
     Trouble(
-        name="view-is-old",
+        title="View is old",
         severity="costs",
         patterns=("Last looked for the others",),
         means="The peer has not seen the others for half a minute or more: the network or the machine hangs.",
         remedy="Wait for some minutes; it looks again by itself. Otherwise leave and join again.",
     ),
     Trouble(
-        name="averaging-failed",
+        title="Averaging failed",
         severity="costs",
         patterns=("averaging failed: ", "this peer has its own gradient only", "averaging parameters failed"),
         means="A round did not come about, so this peer made the step with its own gradient alone. It averages its "
@@ -33,26 +33,33 @@ TROUBLES = (
         "too slow or unsteady: run `dalle-lib doctor`, and try `--client-mode`.",
     ),
     Trouble(
-        name="parts-missing",
+        title="Parts missing",
         severity="costs",
         patterns=("some parts did not come back",),
         means="A reducer fell silent in the round. In its part this peer has its own gradient, elsewhere the average.",
         remedy="Nothing: the parameters are averaged soon.",
     ),
     Trouble(
-        name="too-late-for-a-round",
+        title="Too late for a round",
         severity="note",
         patterns=("it came too late for the others' round",),
         means="The others' round had begun. The gradient counts in the next one.",
         remedy="Nothing. If it happens in most epochs, run `dalle-lib doctor`: the line may be too slow.",
     ),
     Trouble(
-        name="samples-lost",
+        title="Waiting for a round",
+        severity="note",
+        patterns=("Waiting for the others' next round",),
+        means="The peer has parameters of its own, as a newcomer or after a pause. It computes, and its gradients "
+        "count once its parameters have been averaged with the others', which takes an epoch or two.",
+        remedy="Nothing.",
+    ),
+    Trouble(
+        title="Samples lost",
         severity="costs",
         patterns=(
             "the others are at epoch",
             "are not in the others' update",
-            "Waiting for the others' next round",
         ),
         means="The others were further on. The peer takes over what it missed; what it had computed for the epoch "
         "that was over fits no more. Its gradients count when its parameters have been averaged with the others'.",
@@ -60,7 +67,7 @@ TROUBLES = (
         "the line is too slow for the run: `dalle-lib doctor`.",
     ),
     Trouble(
-        name="wrong-average",
+        title="Wrong average",
         severity="costs",
         patterns=("its average of part", "it does not say what it sent to"),
         means="A part was averaged again by another peer, and the two results differ: one of them is wrong, or lies.",
@@ -68,7 +75,7 @@ TROUBLES = (
         "ban it.",
     ),
     Trouble(
-        name="tensors-refused",
+        title="Tensors refused",
         severity="costs",
         patterns=(
             "its tensors did not count",
@@ -80,7 +87,7 @@ TROUBLES = (
         remedy="Nothing. If the one that is named is yours, see whether its GPU computes: `dalle-lib doctor`.",
     ),
     Trouble(
-        name="peer-silent",
+        title="Peer silent",
         severity="costs",
         patterns=("it sent none of its tensors", "it did not reduce its parts"),
         means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and "
@@ -88,7 +95,7 @@ TROUBLES = (
         remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
     ),
     Trouble(
-        name="stranger-refused",
+        title="Stranger refused",
         severity="note",
         patterns=(
             "was not let into a group",
@@ -104,7 +111,7 @@ TROUBLES = (
         "`dalle-lib doctor`.",
     ),
     Trouble(
-        name="leader-avoided",
+        title="Leader avoided",
         severity="costs",
         patterns=(
             "its answer cannot be used",
@@ -118,14 +125,14 @@ TROUBLES = (
         remedy="Nothing.",
     ),
     Trouble(
-        name="state-not-taken",
+        title="State not taken",
         severity="costs",
         patterns=("its state did not arrive", "its state is refused", "may not give its state"),
         means="Another peer could not give the run's state, or gave one that cannot be right. The next donor is asked.",
         remedy="Nothing. If no donor is left, the peer goes on from its own state and averages its parameters.",
     ),
     Trouble(
-        name="claims-not-believed",
+        title="Claims not believed",
         severity="note",
         patterns=(
             "its record cannot be read",

@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="data-wait",
+        title="Waiting for data",
         severity="costs",
         patterns=("; attempt ..., again in ... s",),
         means="The server of the data does not answer, or too slowly. The peer waits and asks again, for up to half "
@@ -12,14 +12,14 @@ TROUBLES = (
         remedy="Nothing, unless it stays so: then see whether this machine is online.",
     ),
     Trouble(
-        name="data-away",
+        title="Data away",
         severity="stops",
         patterns=("did not give ... for ... minutes", "its files cannot be listed"),
         means="The server of the data has not answered for half an hour, so the peer ended. Its progress is saved.",
         remedy="See whether this machine is online, and join again later: it goes on where it was.",
     ),
     Trouble(
-        name="data-not-the-runs",
+        title="Data of another run",
         severity="stops",
         patterns=(
             "is not the one that the run names",
@@ -34,7 +34,7 @@ TROUBLES = (
         remedy="Copy the organiser's whole folder anew. If the data are on the Hub, tell the organiser.",
     ),
     Trouble(
-        name="data-refused",
+        title="Data refused",
         severity="stops",
         patterns=(
             "has no manifest.json, which a data set at an address needs",
@@ -52,7 +52,7 @@ TROUBLES = (
         "machine's clock. Otherwise tell the organiser.",
     ),
     Trouble(
-        name="no-data",
+        title="No data",
         severity="stops",
         patterns=(
             "no readable row",
@@ -65,7 +65,7 @@ TROUBLES = (
         remedy="Copy the data anew, or make them anew with `dalle-lib prepare`. Loosen the filters.",
     ),
     Trouble(
-        name="data-begin-anew",
+        title="Data begin anew",
         severity="note",
         patterns=("the data begin anew",),
         means="The peer has its model, but what it has noted of its place in the data does not fit any more. It "
@@ -73,7 +73,7 @@ TROUBLES = (
         remedy="Nothing.",
     ),
     Trouble(
-        name="data-left-out",
+        title="Data left out",
         severity="costs",
         patterns=(
             "left out: ",

@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="setting-refused",
+        title="Setting refused",
         severity="stops",
         patterns=(
             "expected a name of 1 to ... letters",
@@ -28,7 +28,7 @@ TROUBLES = (
         remedy="Change it, and start again. `dalle-lib join --help` explains each option.",
     ),
     Trouble(
-        name="run-closed",
+        title="Run closed",
         severity="stops",
         patterns=(
             "is paused, so nobody can join it now",
@@ -40,14 +40,14 @@ TROUBLES = (
         "with it: `dalle-lib generate` or notebook 02.",
     ),
     Trouble(
-        name="another-version",
+        title="Another version",
         severity="stops",
         patterns=("needs protocol ..., this version has", "takes dalle-lib ..., but this is version"),
         means="The run is for another version of the kit, whose peers yours could not understand.",
         remedy="Install the version that the message names. In a notebook, restart the kernel and run all cells.",
     ),
     Trouble(
-        name="files-of-the-run",
+        title="Files of the run differ",
         severity="stops",
         patterns=(
             "names the file ..., but ... is not there",
@@ -70,7 +70,7 @@ TROUBLES = (
         "it stays so, tell the organiser.",
     ),
     Trouble(
-        name="run-cannot-be-read",
+        title="Run cannot be read",
         severity="stops",
         patterns=(
             "FAILED run ... cannot be read",
@@ -88,7 +88,7 @@ TROUBLES = (
         "run needs a Hub token that may read it: `hf auth login`. If the name is right, update the kit.",
     ),
     Trouble(
-        name="no-first-peer-known",
+        title="No first peer known",
         severity="stops",
         patterns=("no address of another peer of ... is known", "FAILED first peers none is known"),
         means="The run's card names no first peer, through which newcomers find the others.",
@@ -96,7 +96,7 @@ TROUBLES = (
         "with `--alone`.",
     ),
     Trouble(
-        name="no-first-peer-answers",
+        title="No first peer answers",
         severity="stops",
         patterns=(
             "none of the first peers of ... answers",
@@ -109,7 +109,7 @@ TROUBLES = (
         "present address, and join with it as `--initial-peers`.",
     ),
     Trouble(
-        name="bad-address",
+        title="Bad address",
         severity="stops",
         patterns=("is not the address of a first peer",),
         means="What was given as `--initial-peers` is no whole address. It begins with /ip4/ or /dns4/ and ends with "
@@ -117,7 +117,7 @@ TROUBLES = (
         remedy="Copy the whole line that the first peer's terminal shows.",
     ),
     Trouble(
-        name="first-peers-refuse",
+        title="First peers refuse",
         severity="stops",
         patterns=("the run's first peers refuse this one",),
         means="The first peers answer but do not let this peer in. The usual reasons are a clock that is more than 3 "
@@ -126,7 +126,7 @@ TROUBLES = (
         "`dalle-lib doctor` says which it is.",
     ),
     Trouble(
-        name="first-peers-partly-silent",
+        title="First peers partly silent",
         severity="note",
         patterns=("note first peers",),
         means="Some of the run's first peers do not answer, which is no hindrance while others do, or while yours may "
@@ -134,7 +134,7 @@ TROUBLES = (
         remedy="Tell the organiser which ones are silent.",
     ),
     Trouble(
-        name="begins-a-swarm",
+        title="Begins a swarm",
         severity="note",
         patterns=("begins a swarm, because none of the run's first peers answers", "begins the swarm, and looks for"),
         means="No first peer answers, and yours was told that it may be alone. Whoever comes in by another way forms "
@@ -142,14 +142,14 @@ TROUBLES = (
         remedy="Nothing, if you begin the run. Otherwise compare the address with the organiser's.",
     ),
     Trouble(
-        name="folder-of-another-run",
+        title="Folder of another run",
         severity="stops",
         patterns=("expected a folder for run ..., but ... belongs to", "expected a folder for a private swarm"),
         means="The folder holds a peer of another run, or other files. It was not changed.",
         remedy="Choose another `--name` or `--folder`, or move the folder away as the message says.",
     ),
     Trouble(
-        name="identity-in-use",
+        title="Identity in use",
         severity="stops",
         patterns=("another peer takes part with the identity in",),
         means="A folder of a peer was copied, and the copy runs. Two peers with one identity disturb each other.",
@@ -157,7 +157,7 @@ TROUBLES = (
         "anew who you are.",
     ),
     Trouble(
-        name="receipt-not-valid",
+        title="Receipt not valid",
         severity="stops",
         patterns=(
             "expected a peer whose gradient has counted",

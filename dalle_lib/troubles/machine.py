@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="out-of-memory",
+        title="Out of memory",
         severity="stops",
         patterns=("OutOfMemoryError", "out of memory", "not enough memory", "Cannot allocate memory", "MemoryError"),
         means="The model and its gradients did not fit into the memory of the GPU or of the machine.",
@@ -12,14 +12,14 @@ TROUBLES = (
         "takes least. `dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
     ),
     Trouble(
-        name="not-enough-room",
+        title="Not enough room",
         severity="stops",
         patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),
         means="There is too little free RAM, or too little free disk, for the run's files. Nothing was downloaded.",
         remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
     ),
     Trouble(
-        name="cannot-write",
+        title="Cannot write",
         severity="stops",
         patterns=(
             "this peer cannot keep its progress in",
@@ -31,7 +31,7 @@ TROUBLES = (
         remedy="Free some space, or name another `--folder`.",
     ),
     Trouble(
-        name="progress-broken",
+        title="Progress broken",
         severity="stops",
         patterns=(
             "cannot be read as progress",
@@ -45,7 +45,7 @@ TROUBLES = (
         "Its totals and its identity stay.",
     ),
     Trouble(
-        name="file-broken",
+        title="File broken",
         severity="stops",
         patterns=(
             " cannot be read (",
@@ -57,7 +57,7 @@ TROUBLES = (
         remedy="The message names the file and says what to do, mostly to move it away.",
     ),
     Trouble(
-        name="gpu-does-not-compute",
+        title="GPU does not compute",
         severity="costs",
         patterns=(
             "does not compute here",
@@ -72,7 +72,7 @@ TROUBLES = (
         "works.",
     ),
     Trouble(
-        name="packages-missing",
+        title="Packages missing",
         severity="stops",
         patterns=(
             "a peer needs hivemind, which is not installed",
@@ -85,14 +85,14 @@ TROUBLES = (
         remedy='`pip install "dalle-lib[swarm]"` in the environment in which you start the peer.',
     ),
     Trouble(
-        name="clip-is-gone",
+        title="CLIP is gone",
         severity="note",
         patterns=("note CLIP",),
         means="The CLIP that the run names is not on the Hub. Training needs none; drawing chooses by it.",
         remedy="Tell the run's organiser. Until then draw with `--no-clip`.",
     ),
     Trouble(
-        name="p2pd",
+        title="p2pd does not start",
         severity="stops",
         patterns=("p2pd, through which peers connect, does not start", "FAILED p2pd"),
         means="p2pd, the program through which peers connect, does not start: it may not run here, or /tmp cannot be "
@@ -100,14 +100,14 @@ TROUBLES = (
         remedy="Install hivemind again, and let p2pd run and write to /tmp. `dalle-lib doctor` tries it.",
     ),
     Trouble(
-        name="system-not-supported",
+        title="System not supported",
         severity="stops",
         patterns=("FAILED system", "FAILED Python", "FAILED start method"),
         means="Peers run on Linux and macOS, with Python 3.11 or newer.",
         remedy="On Windows, use WSL2: https://learn.microsoft.com/windows/wsl/install.",
     ),
     Trouble(
-        name="machine-too-small",
+        title="Machine too small",
         severity="stops",
         patterns=("FAILED processor cores", "FAILED time limit"),
         means="One processor core is too few for a peer that computes and answers others; or the platform ends this "
@@ -115,7 +115,7 @@ TROUBLES = (
         remedy="Use a machine with two cores, or start a new session.",
     ),
     Trouble(
-        name="clock-off",
+        title="Clock off",
         severity="stops",
         patterns=(
             "This computer's clock is",
@@ -129,29 +129,30 @@ TROUBLES = (
         "system's settings. If the check says that the first peer's clock is wrong, tell the organiser.",
     ),
     Trouble(
-        name="clock-not-checked",
+        title="Clock not checked",
         severity="note",
         patterns=("note clock", "The clock of ... most members'"),
         means="No clock was there to compare with; or the clock that is off is another member's.",
         remedy="Compare this one with another clock.",
     ),
     Trouble(
-        name="identity-open-to-others",
+        title="Identity open to others",
         severity="note",
         patterns=("other users of this computer can read",),
         means="Whoever can read the file `identity.key` could pretend to be this peer.",
         remedy="Run `chmod 600` on it.",
     ),
     Trouble(
-        name="killed",
+        title="Killed",
         severity="costs",
         patterns=("the peer's process was killed", "Ended without saving"),
         means="The peer was ended from outside: somebody killed it, the system did because memory ran out, or the "
-        "machine was switched off. What it computed since it last saved is lost, at most.",
+        "machine was switched off. What it gave to ended epochs stays in the run. Its own copy of the model is that "
+        "of when it last saved.",
         remedy="Join again: it goes on from there. If memory ran out, end other programs or use `--batch-size 1`.",
     ),
     Trouble(
-        name="does-not-end",
+        title="Does not end",
         severity="costs",
         patterns=(
             "still runs after",
@@ -160,10 +161,11 @@ TROUBLES = (
             "this peer does not leave by itself",
         ),
         means="A peer does not begin or leave in the time that it should take, as on a machine that is very busy.",
-        remedy="Wait a minute and look with `dalle-lib status`. If it hangs, end its process; its progress is saved.",
+        remedy="Wait a minute and look with `dalle-lib status`. If it hangs, end its process; what it gave to ended "
+        "epochs stays in the run.",
     ),
     Trouble(
-        name="not-finite",
+        title="Not finite",
         severity="costs",
         patterns=("parameters were no longer finite",),
         means="The model had become NaN or infinite here. The peer went back to its last good copy, of at most ten "
@@ -171,7 +173,7 @@ TROUBLES = (
         remedy="Nothing for once. If it happens again, leave, and report it: the GPU may compute wrongly.",
     ),
     Trouble(
-        name="crashed",
+        title="Crashed",
         severity="stops",
         patterns=(
             "this peer failed",

@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="access-token-not-renewed",
+        title="Access token not renewed",
         severity="costs",
         patterns=(
             "access token counts until ... and was not renewed",
@@ -19,7 +19,7 @@ TROUBLES = (
         "from what is saved. If your organiser makes access tokens by hand, ask for a new one.",
     ),
     Trouble(
-        name="access-token-ended",
+        title="Access token ended",
         severity="stops",
         patterns=("access token ended at ..., and there is no other", "the access token of ... expired"),
         means="The access token has ended and nothing has brought another: the machine slept, or the authority "
@@ -28,14 +28,14 @@ TROUBLES = (
         "access token is new, set this computer's clock.",
     ),
     Trouble(
-        name="banned",
+        title="Banned",
         severity="stops",
         patterns=("is banned",),
         means="The run's organiser has shut out this user or this peer. Its progress is saved on its own disk.",
         remedy="Ask the organiser why. Another name does not help.",
     ),
     Trouble(
-        name="not-a-member",
+        title="Not a member",
         severity="stops",
         patterns=(
             "expected a member of the Hugging Face organisation",
@@ -47,7 +47,7 @@ TROUBLES = (
         "which user you are logged in on the Hub.",
     ),
     Trouble(
-        name="organisations-hidden",
+        title="Organisations hidden",
         severity="stops",
         patterns=("expected the Hub to say whether ... is a member",),
         means="The Hub did not tell the authority of which organisations you are a member.",
@@ -55,7 +55,7 @@ TROUBLES = (
         "`--hub-token`.",
     ),
     Trouble(
-        name="prove-who-you-are-again",
+        title="Prove who you are again",
         severity="stops",
         patterns=(
             "expected a proof of identity",
@@ -71,7 +71,7 @@ TROUBLES = (
         "it, and approve.",
     ),
     Trouble(
-        name="hub-token-refused",
+        title="Hub token refused",
         severity="stops",
         patterns=(
             "expected a Hub token of a user",
@@ -85,14 +85,14 @@ TROUBLES = (
         "`--hub-token`. Show it to nobody else.",
     ),
     Trouble(
-        name="too-many-peers",
+        title="Too many peers",
         severity="stops",
         patterns=("expected at most ... peers of one user",),
         means="The run takes only so many peers of one user, and yours are more.",
         remedy="Stop one of them. Its place is free when its access token has ended, which the message tells.",
     ),
     Trouble(
-        name="authority-busy",
+        title="Authority busy",
         severity="costs",
         patterns=(
             "too many requests came from",
@@ -108,7 +108,7 @@ TROUBLES = (
         remedy="Try again in some minutes. If it stays so, tell the run's organiser.",
     ),
     Trouble(
-        name="authority-away",
+        title="Authority away",
         severity="costs",
         patterns=(
             "the authority of ... cannot be reached",
@@ -130,7 +130,7 @@ TROUBLES = (
         remedy="Try again later. If other pages of the internet open, tell the run's organiser.",
     ),
     Trouble(
-        name="request-refused",
+        title="Request refused",
         severity="stops",
         patterns=(
             "expected a run of this authority, but",
@@ -146,7 +146,7 @@ TROUBLES = (
         remedy="Update the kit and try again. Then tell the run's organiser.",
     ),
     Trouble(
-        name="no-access-token",
+        title="No access token",
         severity="stops",
         patterns=(
             "is for members: expected an access token in",
@@ -163,7 +163,7 @@ TROUBLES = (
         "what `dalle-lib id` prints, and put the file that you get where the message says.",
     ),
     Trouble(
-        name="identity-broken",
+        title="Identity broken",
         severity="stops",
         patterns=(
             "to hold a peer's identity",
@@ -177,7 +177,7 @@ TROUBLES = (
         remedy="Move it away: a new one is made. A run for members then asks anew who you are.",
     ),
     Trouble(
-        name="refused-by-the-authority",
+        title="Refused by the authority",
         severity="stops",
         patterns=("refuses this peer",),
         means="The run's authority gives no access token. The rest of the message is its reason.",

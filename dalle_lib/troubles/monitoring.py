@@ -4,7 +4,7 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="nobody-trains",
+        title="Nobody trains",
         severity="costs",
         patterns=("nobody trains.",),
         means="The run's monitor sees no trainer.",
@@ -12,7 +12,7 @@ TROUBLES = (
         "the addresses of the first peers.",
     ),
     Trouble(
-        name="run-stalled",
+        title="Run stalled",
         severity="costs",
         patterns=("no epoch has ended for",),
         means="Peers are there, but no epoch ends: their rounds fail, or there are too few of them.",
@@ -20,7 +20,7 @@ TROUBLES = (
         "peers: `dalle-lib run plan`.",
     ),
     Trouble(
-        name="swarm-split",
+        title="Swarm split",
         severity="costs",
         patterns=("the peers are far apart",),
         means="More than a third of the peers are in other epochs than the rest: there are two swarms, or some cannot "
@@ -28,14 +28,14 @@ TROUBLES = (
         remedy="See whether all first peers know each other. Peers that are far behind take over the others' state.",
     ),
     Trouble(
-        name="peer-far-from-others",
+        title="Peer far from others",
         severity="costs",
         patterns=("epochs behind the others", "epochs ahead of the others", "epochs ... the others."),
         means="One peer is some epochs behind or ahead of the median peer. Its gradients do not count meanwhile.",
         remedy="Nothing: it catches up. If it stays so, its line is too slow.",
     ),
     Trouble(
-        name="loss-rises",
+        title="Loss rises",
         severity="costs",
         patterns=("the loss has risen",),
         means="The loss of the last epochs is half as much again as before.",
@@ -43,7 +43,7 @@ TROUBLES = (
         "learning rate or a rule that outvotes liars.",
     ),
     Trouble(
-        name="no-checkpoint",
+        title="No checkpoint",
         severity="costs",
         patterns=(
             "no peer gave a state of the run",
@@ -57,7 +57,7 @@ TROUBLES = (
         "free some space.",
     ),
     Trouble(
-        name="monitor-waits",
+        title="Monitor waits",
         severity="costs",
         patterns=(
             "Not sent to ..., and tried again",
@@ -75,7 +75,7 @@ TROUBLES = (
         remedy="The message says why: the Hub or the webhook is away, the disk is full, or a package is missing.",
     ),
     Trouble(
-        name="monitor-settings",
+        title="Monitor settings",
         severity="stops",
         patterns=(
             "another monitor works in",
@@ -87,7 +87,7 @@ TROUBLES = (
         remedy="Change what the message names, and start it again: it goes on where it was.",
     ),
     Trouble(
-        name="first-peer-not-ready",
+        title="First peer not ready",
         severity="stops",
         patterns=("FAILED address", "FAILED port", "FAILED open files"),
         means="`dalle-lib doctor --organiser` finds that others could not connect to this first peer.",
@@ -95,14 +95,14 @@ TROUBLES = (
         "name the machine's public address.",
     ),
     Trouble(
-        name="first-peer-advice",
+        title="Advice for a first peer",
         severity="note",
         patterns=("note address", "note port", "note open files"),
         means="`dalle-lib doctor --organiser` could not try everything from this machine.",
         remedy="Do what the check says, from another machine if it asks for one.",
     ),
     Trouble(
-        name="authority-not-ready",
+        title="Authority not ready",
         severity="stops",
         patterns=(
             "FAILED certificate",

@@ -4,14 +4,14 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
-        name="port-in-use",
+        title="Port in use",
         severity="stops",
         patterns=("this peer cannot listen on", "FAILED p2pd ... in use"),
         means="Another program has the port, perhaps another peer of yours, or this machine has no such address.",
         remedy="Stop the other program, or join with another `--port`; without one, a free port is taken.",
     ),
     Trouble(
-        name="not-reachable",
+        title="Not reachable",
         severity="note",
         patterns=("note reachable",),
         means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all "
@@ -20,21 +20,21 @@ TROUBLES = (
         "router to this machine and join with it as `--port`.",
     ),
     Trouble(
-        name="slow-upload",
+        title="Slow upload",
         severity="stops",
         patterns=("FAILED upload",),
         means="This line sends too slowly: the others would leave the peer's gradients out before they have come.",
-        remedy="Use a faster line, or a cable in place of the radio. Others of your home may be sending now.",
+        remedy="Use a faster line, or a cable in place of Wi-Fi. Others of your home may be sending now.",
     ),
     Trouble(
-        name="upload-not-sure",
+        title="Upload not sure",
         severity="note",
         patterns=("note upload",),
         means="The line is fast enough for `--client-mode` alone, or its speed was not measured.",
         remedy="Join with `--client-mode` if the check says so.",
     ),
     Trouble(
-        name="hub-away",
+        title="Hub away",
         severity="costs",
         patterns=(
             "the Hub cannot be asked",
@@ -48,7 +48,7 @@ TROUBLES = (
         remedy="See whether this machine is online, then try again later. What was downloaded is kept.",
     ),
     Trouble(
-        name="begins-without-checkpoint",
+        title="Begins without checkpoint",
         severity="costs",
         patterns=(
             "begins without the run's newest checkpoint",
@@ -61,14 +61,14 @@ TROUBLES = (
         remedy="Nothing. If it stays so, tell the run's organiser.",
     ),
     Trouble(
-        name="hash-table-fails",
+        title="Others cannot be seen",
         severity="costs",
         patterns=("the process that asked the hash table has ended", "this look at the swarm failed"),
         means="The peer could not see who takes part, for a moment: the disk is full, or the network hangs.",
         remedy="Free some space. If it goes on for minutes, leave with Ctrl+C and join again.",
     ),
     Trouble(
-        name="own-address-unknown",
+        title="Own address unknown",
         severity="costs",
         patterns=("this look at where this peer listens failed",),
         means="A bootstrap peer could not tell at which addresses it listens now, and looks again soon.",

@@ -20,8 +20,8 @@ GAP = "..."
 class Trouble:
     """What messages of one kind mean, and what to do."""
 
-    name: str
-    """Its anchor in docs/troubleshooting.md, such as `slow-upload`."""
+    title: str
+    """Its heading in docs/troubleshooting.md: letters, digits and spaces."""
     severity: Severity
     patterns: tuple[str, ...]
     """Parts of the messages, with GAP for what differs. A check's is `FAILED` or `note` before its subject."""
@@ -29,9 +29,9 @@ class Trouble:
     remedy: str
 
     @property
-    def title(self) -> str:
-        """Its heading, from whose words its anchor is made."""
-        return self.name.replace("-", " ").capitalize()
+    def name(self) -> str:
+        """The anchor of its heading, such as `slow-upload`."""
+        return self.title.lower().replace(" ", "-")
 
     @property
     def link(self) -> str:
