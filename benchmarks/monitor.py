@@ -22,7 +22,8 @@ from dalle_lib.checkpoint import save_tensors
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import PICTURES, Figures
+from dalle_lib.monitor.evaluating import Figures
+from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
 from dalle_lib.monitor.uploading import STATUS_S, Uploader

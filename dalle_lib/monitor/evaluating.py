@@ -27,37 +27,29 @@ from dalle_lib.model import DALLE, generate
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.judging import CONFIDENCE, JUDGED, Judge, Judged, standard_error
+from dalle_lib.monitor.lapse import COLUMNS, PICTURES, time_lapse
+from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, NEAREST, PAGE_FOLDER, PROMPTS_FILE
-from dalle_lib.run import RunCard
+from dalle_lib.run import RunCard, initial_model
 from dalle_lib.streaming import CaptionTokenizer
 from dalle_lib.streaming.batches import to_batch
 from dalle_lib.swarm.process.folder import MODEL, checkpoint_name
-from dalle_lib.vqgan import load_vqgan
+from dalle_lib.vqgan import VQGAN, load_vqgan
 
 logger = logging.getLogger(__name__)
 
-ROWS, MIN_ROWS = 256, 8
-"""Held-out rows that a checkpoint is examined by, the first ones: at most, and at least where that takes too long."""
+MIN_ROWS = 8
+"""Held-out rows that a checkpoint is examined by where more take too long."""
 EXAMINE_S = 120.0
 """Seconds after which no further row is begun."""
-PROMPTS = 8
-"""Captions that are drawn with each checkpoint: the first half of training, the others held out."""
 CANDIDATES = 8
 """Pictures of each prompt among which CLIP chooses the best."""
-DRAW_S = 600.0
-"""Seconds beyond which no pictures are drawn but the first samples of the prompts."""
-COLUMNS = 4
-"""Pictures beside each other in a grid."""
-PICTURES, BEST = "pictures", "best"
-"""Folders in that of the monitor with a grid of each checkpoint: first samples, and the best of CANDIDATES."""
+BEST = "best"
+"""Folder in that of the monitor with the best of CANDIDATES of each checkpoint, beside PICTURES."""
 LOOK_S = 5.0
 NICENESS = 15
 """Of the thread that examines: what is told of the run must not wait for it."""
-MAX_FRAMES = 30
-"""Pictures of a time-lapse, which is sent with each checkpoint."""
-FRAME_MS, LAST_MS = 500, 3000
-"""Milliseconds of each picture in a time-lapse, and of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,23 +81,31 @@ class Pictures:
 class Evaluator:
     """Examines checkpoints of one run: each by the same rows, in the same order, and by the same prompts and seed."""
 
-    def __init__(self, card: RunCard) -> None:
+    def __init__(self, card: RunCard, settings: MonitorSettings | None = None) -> None:
         """Read the held-out rows beside the card. Raises ValueError if they are elsewhere, or cannot be read."""
         if card.data.held_out.startswith("hf://"):
             raise ValueError(f"the held-out data of {card.name} are not beside its card.")
+        settings = settings or MonitorSettings()
         self.card = card
+        self.draw_s = 60 * settings.draw_minutes
+        """Seconds beyond which only first samples are drawn."""
         self.guidance = GUIDANCE if card.recipe.caption_dropout else 1.0
         self.tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
-        self.rows = first_rows(card, card.data.held_out, ROWS)
-        is_here = not card.data.train.startswith("hf://")
-        self.seen = choose_captions(first_rows(card, card.data.train, ROWS), PROMPTS // 2) if is_here else []
-        self.unseen = choose_captions(self.rows, PROMPTS // 2)
+        self.rows = first_rows(card, card.data.held_out, settings.rows)
+        is_here, half = not card.data.train.startswith("hf://"), settings.prompts // 2
+        self.seen = choose_captions(first_rows(card, card.data.train, settings.rows), half) if is_here else []
+        self.unseen = choose_captions(self.rows, half)
         self.prompts = self.seen + self.unseen
 
     @cached_property
     def judge(self) -> Judge:
         """What compares drawn pictures to the run's data, made when it is first needed."""
-        return Judge(self.card, self.rows, load_vqgan(self.card.path(self.card.vqgan)))
+        return Judge(self.card, self.rows, self.vqgan)
+
+    @cached_property
+    def vqgan(self) -> VQGAN:
+        """What makes pictures of codes."""
+        return load_vqgan(self.card.path(self.card.vqgan))
 
     def examine(self, model: DALLE) -> Figures:
         """Return how good a model is, but for what it draws."""
@@ -122,28 +122,32 @@ class Evaluator:
     def draw(self, model: DALLE) -> tuple[Pictures | None, Judged | None]:
         """Return what a model draws, and what that shows; None where it takes a processor too long.
 
-        Judging and the best of many are left out where they would take longer than DRAW_S.
+        Judging and the best of many are left out where they would take longer than the settings allow.
         """
         if self.card.model.image_length > MAX_EXAMINED_CODES:
             return None, None
         with few_threads(model):
             started = time.monotonic()
-            first = self._grid(self._first_samples(model, self.prompts))
+            first = self.draw_first(model)
             each_s = (time.monotonic() - started) / len(self.prompts)
-            if each_s * (JUDGED + CANDIDATES * len(self.prompts)) > DRAW_S:
+            if each_s * (JUDGED + CANDIDATES * len(self.prompts)) > self.draw_s:
                 return Pictures(first=first), None
             samples = self._first_samples(model, self.judge.captions)
             pictures = Pictures(first=first, best=self._best(model), nearest=self.judge.sheet(samples))
             return pictures, self.judge.judge(samples)
 
+    def draw_first(self, model: DALLE) -> Image.Image:
+        """Return the first sample of each prompt."""
+        return self._grid(self._first_samples(model, self.prompts))
+
     def _first_samples(self, model: DALLE, captions: list[str]) -> Tensor:
-        return draw_one_each(model, captions, self.tokenizer, self.judge.vqgan, guidance=self.guidance)
+        return draw_one_each(model, captions, self.tokenizer, self.vqgan, guidance=self.guidance)
 
     def _best(self, model: DALLE) -> Image.Image | None:
         if self.judge.ranker is None:
             return None
         codes = generate(model, self.tokenizer(self.prompts), samples=CANDIDATES, guidance=self.guidance, seed=0)
-        candidates = [self.judge.vqgan.decode(each) for each in codes]
+        candidates = [self.vqgan.decode(each) for each in codes]
         scores = map(self.judge.ranker.score, self.prompts, candidates)
         return self._grid(torch.stack([each[int(of.argmax())] for each, of in zip(candidates, scores, strict=True)]))
 
@@ -155,10 +159,16 @@ class Examiner:
     """Examines new checkpoints from a thread of its own until `close`, the newest first; it holds up nothing else."""
 
     def __init__(
-        self, card: RunCard, folder: Path, place: Path, database: Path, say: Callable[[str], None] = logger.info
+        self,
+        card: RunCard,
+        folder: Path,
+        place: Path,
+        database: Path,
+        say: Callable[[str], None] = logger.info,
+        settings: MonitorSettings | None = None,
     ) -> None:
         """`place` is the folder of the monitor's peer, `database` the file. Raises ValueError as `Evaluator` does."""
-        self.evaluator, self.folder, self.place = Evaluator(card), folder, place
+        self.evaluator, self.folder, self.place = Evaluator(card, settings), folder, place
         self._database, self._say = database, say
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -172,12 +182,22 @@ class Examiner:
     def _run(self) -> None:
         if hasattr(os, "nice"):
             os.nice(NICENESS)  # Linux: of this thread alone
+        try:
+            self.begin()
+        except Exception:  # as below
+            logger.exception("the model of the beginning has drawn nothing")
         with closing(MonitorDatabase(self._database)) as database:
             while not self._stop.wait(LOOK_S):
                 try:
                     self.look(database)
                 except Exception:  # whatever it is, the next checkpoint is examined
                     logger.exception("a checkpoint was not examined")
+
+    def begin(self) -> None:
+        """Draw with the model with which the run begins, if it can draw here and has not: the first of all pictures."""
+        card, file = self.evaluator.card, self.folder / PICTURES / f"{checkpoint_name(0)}.webp"
+        if card.model.image_length <= MAX_EXAMINED_CODES and not file.exists():
+            write_picture(file, self.evaluator.draw_first(initial_model(card).eval()))
 
     def look(self, database: MonitorDatabase) -> None:
         """Examine the newest checkpoint that has no figures yet, and draw with it."""
@@ -243,19 +263,3 @@ def write_picture(file: Path, picture: Image.Image | None) -> None:
     file.parent.mkdir(exist_ok=True)
     with replace_file(file) as unfinished:
         picture.save(unfinished, "WEBP", quality=85)
-
-
-def time_lapse(folder: Path, file: Path) -> int:
-    """Write the first samples of all checkpoints in a monitor's folder as a picture that moves; return its frames.
-
-    `file` ends with .webp or .gif. Of more than MAX_FRAMES, evenly spread ones are taken, and the last. Nothing is
-    written where there are none.
-    """
-    there = sorted((folder / PICTURES).glob("epoch-*.webp"))[::-1]
-    frames = [Image.open(each).convert("RGB") for each in there[:: max(1, -(-len(there) // MAX_FRAMES))][::-1]]
-    if frames:
-        lasts = [FRAME_MS] * (len(frames) - 1) + [LAST_MS]
-        with replace_file(file) as unfinished:
-            kind = {".webp": "WEBP", ".gif": "GIF"}[file.suffix]
-            frames[0].save(unfinished, kind, save_all=True, append_images=frames[1:], duration=lasts, loop=0)
-    return len(frames)

@@ -130,7 +130,7 @@ class Monitor:
 
     def _examiner(self, peer: Peer) -> Examiner | None:
         try:
-            return Examiner(self.card, self.folder, peer.folder, self.folder / DATABASE, self._say)
+            return Examiner(self.card, self.folder, peer.folder, self.folder / DATABASE, self._say, self.settings)
         except (OSError, ValueError) as error:
             self._say(f"Checkpoints are not examined: {in_one_line(error)}")
             return None

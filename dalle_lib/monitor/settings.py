@@ -3,6 +3,10 @@
 import math
 from dataclasses import dataclass
 
+ROWS, PROMPTS = 256, 8
+MAX_EXAMINED = 10_000
+"""Rows or prompts beyond which a number is a slip of the keyboard."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorSettings:
@@ -16,10 +20,20 @@ class MonitorSettings:
     """Seconds between two looks at the swarm."""
     status_s: float = 15.0
     """Seconds between two versions of status.json; the history is written anew four times more seldom."""
+    rows: int = ROWS
+    """Held-out rows that each checkpoint is examined by, the first ones: at most, where they take too long."""
+    prompts: int = PROMPTS
+    """Captions that are drawn with each checkpoint, half of them of training, the others held out."""
+    draw_minutes: float = 10.0
+    """Minutes beyond which nothing is drawn with a checkpoint but the first sample of each prompt: neither the best of
+    many, nor what is judged."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.metrics_port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for none, but got {self.metrics_port}.")
-        for name in "checkpoint_minutes", "look_s", "status_s":
+        for name in "checkpoint_minutes", "look_s", "status_s", "draw_minutes":
             if not 0 < (given := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} must be above 0, but is {given}.")
+        for name in "rows", "prompts":
+            if not isinstance(given := getattr(self, name), int) or not 2 <= given <= MAX_EXAMINED:
+                raise ValueError(f"{name} must be a whole number from 2 to {MAX_EXAMINED:,}, but is {given}.")

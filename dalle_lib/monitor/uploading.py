@@ -14,7 +14,8 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import BEST, PICTURES
+from dalle_lib.monitor.evaluating import BEST
+from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of

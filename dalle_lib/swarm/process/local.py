@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +16,15 @@ from dalle_lib.swarm.process.settings import PeerSettings
 LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
 """Seconds after which the second neighbour joins a private swarm."""
-RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
+PARTS = RUN, BOOTSTRAP, PEERS, MONITOR = "run", "bootstrap", "peers", "monitor"
+"""What is in a swarm's folder, a folder each."""
 MARK = "made_by_dalle_lib.txt"
 """File by which the folder of a private swarm is known, so that nobody else's folder is ever removed."""
 NEIGHBOURS = ("ada", "eve")
 """The other trainers of a private swarm."""
+
+_OPEN: dict[Path, "LocalSwarm"] = {}
+"""The swarms that this program has started and not closed yet, by folder."""
 
 
 @dataclass
@@ -31,6 +36,10 @@ class LocalSwarm(Crew):
 
     bootstrap: Peer = field(kw_only=True)
     """The peer through which the trainers find each other. It runs until `close`."""
+    leaving: threading.Event = field(default_factory=threading.Event, kw_only=True)
+    """Set as soon as the trainers are asked to leave."""
+    watchers: list[threading.Thread] = field(default_factory=list, kw_only=True)
+    """Threads of this program that watch over the swarm until `leaving` is set; `close` waits for them."""
 
     def add(self, settings: PeerSettings) -> Peer:
         """Start a trainer in this swarm, and return it at once."""
@@ -38,12 +47,20 @@ class LocalSwarm(Crew):
         self.peers[settings.name] = join(settings, self.folder / PEERS / settings.name)
         return self.peers[settings.name]
 
+    def ask_to_stop(self) -> None:
+        """Ask the trainers, and who watches over them, to leave, and return at once."""
+        self.leaving.set()
+        super().ask_to_stop()
+
     def close(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """Make all peers leave, the bootstrap peer last. Raises PeerFailed as `wait` does."""
         try:
             super().close(timeout_s)
         finally:
+            for watcher in self.watchers:
+                watcher.join(timeout_s)
             self.bootstrap.stop()
+            _OPEN.pop(self.folder, None)
 
     @classmethod
     def start(cls, card: RunCard, folder: str | Path) -> "LocalSwarm":
@@ -61,13 +78,18 @@ class LocalSwarm(Crew):
             bootstrap.ask_to_stop()
             raise
         RunCard.load(run).with_changes(initial_peers=tuple(addresses)).save(run)
-        return cls(folder, str(run), bootstrap=bootstrap)
+        swarm = _OPEN[folder] = cls(folder, str(run), bootstrap=bootstrap)
+        return swarm
 
     @classmethod
     def found(cls, folder: str | Path) -> "LocalSwarm":
         """Return the swarm that was started in `folder`, perhaps by another program and perhaps over by now."""
         folder = Path(folder).resolve()
-        peers = {peer.name: Peer(peer) for peer in (folder / PEERS).glob("*") if peer.is_dir()}
+        if folder in _OPEN:
+            return _OPEN[folder]
+        folders = {peer.name: peer for peer in (folder / PEERS).glob("*")}
+        folders[f"{MONITOR}/"] = folder / MONITOR / MONITOR  # no trainer is called so
+        peers = {name: Peer(peer) for name, peer in folders.items() if peer.is_dir()}
         return cls(folder, str(folder / RUN), peers, bootstrap=Peer(folder / BOOTSTRAP))
 
 
@@ -120,7 +142,7 @@ def private_swarm(card: RunCard, folder: str | Path, late_s: float = LATE_S) -> 
         for part in earlier:
             shutil.rmtree(part)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).write_text(f"The next private swarm here removes {RUN}, {BOOTSTRAP} and {PEERS}.\n")
+    (folder / MARK).write_text(f"The next private swarm here removes {', '.join(PARTS)}.\n")
     swarm = LocalSwarm.start(card, folder)
     ada, eve = NEIGHBOURS
     swarm.add(PeerSettings(run=swarm.run, name=ada))
@@ -142,4 +164,4 @@ def require_own_swarm(folder: Path) -> None:
 
 def _parts(folder: Path) -> list[Path]:
     """Return what is in `folder` at the places of a swarm's parts."""
-    return [folder / name for name in (RUN, BOOTSTRAP, PEERS) if (folder / name).exists()]
+    return [folder / name for name in PARTS if (folder / name).exists()]
