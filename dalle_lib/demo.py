@@ -10,14 +10,17 @@ from pathlib import Path
 from dalle_lib.checkpoint import load_model
 from dalle_lib.dashboard.charts import run_chart, to_png, to_svg
 from dalle_lib.dashboard.grids import grid, ranked_grid
+from dalle_lib.dashboard.lapses import write_lapse
+from dalle_lib.dashboard.receipts import write_receipts
 from dalle_lib.dashboard.summary import summarize
 from dalle_lib.dashboard.terminal import Lines
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.evaluation import Examination, examine
 from dalle_lib.inference import Drawing, TextToImage
 from dalle_lib.model import DALLE
+from dalle_lib.monitor.here import watch_over
 from dalle_lib.run import RunCard, initial_model
-from dalle_lib.swarm import Peer, PeerSettings, private_swarm
+from dalle_lib.swarm import Crew, Peer, PeerSettings, private_swarm
 from dalle_lib.swarm.process.folder import MODEL
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.local import LATE_S, require_own_swarm
@@ -46,13 +49,14 @@ def run_demo(out: Path, minutes: float = 4.5, from_scratch: bool = False, late_s
     _say(f"Training with two other peers on this machine, for {minutes:g} min; Ctrl+C ends it early ...")
     with contextlib.closing(private_swarm(card, out / SWARM, late_s)) as swarm:
         you = swarm.add(PeerSettings(run=swarm.run, name="you", max_minutes=minutes))
+        watch_over(swarm)
         watch(you)
     _say("Drawing again with the trained model ...")
     trained = load_model(you.folder / MODEL, card.model)
     after = examine(card, trained)
     drawings = rank(card, trained, after)
     summary = summarize(swarm, you, before, after)
-    write_report(out, summary, you, before, after, drawings)
+    write_report(out, summary, swarm, you, before, after, drawings)
     return summary
 
 
@@ -72,12 +76,16 @@ def rank(card: RunCard, model: DALLE, after: Examination | None) -> list[Drawing
 def write_report(
     out: str | Path,
     summary: dict,
+    crew: Crew,
     you: Peer,
     before: Examination | None,
     after: Examination | None,
     drawings: Sequence[Drawing],
 ) -> None:
-    """Write summary.json, run.png and run.svg to the folder `out`, and before_after.png and best_of_32.png if drawn."""
+    """Write summary.json, run.png, run.svg and the receipts to the folder `out`, and the pictures that were drawn.
+
+    These are before_after.png, best_of_32.png, and time_lapse.webp and time_lapse.gif.
+    """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
@@ -88,6 +96,8 @@ def write_report(
     chart = run_chart(epochs_of(you))
     (out / "run.png").write_bytes(to_png(chart))
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
+    write_lapse(crew, out)
+    write_receipts(crew, out)
 
 
 def run_notebook(notebook: Path, out: Path) -> dict:

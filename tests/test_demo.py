@@ -5,6 +5,8 @@ import sys
 
 from PIL import Image
 
+from dalle_lib.swarm.process.receipt import Receipt
+
 
 def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
     out = swarm_folder / "demo"
@@ -37,5 +39,13 @@ def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
         with Image.open(out / name) as picture:
             assert picture.size[0] > 600
             assert len(picture.getcolors(2**24)) > 1000
+    for kind in "webp", "gif":
+        with Image.open(out / f"time_lapse.{kind}") as lapse:
+            assert lapse.n_frames >= 2, "before training, and the monitor's first checkpoint"
+    receipts = [Receipt.load(file) for file in (out / "receipts").glob("*.json")]
+    assert {"you", "ada"} <= {receipt.name for receipt in receipts}
+    for receipt in receipts:
+        receipt.check()
+        assert receipt.samples == summary["samples_by_peer"][receipt.name]
     assert (out / "run.png").stat().st_size > 10_000
     assert "<svg" in (out / "run.svg").read_text()

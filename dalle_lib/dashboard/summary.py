@@ -67,7 +67,12 @@ def summary_text(summary: dict, out: str | Path) -> str:
             for kind, title in KINDS.items()
         ]
     files = [file for name in ("before_after", "best_of_32", "run") if (file := Path(out, f"{name}.png")).exists()]
+    if (lapse := Path(out, "time_lapse.webp")).exists():
+        files.append(lapse)
     lines += [f"Look at {', '.join(map(str, files))}.", f"All figures are in {out}/summary.json."]
+    if receipts := sorted(Path(out, "receipts").glob("*.json")):
+        lines.append(f"What each peer has given, signed: {', '.join(map(str, receipts))}.")
+        lines.append(f"Anybody can check one: dalle-lib receipt --check {receipts[-1]}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,63 @@
+"""What each of a volunteer's peers has given: signed receipts, checked, with how others check them."""
+
+from html import escape
+from pathlib import Path
+
+from IPython.display import HTML
+
+from dalle_lib.dashboard.tables import sentence, table_html
+from dalle_lib.dashboard.words import duration
+from dalle_lib.swarm import Crew
+from dalle_lib.swarm.process.receipt import Receipt, receipt_of
+
+RECEIPTS = "receipts"
+"""Folder of the receipts in that of a report, a file each peer."""
+NO_RECEIPT = "No gradient of a peer here has counted in an average with others, so there is no receipt."
+
+
+def write_receipts(crew: Crew, out: Path) -> list[Path]:
+    """Write the receipt of each peer of `crew` whose gradients have counted, and return the files."""
+    files = []
+    for name, peer in crew.peers.items():
+        try:
+            receipt = receipt_of(peer)
+        except ValueError:  # nothing of it has counted
+            continue
+        files.append(out / RECEIPTS / f"{name}.json")
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        receipt.save(files[-1])
+    return files
+
+
+def show_receipts(crew: Crew, out: str | Path) -> HTML:
+    """Write the receipts of `crew` into the folder `out`, read them again, check them, and return what they say.
+
+    Raises ValueError if a signature is false.
+    """
+    files = write_receipts(crew, Path(out))
+    if not files:
+        return sentence(NO_RECEIPT)
+    receipts = [Receipt.load(file) for file in files]
+    for receipt in receipts:
+        receipt.check()
+    rows = [
+        [
+            escape(receipt.name),
+            f"{receipt.share:.1%}",
+            f"{receipt.first_epoch:,} to {receipt.last_epoch:,}",
+            f"{receipt.rounds:,}",
+            f"{receipt.samples:,}",
+            duration(receipt.seconds),
+            f"✓ key of peer …{escape(receipt.peer_id[-6:])}",
+        ]
+        for receipt in receipts
+    ]
+    header = ["peer", "its share", "of epochs", "averages", "samples", "time", "signature"]
+    how = (
+        "The share is the mean over the averages in which the peer's gradients counted. A receipt proves that whoever "
+        "holds the peer's key says this, and that nobody has changed it since. Whether it is true, the run's monitor "
+        "knows, which has seen the same peer. Anybody who has the file can check the signature: "
+    )
+    return HTML(
+        f"{table_html(header, rows)}<p>{how}<code>dalle-lib receipt --check {escape(str(files[-1]))}</code></p>"
+    )
