@@ -58,6 +58,7 @@ class Join:
         print(f"Joining {self.peer.run} as {self.peer.name} ...", flush=True)  # what follows may ask the Hub
 
         from dalle_lib.cli.invitation import invitation
+        from dalle_lib.dashboard.run_view import RunView
         from dalle_lib.dashboard.watching import watch
         from dalle_lib.run import RunCard, hub_token_for
         from dalle_lib.swarm import Peer
@@ -71,7 +72,8 @@ class Join:
         require_own(peer.folder, card)
         if peer.is_running:
             print(f"This peer runs already, in {peer.folder}.")
-            watch(peer, invite=partial(invitation, PeerSettings.load(peer.folder / SETTINGS), card))
+            settings = PeerSettings.load(peer.folder / SETTINGS)
+            watch(peer, invite=partial(invitation, settings, card), view=RunView(card))
             return
         if not is_complete(peer, card):
             require_way_in(self.peer, card, folder, say=partial(print, flush=True))
@@ -79,7 +81,7 @@ class Join:
             proof = proving_token() if self.hub_token and card.members and card.members.server else None
             with self._refreshing(peer, token):
                 crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
-                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card))
+                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card), view=RunView(card))
                 crew.close()
         print(_fitted(ending(peer, self, card)))
 

@@ -3,6 +3,7 @@
 from html import escape
 
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
+from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.tables import table_html
 from dalle_lib.dashboard.words import duration, last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
@@ -23,18 +24,20 @@ _STYLE = """
 """
 
 
-def panel_html(peer: Peer) -> str:
-    """Return the panel of a peer as it is now, as HTML."""
+def panel_html(peer: Peer, view: RunView | None = None) -> str:
+    """Return the panel of a peer as it is now, as HTML; `view` adds what is known of the run beside the peer."""
     events, standing, epochs = peer.events(), Standing.of(peer), epochs_of(peer)
     joined = next((event for event in events if event["event"] == "joined"), None)
     parts = [_linked(f"{state_in_words(standing)}.", is_bold=True)]
+    if view is not None and (message := view.message()):
+        parts.append(f"<p>The organiser says: {escape(message)}</p>")
     if joined is not None:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
     if standing.swarm is not None:
         you = joined and joined["peer_id"]
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
             parts.append(f"<p>{looked}.</p>")
-        parts += [_progress(standing.swarm), _figures(standing), _table(standing.swarm, you)]
+        parts += [_progress(standing.swarm), _figures(standing, view, you), _table(standing.swarm, you)]
     parts += map(_linked, last_round(events))
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
@@ -65,13 +68,15 @@ def _progress(status: SwarmStatus) -> str:
     )
 
 
-def _figures(standing: Standing) -> str:
+def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
     figures = {
         "loss": "–" if standing.loss is None else f"{standing.loss:.3f}",
         "samples/s": f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}",
         "peers": str(len(standing.swarm.peers)),
         "your samples": f"{standing.totals.samples:,}",
     }
+    if view is not None:
+        figures |= view.facts(standing, you)
     if standing.seconds_left is not None:
         figures["time left"] = duration(standing.seconds_left)
     return '<div class="figures">' + "".join(f"<div><b>{v}</b>{k}</div>" for k, v in figures.items()) + "</div>"

@@ -7,7 +7,7 @@ from IPython.display import HTML
 
 from dalle_lib.dashboard.tables import sentence, table_html
 from dalle_lib.dashboard.words import duration
-from dalle_lib.swarm import Crew
+from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.receipt import Receipt, receipt_of
 
 RECEIPTS = "receipts"
@@ -19,14 +19,19 @@ def write_receipts(crew: Crew, out: Path) -> list[Path]:
     """Write the receipt of each peer of `crew` whose gradients have counted, and return the files."""
     files = []
     for name, peer in crew.peers.items():
-        try:
-            receipt = receipt_of(peer)
-        except ValueError:  # nothing of it has counted
-            continue
-        files.append(out / RECEIPTS / f"{name}.json")
-        files[-1].parent.mkdir(parents=True, exist_ok=True)
-        receipt.save(files[-1])
+        if (receipt := receipt_if_any(peer)) is not None:
+            files.append(out / RECEIPTS / f"{name}.json")
+            files[-1].parent.mkdir(parents=True, exist_ok=True)
+            receipt.save(files[-1])
     return files
+
+
+def receipt_if_any(peer: Peer) -> Receipt | None:
+    """Return the receipt of a peer, or None if nothing of it has counted, or it has ended before it had a key."""
+    try:
+        return receipt_of(peer)
+    except (ValueError, FileNotFoundError):
+        return None
 
 
 def show_receipts(crew: Crew, out: str | Path) -> HTML:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from dalle_lib.dashboard.receipts import receipt_if_any
 from dalle_lib.dashboard.words import count, duration
 from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm import Crew, LocalSwarm, Peer
-from dalle_lib.swarm.process.receipt import Receipt, receipt_of
 from dalle_lib.swarm.process.standing import Standing
 
 
@@ -22,20 +22,13 @@ def summary_to_share(you: Peer, crew: Crew, card: RunCard) -> str:
         f"{count(sum(each.samples for each in totals), 'sample')} in {duration(sum(each.seconds for each in totals))}"
     )
     lines = [f"I have trained {card.name} together with others: {done}."]
-    for receipt in filter(None, map(_receipt, peers)):
+    for receipt in filter(None, map(receipt_if_any, peers)):
         epochs = f"epochs {receipt.first_epoch:,} to {receipt.last_epoch:,}"
         lines.append(f"I was there for {epochs}: {receipt.share:.1%} of the gradients were mine.")
     if card.repository is not None:
         invitation = Invitation.to(card.repository, card)
         lines += [f"You can help, too: {invitation.page}", f"  {invitation.line}"]
     return "\n".join(lines)
-
-
-def _receipt(peer: Peer) -> Receipt | None:
-    try:
-        return receipt_of(peer)
-    except ValueError:  # nothing of it has counted
-        return None
 
 
 def next_steps(run: str, out: str | Path, platform: Platform | None = None) -> str:

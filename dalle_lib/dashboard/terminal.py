@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.words import (
     Invite,
     epoch_of,
@@ -125,8 +126,14 @@ class LivePanel:
     Other peers of the same volunteer have a line each in the panel.
     """
 
-    def __init__(self, live: Live, others: Sequence[Peer] = (), invite: Invite | None = None) -> None:
-        self._live, self._first = live, Teller(invite)
+    def __init__(
+        self,
+        live: Live,
+        others: Sequence[Peer] = (),
+        invite: Invite | None = None,
+        view: RunView | None = None,
+    ) -> None:
+        self._live, self._first, self._view = live, Teller(invite), view
         self._others = {peer: Teller(prefix=f"{peer.folder.name}: ") for peer in others}
 
     def __call__(self, peer: Peer, hint: str = "") -> None:
@@ -136,7 +143,17 @@ class LivePanel:
         for other, teller in self._others.items():
             self._print(teller.new_of(other))
             standings.append(Standing.of(other, teller.reader(other)))
-        self._live.update(panel(Standing.of(peer, self._first.reader(peer)), hint, standings), refresh=True)
+        standing = Standing.of(peer, self._first.reader(peer))
+        self._live.update(panel(standing, hint, standings, self._beside(peer, standing)), refresh=True)
+
+    def _beside(self, peer: Peer, standing: Standing) -> list[str]:
+        """Return what is known of the run and of this machine beside how the peer stands, a line each."""
+        if self._view is None or standing.role != "trainer":
+            return []
+        events = self._first.reader(peer).starts()[-1]
+        own = next((event["peer_id"] for event in events if event["event"] == "joined"), None)
+        facts = " · ".join(f"{name}: {value}" for name, value in self._view.facts(standing, own).items())
+        return [facts, *([f"The organiser says: {message}"] if (message := self._view.message()) else [])]
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -145,10 +162,15 @@ class LivePanel:
 
 
 @contextmanager
-def live_panel(file: TextIOBase, others: Sequence[Peer] = (), invite: Invite | None = None) -> Iterator[LivePanel]:
+def live_panel(
+    file: TextIOBase,
+    others: Sequence[Peer] = (),
+    invite: Invite | None = None,
+    view: RunView | None = None,
+) -> Iterator[LivePanel]:
     """Yield what shows the live panel of a peer on the terminal `file`; its last state stays there."""
     with _no_sign_of_ctrl_c(file), Live(console=Console(file=file), auto_refresh=False) as live:
-        yield LivePanel(live, others, invite)
+        yield LivePanel(live, others, invite, view)
 
 
 @contextmanager
@@ -177,16 +199,17 @@ def _is_in_background(descriptor: int) -> bool:
         return True
 
 
-def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = ()) -> Panel:
+def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = (), beside: Sequence[str] = ()) -> Panel:
     """Return how a peer stands as a panel: its state in words, how far the run is, what matters, what Ctrl+C does.
 
-    `others` are the other peers of the same volunteer, which get a line each.
+    `others` are the other peers of the same volunteer, which get a line each, and so does each text of `beside`.
     """
     rows: list = [Text(state_in_words(standing), style="bold")]
     if standing.epoch is not None and standing.total_epochs:
         rows.append(_bars(standing))
         if standing.role == "trainer":  # what a bootstrap peer does tells how many it sees
             rows.append(Text(" · ".join(facts_of(standing)[1:])))
+    rows += [Text(line) for line in beside]
     if standing.state in (*AT_WORK, "helping") and standing.swarm is not None and standing.swarm.peers:
         there = last_looked(standing) or who_is_there(standing.swarm)
         if there != state_in_words(standing):

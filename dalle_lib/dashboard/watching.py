@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.terminal import Lines, live_panel
 from dalle_lib.dashboard.words import Invite
 from dalle_lib.one_line import in_one_line
@@ -24,7 +25,13 @@ Show = Callable[[Peer, str], None]
 """Shows a peer as it is now, and a hint: what Ctrl+C does."""
 
 
-def watch(peer: Peer, *others: Peer, invite: Invite | None = None, minutes: float = math.inf) -> None:
+def watch(
+    peer: Peer,
+    *others: Peer,
+    invite: Invite | None = None,
+    minutes: float = math.inf,
+    view: RunView | None = None,
+) -> None:
     """Show what a peer does until it is done; the stop button or Ctrl+C makes it leave cleanly before.
 
     After `minutes` the watching ends, and the peer goes on.
@@ -32,7 +39,8 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None, minutes: floa
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
     show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `others` are the
     other peers of the same volunteer, which are shown beside it and leave with it; a notebook shows `peer` alone.
-    `invite` says how friends join `peer`: a result, which is printed on standard output, and not in a notebook.
+    `invite` says how friends join `peer`: a result, which is printed on standard output, and not in a notebook. `view`
+    adds what is known of the run beside the peers, and in a notebook cards that explain what peers do.
 
     Raises CannotJoin if a peer could not take part, and PeerFailed if one ended by any other error, after printing a
     block to copy into a report of it.
@@ -40,7 +48,7 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None, minutes: floa
     peers = (peer, *others)
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
     deadline = time.monotonic() + 60 * minutes
-    with _display(others, invite) as show:
+    with _display(others, invite, view) as show:
         look = _surviving(show)
         while any(each.is_running for each in peers):
             try:
@@ -57,7 +65,7 @@ def watch(peer: Peer, *others: Peer, invite: Invite | None = None, minutes: floa
                     each.ask_to_stop()
         look(peer, "")
     if _is_notebook() and this_platform().is_unattended:
-        panel_display()(peer)
+        panel_display(view)(peer)
     for each in peers:
         _require_clean_end(each)
 
@@ -96,12 +104,12 @@ def _require_clean_end(peer: Peer) -> None:
 
 
 @contextmanager
-def _display(others: Sequence[Peer], invite: Invite | None) -> Iterator[Show]:
+def _display(others: Sequence[Peer], invite: Invite | None, view: RunView | None) -> Iterator[Show]:
     """Yield what shows a peer where this program runs, and the others beside it in a terminal."""
     if _is_notebook():
-        yield Lines(sys.stdout) if this_platform().is_unattended else panel_display()
+        yield Lines(sys.stdout) if this_platform().is_unattended else panel_display(view)
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with live_panel(sys.stderr, others, invite if sys.stdout.isatty() else _printed(invite)) as show:
+        with live_panel(sys.stderr, others, invite if sys.stdout.isatty() else _printed(invite), view) as show:
             yield show
     else:
         yield Lines(sys.stderr, others, _printed(invite, is_shown=False))
@@ -126,20 +134,32 @@ def _printed(invite: Invite | None, *, is_shown: bool = True) -> Invite | None:
     return print_and_show
 
 
-def panel_display() -> Show:
-    """Return a function that shows the panel in a notebook: the first call adds it, each later call replaces it."""
+def panel_display(view: RunView | None = None) -> Show:
+    """Return a function that shows the panel in a notebook: the first call adds it, each later call replaces it.
+
+    With a `view` cards lie below it. They are replaced seldom, because one that somebody has unfolded folds again then.
+    """
     from IPython.display import HTML, display
 
+    from dalle_lib.dashboard.cards import cards_html, rounds_of
     from dalle_lib.dashboard.panel import panel_html
 
     handle, shown = display(HTML(""), display_id=True), ""
+    cards, figures = view and display(HTML(""), display_id=True), None
 
     def show(peer: Peer, hint: str = "") -> None:
-        nonlocal shown
-        html = panel_html(peer)
+        nonlocal shown, figures
+        html = panel_html(peer, view)
         if html != shown:
             handle.update(HTML(html))
             shown = html
+        if view is None:
+            return
+        rounds = len(rounds_of(peer))
+        # After the first round, the tenth, the hundredth and so on, and at the end.
+        if figures != (new := (rounds and len(str(rounds)), bool(hint))):
+            cards.update(HTML(cards_html(peer, view.card)))
+            figures = new
 
     return show
 

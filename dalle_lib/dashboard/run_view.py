@@ -1,0 +1,113 @@
+"""What a volunteer wants to know beside their own peer: what the organiser says, their rank, this machine's traffic."""
+
+import logging
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import psutil
+
+from dalle_lib.dashboard.words import duration
+from dalle_lib.files import BrokenFile, read_record
+from dalle_lib.one_line import in_one_line, printable
+from dalle_lib.run import RunCard
+from dalle_lib.run.files import download, require_small
+from dalle_lib.run.newest import STATUS, USER_COLUMNS
+from dalle_lib.swarm import Crew, LocalSwarm
+from dalle_lib.swarm.process.local import MONITOR
+from dalle_lib.swarm.process.standing import AT_WORK, Standing
+
+logger = logging.getLogger(__name__)
+
+ASK_EVERY_S = 600.0
+"""Seconds between two looks at what the run's monitor has sent to the Hub, which is at most four times an hour."""
+WINDOW_S = 10.0
+"""Seconds over which traffic is averaged."""
+MAX_MESSAGE = 500
+"""Letters of the organiser's message, as in a card."""
+
+
+class RunView:
+    """A run as one of its volunteers sees it. Nothing here waits for the Hub: it is asked from a thread."""
+
+    def __init__(self, card: RunCard, crew: Crew | None = None) -> None:
+        """`crew` are the volunteer's peers; the monitor of a swarm on this machine writes beside them."""
+        self.card = card
+        self._file = crew.folder / MONITOR / STATUS if isinstance(crew, LocalSwarm) else None
+        self._is_here = self._file is not None
+        self._told: dict = {}
+        self._asked = -ASK_EVERY_S
+        self._traffic: deque[tuple[float, int, int]] = deque()
+
+    def status(self) -> dict:
+        """Return what the run's monitor told last; nothing where there is none, or none of its words has come yet."""
+        if self._file is not None:
+            self._take(self._file)
+        elif self.card.checkpoints is not None and time.monotonic() - self._asked >= ASK_EVERY_S:
+            self._asked = time.monotonic()
+            threading.Thread(target=self._ask, daemon=True).start()
+        return self._told
+
+    def _take(self, file: Path) -> None:
+        try:
+            self._told = read_record(file, dict, "The run's monitor writes it anew.")
+        except (FileNotFoundError, BrokenFile) as error:
+            logger.info("the run's monitor tells nothing: %s", in_one_line(error))
+
+    def _ask(self) -> None:
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()  # they would write beside the panel
+        try:
+            require_small(self.card.checkpoints, STATUS, self.card.token)
+            self._take(download(self.card.checkpoints, STATUS, self.card.token))
+        except (OSError, ValueError) as error:  # it is asked again later
+            logger.info("the run's monitor tells nothing: %s", in_one_line(error))
+
+    def message(self) -> str:
+        """Return what the organiser tells volunteers now, or "": as the monitor says, or else the card."""
+        told = self.status().get("message", self.card.message)
+        return printable(told)[:MAX_MESSAGE] if isinstance(told, str) else ""
+
+    def rank(self, peer_id: str) -> tuple[int, int] | None:
+        """Return the rank of the user of a peer by hours of computing, and how many users there are.
+
+        None before the run's monitor lists them, and where it tells nonsense.
+        """
+        status = self.status()
+        try:
+            user = next(peer["user"] for peer in status["peers"] if peer["id"] == peer_id)
+            rows = (dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"])
+            own = next(row for row in rows if row["user"] == user)
+            return int(own["rank"]), int(status["totals"]["users"])
+        except (LookupError, TypeError, ValueError, OverflowError, StopIteration):
+            return None
+
+    def facts(self, standing: Standing, peer_id: str | None) -> dict[str, str]:
+        """Return the rank of the user of a peer and, while it is at work, this machine's traffic, by their names."""
+        facts = {"your time": duration(standing.totals.seconds)}
+        if peer_id is not None and (found := self.rank(peer_id)) is not None:
+            facts[f"your rank of {found[1]:,}"] = f"{found[0]:,}"
+        if standing.state in AT_WORK and (traffic := self.traffic_mbps()) is not None:
+            facts["Mbit/s up / down"] = " / ".join(f"{mbps:.1f}" for mbps in traffic)
+        return facts
+
+    def traffic_mbps(self) -> tuple[float, float] | None:
+        """Return how many Mbit/s this machine sends and receives, over the last seconds; None before the second look.
+
+        In a swarm on this machine it is what its programs send each other.
+        """
+        try:
+            counters = psutil.net_io_counters(pernic=True)
+        except OSError:  # a sandbox that does not tell
+            return None
+        names = [name for name in counters if name.startswith("lo") == self._is_here]
+        sent, received = (sum(getattr(counters[name], f"bytes_{way}") for name in names) for way in ("sent", "recv"))
+        self._traffic.append((time.monotonic(), sent, received))
+        while len(self._traffic) > 2 and self._traffic[1][0] < self._traffic[-1][0] - WINDOW_S:
+            self._traffic.popleft()
+        first, last = self._traffic[0], self._traffic[-1]
+        if (seconds := last[0] - first[0]) <= 0 or not names:
+            return None
+        return tuple(8e-6 * max(0, after - before) / seconds for before, after in zip(first[1:], last[1:], strict=True))

@@ -1,0 +1,150 @@
+"""What a volunteer sees of a run beside their own peer, and takes along at the end."""
+
+import html
+import json
+import re
+import socket
+import time
+
+import pytest
+from peer_files import BEGINNING, LEFT, STARTED, epoch, peer_with, running, seen
+
+from dalle_lib.auth.keys import PeerKey
+from dalle_lib.dashboard.cards import cards_html
+from dalle_lib.dashboard.panel import panel_html
+from dalle_lib.dashboard.receipts import NO_RECEIPT, show_receipts
+from dalle_lib.dashboard.run_view import RunView
+from dalle_lib.dashboard.sharing import next_steps, summary_to_share
+from dalle_lib.platforms import Platform
+from dalle_lib.run import RunCard
+from dalle_lib.run.files import Home
+from dalle_lib.swarm import Crew, LocalSwarm, Peer
+from dalle_lib.swarm.process.folder import IDENTITY
+from dalle_lib.swarm.process.receipt import Receipt
+
+STATUS = {
+    "message": "Photos <b>begin</b> tomorrow.",
+    "peers": [{"id": "id1", "user": "bob"}, {"id": "id0", "user": "ada"}],
+    "users": [
+        [rank, user, "", 9000, 9100, 640, 0.3, 50.0, 1, 1_790_000_000, 1, 1, 1]
+        for rank, user in ((1, "bob"), (2, "ada"))
+    ],
+    "totals": {"users": 12},
+}  # fmt: skip
+
+
+@pytest.fixture
+def swarm(tmp_path) -> LocalSwarm:
+    """A swarm on this machine whose monitor has told of it."""
+    (tmp_path / "monitor").mkdir()
+    (tmp_path / "monitor" / "status.json").write_text(json.dumps(STATUS))
+    return LocalSwarm(tmp_path, "run", bootstrap=Peer(tmp_path / "bootstrap"))
+
+
+def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says(mini, swarm):
+    view, peer = RunView(mini, swarm), peer_with(swarm.folder / "ada", [*BEGINNING, *epoch(10)], mini)
+    with running(peer):
+        seen(peer.folder, 96, 10)
+        view.traffic_mbps()
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+            sender.sendall(b"x" * 10_000)
+            page = panel_html(peer, view)
+    figures = dict(re.findall(r"<div><b>([^<]*)</b>([^<]*)</div>", page.replace("<div><b>", "\n<div><b>")))
+    named = {name: value for value, name in figures.items()}
+    assert named["your rank of 12"] == "2"
+    assert re.fullmatch(r"\d+ s", named["your time"])
+    up, down = map(float, named["Mbit/s up / down"].split(" / "))
+    assert up > 0
+    assert down > 0
+    assert "The organiser says: Photos &lt;b&gt;begin&lt;/b&gt; tomorrow." in page
+    assert "The update of epoch 9 holds the gradients of 3 peers; yours are 31% of it." in page
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"users": None}, {"users": [[1]]}, {"users": [["x", "ada", *STATUS["users"][0][2:]]]}, {"peers": [1]},
+     {"peers": [{"id": "id0"}]}, {"totals": {"users": float("inf")}}, {"totals": []}],
+    ids=str,
+)  # fmt: skip
+def test_nonsense_of_a_monitor_is_no_rank(mini, swarm, change):
+    (swarm.folder / "monitor" / "status.json").write_text(json.dumps(STATUS | change))
+    assert RunView(mini, swarm).rank("id0") is None
+
+
+def test_without_a_monitor_the_message_is_the_cards(mini, tmp_path):
+    view = RunView(mini.with_changes(message="Welcome."), Crew(tmp_path, "run"))
+    assert (view.message(), view.rank("id0")) == ("Welcome.", None)
+
+
+def test_what_the_monitor_of_a_run_of_others_tells_comes_from_the_hub(mini, hub, tmp_path):
+    hub.add("crew/photos-checkpoints", {"status.json": json.dumps(STATUS).encode()})
+    card = mini.with_changes(name="photos", checkpoints="crew/photos-checkpoints").save(tmp_path / "run")
+    view, deadline = RunView(RunCard.load(card)), time.monotonic() + 60
+    while view.rank("id0") is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert view.rank("id0") == (2, 12)
+
+
+def test_cards_explain_with_the_readers_own_figures(mini, tmp_path):
+    before = html.unescape(cards_html(peer_with(tmp_path / "new", BEGINNING), mini))
+    after = html.unescape(cards_html(peer_with(tmp_path / "ada", [*BEGINNING, *epoch(10), *epoch(11)]), mini))
+    assert before.count("<details>") == after.count("<details>") == 4
+    assert before.count("your own figures stand here") == 4
+    for own in (
+        "in 2 rounds with others: 2.0 peers in a round on average, 2 at most", "Yours were 31% of the averages",
+        "waited 1.5 s for each, in epochs of 6 s", "96 samples in each of 2 epochs, which took 6 s each",
+        "has sent 5.8 MB for a round",
+    ):  # fmt: skip
+        assert own in after
+
+
+@pytest.mark.parametrize(
+    ("averaging", "told"),
+    [({"delayed": False}, "nothing is delayed"), ({"delayed": "averaging"}, "waits for nothing"),
+     ({"delayed": False, "strategy": "local"}, "steps of its own")],
+    ids=str,
+)  # fmt: skip
+def test_cards_say_what_this_run_does(mini, tmp_path, averaging, told):
+    card = mini.with_changes(averaging={**mini.averaging.model_dump(), **averaging})
+    assert told in cards_html(peer_with(tmp_path, BEGINNING), card)
+
+
+@pytest.fixture
+def crew(mini, tmp_path) -> Crew:
+    """A volunteer's two peers in a run of others, of which one has given something."""
+    key = PeerKey.load_or_create(tmp_path / "ada" / IDENTITY)
+    shares = {key.peer_id: 0.25, "bob": 0.75}
+    joined = {"event": "joined", "peer_id": key.peer_id, "name": "ada", "epoch": 812}
+    rounds = [
+        {"event": "averaged", "epoch": each, "shares": shares, "counted": shares, "error": None} for each in (812, 954)
+    ]
+    ada = peer_with(tmp_path / "ada", [STARTED, joined, *rounds, LEFT], mini)
+    return Crew(tmp_path, "run", {"ada": ada, "ada-2": peer_with(tmp_path / "ada-2", [STARTED], mini)})
+
+
+def test_each_peer_that_has_given_gets_a_receipt_that_others_can_check(crew, tmp_path):
+    shown = html.unescape(show_receipts(crew, tmp_path / "out").data)
+    (file,) = (tmp_path / "out" / "receipts").glob("*")
+    assert f"dalle-lib receipt --check {file}" in shown
+    assert all(part in shown for part in ("25.0%", "812 to 954", "✓"))
+    Receipt.load(file).check()
+    assert NO_RECEIPT in show_receipts(Crew(tmp_path, "run", {"ada-2": crew.peers["ada-2"]}), tmp_path).data
+
+
+def test_the_summary_says_where_one_was_and_how_others_join(mini, crew, tmp_path):
+    told = summary_to_share(crew.peers["ada"], crew, mini)
+    assert "I was there for epochs 812 to 954: 25.0% of the gradients were mine." in told
+    assert "300 samples in 3 s" in told
+    assert "join" not in told
+    published = mini.with_changes(name="photos")
+    published._home = Home(tmp_path, "crew/photos")
+    assert "dalle-lib join --run crew/photos" in summary_to_share(crew.peers["ada"], crew, published)
+
+
+@pytest.mark.parametrize(
+    ("platform", "told"),
+    [("Kaggle", "Save & Run All"), ("Colab", "gone when the session ends"), ("your own machine", "from where it was")],
+)
+def test_each_platform_has_its_way_to_go_on(platform, told):
+    assert told in next_steps("owner/name", "outputs/demo", Platform(platform))
+    assert "begins anew" in next_steps("emoji-mini", "outputs/demo", Platform(platform))
