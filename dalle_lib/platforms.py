@@ -2,9 +2,11 @@
 
 import logging
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -12,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 TOKEN = "HF_TOKEN"
 """The name under which platforms keep a volunteer's Hub token (a Hugging Face token)."""
+KAGGLE_INPUT, MAX_DEPTH = Path("/kaggle/input"), 4
+"""Where Kaggle shows the outputs of earlier versions that were added to a notebook, and in folders how deep at most."""
 WIND_UP_MINUTES = 20.0
 """Minutes of a session that are kept for what follows training: leaving cleanly, pictures, the summary."""
 
@@ -52,6 +56,23 @@ def training_minutes(wanted: float) -> float:
     """Return `wanted`, or fewer minutes where the platform would end the session before."""
     left = this_platform().minutes_left()
     return wanted if left is None else min(wanted, left)
+
+
+def bring_back(folder: str | Path, added: Path = KAGGLE_INPUT) -> Path | None:
+    """Copy a folder from the outputs that were added to a Kaggle notebook to where it was, and return what was copied.
+
+    `folder` is a relative path, the same as in the version that kept it; of several copies the newest is taken. None,
+    and nothing is copied, where the folder is here already, or in none of these outputs.
+    """
+    folder = Path(folder)
+    if folder.exists() or folder.is_absolute() or not added.is_dir():
+        return None
+    copies = [each for depth in range(1, MAX_DEPTH + 1) for each in added.glob(f"{'*/' * depth}{folder}")]
+    if not copies:
+        return None
+    newest = max(copies, key=lambda copy: copy.stat().st_mtime)
+    shutil.copytree(newest, folder)
+    return newest
 
 
 def hub_token() -> str | None:

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import socket
 import time
@@ -15,7 +16,7 @@ from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.receipts import NO_RECEIPT, show_receipts
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.sharing import next_steps, summary_to_share
-from dalle_lib.platforms import Platform
+from dalle_lib.platforms import Platform, bring_back
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import Home
 from dalle_lib.swarm import Crew, LocalSwarm, Peer
@@ -148,3 +149,18 @@ def test_the_summary_says_where_one_was_and_how_others_join(mini, crew, tmp_path
 def test_each_platform_has_its_way_to_go_on(platform, told):
     assert told in next_steps("owner/name", "outputs/demo", Platform(platform))
     assert "begins anew" in next_steps("emoji-mini", "outputs/demo", Platform(platform))
+
+
+def test_on_kaggle_a_peer_goes_on_from_the_output_that_was_added(tmp_path, monkeypatch):
+    (here := tmp_path / "working").mkdir()
+    monkeypatch.chdir(here)
+    folder, added = "outputs/demo/photos-12ab", tmp_path / "input"
+    assert bring_back(folder, added) is None, "this is no Kaggle"
+    for age_s, name in (50, "my-notebook"), (10, "notebooks/ada/my-notebook"):
+        kept = added / name / folder
+        (kept / "ada").mkdir(parents=True)
+        (kept / "ada" / "identity.key").write_text(name)
+        os.utime(kept, (time.time() - age_s,) * 2)
+    assert bring_back(folder, added) == added / "notebooks/ada/my-notebook" / folder
+    assert (here / folder / "ada" / "identity.key").read_text() == "notebooks/ada/my-notebook"
+    assert bring_back(folder, added) is None, "what is here stays"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dalle_lib.platforms import bring_back
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.process.crew import Crew, join_run
 from dalle_lib.swarm.process.folder import SETTINGS
@@ -107,14 +108,16 @@ def take_part(run: str, name: str, minutes: float, folder: str | Path, token: st
 
     An embedded run has no other peers, nor has one on this machine whose card names no first peers. So two neighbours
     are started on this machine (`private_swarm`), and the run begins anew in `folder`. Any other run is joined as by
-    `join_run`, in a folder of its own beside `folder`, from where it goes on next time. `token` is a Hub token, for
-    private runs. Raises ValueError before anything is started if you have a neighbour's name, or one that no peer can
-    have, or no minutes.
+    `join_run`, in a folder of its own beside `folder`, from where it goes on next time; on Kaggle also from the output
+    of an earlier version that was added to the notebook. `token` is a Hub token, for private runs. Raises ValueError
+    before anything is started if you have a neighbour's name, or one that no peer can have, or no minutes.
     """
     settings = PeerSettings(run=run, name=name, max_minutes=minutes)
     card = RunCard.load(run, token)
     if not is_alone(run, card):
-        return join_run(settings, Path(folder).with_name(card.key), token)
+        own = Path(folder).with_name(card.key)
+        bring_back(own)
+        return join_run(settings, own, token)
     if name in NEIGHBOURS:
         taken = " and ".join(NEIGHBOURS)
         raise ValueError(f"on {run}, {taken} are the names of your neighbours: choose another one than {name!r}.")
