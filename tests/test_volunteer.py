@@ -136,6 +136,7 @@ def test_the_summary_says_where_one_was_and_how_others_join(mini, crew, tmp_path
     told = summary_to_share(crew.peers["ada"], crew, mini)
     assert "I was there for epochs 812 to 954: 25.0% of the gradients were mine." in told
     assert "300 samples in 3 s" in told
+    assert "Reached: first gradient that counted. Next: 10 epochs." in told
     assert "join" not in told
     published = mini.with_changes(name="photos")
     published._home = Home(tmp_path, "crew/photos")
