@@ -17,7 +17,7 @@ from dalle_lib.files import is_disk_full, sha256_of
 from dalle_lib.monitor import evaluating, uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import Examiner, Figures
+from dalle_lib.monitor.evaluating import Examiner, Figures, Pictures
 from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
@@ -142,12 +142,13 @@ def test_what_was_being_examined_is_examined_again(mini, puller, place, monkeypa
     noted(place)
     found = Figures(held_out_loss=3.0, half_width=0.1, rows=9)
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
-    monkeypatch.setattr(evaluating, "Evaluator", lambda card: SimpleNamespace(card=card, examine=lambda _: found))
+    usual = SimpleNamespace(card=mini, examine=lambda _: found, seen=["a"], unseen=["b"])
+    monkeypatch.setattr(evaluating, "Evaluator", lambda _card, _settings: usual)
     database = place.parent / "monitor.sqlite"
     examiner = Examiner(mini, place.parent, place, database)
 
     def examine(drawn):
-        examiner.evaluator.draw = lambda _model: drawn
+        examiner.evaluator.draw = lambda _model: (Pictures(first=drawn), None)
         with closing(MonitorDatabase(database)) as opened:
             examiner.look(opened)
             return json.loads(opened.row("SELECT figures FROM checkpoints")["figures"])

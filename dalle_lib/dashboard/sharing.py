@@ -8,7 +8,6 @@ from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm import Crew, LocalSwarm, Peer
-from dalle_lib.swarm.process.milestones import milestones, next_milestone
 from dalle_lib.swarm.process.standing import Standing
 
 
