@@ -29,7 +29,7 @@ def database(tmp_path):
 
 def fill(database, user):
     with database.writing():
-        database.insert("starts", peer="Qm", started=NOW, user=user, team="", last_seen=NOW)
+        database.insert("starts", peer="Qm", started=NOW, user=user, team="", epoch=9, last_seen=NOW)
         database.insert("credits", hour=1, user=user, peer="Qm", samples=9, compute_s=7200, present_s=1, counted=9)
         for epoch in range(1, 31):
             database.insert("epochs", epoch=epoch, ended=NOW, seconds=9.0, peers=3, loss=9 / epoch)
