@@ -54,6 +54,7 @@ def test_the_same_weights_draw_the_same_pictures(evaluator, model):
 
 def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(mini, model, tmp_path, monkeypatch):
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
+    monkeypatch.setattr(evaluating, "EXAMINE_S", 0.0)
     told, place = [], tmp_path / "monitor"
     for epoch in 3, 4, 5:
         folder = folder_of(place, epoch)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -29,7 +30,8 @@ def database(tmp_path):
 
 def fill(database, user):
     with database.writing():
-        database.insert("starts", peer="Qm", started=NOW, user=user, team="", epoch=9, last_seen=NOW)
+        database.insert("starts", peer="Qm", started=NOW, user=user, team="", last_seen=NOW, name="eve",
+                        epoch=30, loss=3.0, hardware="", kit="")  # fmt: skip
         database.insert("credits", hour=1, user=user, peer="Qm", samples=9, compute_s=7200, present_s=1, counted=9)
         for epoch in range(1, 31):
             database.insert("epochs", epoch=epoch, ended=NOW, seconds=9.0, peers=3, loss=9 / epoch)
@@ -68,7 +70,7 @@ def test_a_new_run_has_a_page_that_promises_nothing(mini, database, tmp_path):
 def test_what_strangers_write_stays_text(mini, database):
     fill(database, HOSTILE)
     status = status_of(mini, database, NOW)
-    standing = Standing.told(status, {"first.webp": "here"}, {"seen": [HOSTILE, 9 * HOSTILE], "unseen": [""]})
+    standing = Standing.told(status, {"first.webp": Path("here")}, {"seen": [HOSTILE, 9 * HOSTILE], "unseen": [""]})
     html = MarkdownIt("commonmark").enable("table").render(model_page(mini, "crew/photos", standing))
     assert "<script" not in html
     assert "evil.com" in html
