@@ -21,7 +21,7 @@ COMPARED = 96
 MAX_EXAMINED_CODES = 256
 """Codes of the largest pictures for which a model is examined: larger ones take a processor too long."""
 CHUNK = 256
-"""Pictures that are decoded at a time."""
+"""Pictures that are decoded at a time, so that memory does not grow with the data."""
 MAX_ROWS = 15_000
 """Pictures of a split, from its start, among which the right one must be nearest."""
 

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
         with replace_file(page / LOSSES) as unfinished:
             plot.save(unfinished, "WEBP", lossless=True)
     there = {name: page / name for name in PAGE_PICTURES if (page / name).exists()}
-    standing = Standing.told(status, there, prompts)
-    text = model_page(card, card.repository or card.name, standing, standing.newest)
+    shown = replace(standing, pictures=there)
+    text = model_page(card, card.repository or card.name, shown, shown.newest)
     with replace_file(folder / PAGE) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
