@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from dalle_lib.rehearsal.rehearse import rehearse
 from dalle_lib.rehearsal.report import Report
 from dalle_lib.rehearsal.settings import Rehearsal
 from dalle_lib.rehearsal.stage import Act
+from dalle_lib.rehearsal.watching import Kept
 from dalle_lib.rehearsal.words import wrong
 from dalle_lib.run.parts import MembersCard
 
@@ -50,6 +52,33 @@ def test_who_comes_back_and_does_not_count_again_is_told(counted, told):
     assert all(part in line for part, line in zip(told, found, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, []),
+        ({"taken": ()}, ["kept no checkpoint"]),
+        ({"sent": (3,), "drawn": 3}, ["epochs 7 were not sent"]),
+        ({"drawn": 3}, ["does not draw with the last checkpoint that was sent: 3"]),
+        ({"drawn": None, "told": "no room"}, ["does not draw with the last checkpoint that was sent: no room"]),
+        ({"credited": {"ada": 900.0}}, ["ada is credited with 900 samples, and computed 500"]),
+        ({"is_sent": False, "sent": (), "drawn": None}, []),
+    ],
+    ids=["all is right", "none", "one is not sent", "an old one", "no picture", "a lie", "data on the true Hub"],
+)
+def test_what_is_wrong_with_the_monitor_is_told(changed, told):
+    right = Kept(
+        taken=(3, 7), sent=(3, 7), is_sent=True, alarms=(), credited={"ada": 540.0}, computed={"ada": 500}, drawn=7,
+        told="",
+    )  # fmt: skip
+    report = Report(
+        run="club", rehearsal=Rehearsal(), acts=(), parts=(), epochs=(), told={}, counted={}, failures={},
+        state_bytes=1e6, cores=2, over=60.0, epoch_samples=48, kept=replace(right, **changed),
+    )  # fmt: skip
+    found = wrong(report)[1:]  # the first says that no epoch ended
+    assert len(found) == len(told)
+    assert all(part in line for part, line in zip(told, found, strict=True))
+
+
 @pytest.mark.chaos
 def test_a_run_for_members_is_played_with_a_stranger_a_ban_and_a_death(mini, swarm_folder):
     members = MembersCard(
@@ -73,3 +102,8 @@ def test_a_run_for_members_is_played_with_a_stranger_a_ban_and_a_death(mini, swa
     planned = parts["volunteer-1"]["planned_bytes"]  # in the epochs in which it counted; it took no state from others
     assert planned[0] == pytest.approx(parts["volunteer-1"]["sent_bytes"], rel=0.9)
     assert sum(part["counted_s"] is not None for part in parts.values()) >= 2
+    kept = report["kept"]
+    assert kept["taken"] == kept["sent"]
+    assert kept["drawn"] == kept["taken"][-1]
+    assert set(kept["credited"]) <= {"volunteer-1", "volunteer-2", "volunteer-3"}
+    assert kept["credited"]["volunteer-1"] > 0

@@ -31,10 +31,11 @@ def rehearse(
 ) -> Report:
     """Play a run on this machine, and return what was seen and what would have gone wrong.
 
-    A first peer and volunteers on slow links train with a copy of the run's card that has fresh keys. If the run has
-    members, they prove who they are to an authority's server and a stand-in for the Hub; a stranger is refused and a
-    volunteer is banned. One is killed and comes back, one leaves. `folder` is a new one, where logs and models stay;
-    without it they are removed. `token` is a Hub token for private runs; `say` is told what is played.
+    A first peer and volunteers on slow links train with a copy of the run's card that has fresh keys. A monitor keeps
+    checkpoints of it, at a stand-in for the Hub unless the run's data are on the true one. If the run has members, they
+    prove who they are to an authority's server and that stand-in; a stranger is refused and a volunteer is banned. One
+    is killed and comes back, one leaves. `folder` is a new one, where logs and models stay; without it they are
+    removed. `token` is a Hub token for private runs; `say` is told what is played.
 
     All processes end with this, also by an exception. Raises ValueError for a run that cannot be played, CannotJoin if
     the first volunteer cannot take part, and FileExistsError if the folder holds something.
@@ -51,10 +52,12 @@ def rehearse(
             raise FileExistsError(f"expected a new folder for the rehearsal, but {folder} holds something.")
         say(f"Starting a first peer and {rehearsal.volunteers} volunteers of {card.name} ...")
         with closing(Stage(card, Path(folder), rehearsal.names, rehearsal.link, token)) as stage:
+            stage.watch(rehearsal.minutes)
             began = play(stage, rehearsal, say)
             over = time.time()
             say("All leave ...")
-        return Report.of(stage, rehearsal, began, over)
+            kept = stage.let_all_leave(began)
+        return Report.of(stage, rehearsal, began, over, kept)
 
 
 def play(stage: Stage, rehearsal: Rehearsal, say: Callable[[str], None]) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dalle_lib.planning import Machines, Plan, Work, plan_run
 from dalle_lib.rehearsal.links import Plug
+from dalle_lib.rehearsal.watching import Kept
 from dalle_lib.swarm.process.events import is_loss, read_starts
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -84,9 +85,13 @@ class Report:
     """Bytes of the state that a newcomer takes over, as the plan has them."""
     cores: int
     over: float
+    epoch_samples: int = 0
+    """Samples of an epoch."""
+    kept: Kept | None = None
+    """What the run's monitor kept and told."""
 
     @classmethod
-    def of(cls, stage: "Stage", rehearsal: "Rehearsal", began: float, over: float) -> "Report":
+    def of(cls, stage: "Stage", rehearsal: "Rehearsal", began: float, over: float, kept: Kept) -> "Report":
         """Return what a stage has seen, now that all have left it."""
         seen = _Seen(stage, rehearsal, over)
         return cls(
@@ -94,6 +99,7 @@ class Report:
             parts=tuple(seen.part(name) for name in stage.peers), epochs=tuple(seen.epochs(began)),
             told=seen.told(), counted=seen.counted, failures=seen.failures(),
             state_bytes=Work.of(stage.card).state_bytes, cores=os.cpu_count() or 1, over=over,
+            epoch_samples=stage.card.averaging.target_batch_size, kept=kept,
         )  # fmt: skip
 
     def as_dict(self) -> dict:

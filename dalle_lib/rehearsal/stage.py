@@ -14,7 +14,9 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.auth.server.banning import ban
 from dalle_lib.auth.server.settings import Folder, RunSettings, ServerSettings
 from dalle_lib.auth.tokens import TOKEN, Role
+from dalle_lib.organizing.keys import MONITOR
 from dalle_lib.rehearsal.links import Link, Plug, Relay
+from dalle_lib.rehearsal.watching import Kept, Watch
 from dalle_lib.run import RunCard
 from dalle_lib.run.parts import MembersCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, join
@@ -51,17 +53,23 @@ class Stage:
     def __init__(
         self, card: RunCard, folder: Path, names: tuple[str, ...], link: Link, token: str | None = None
     ) -> None:
-        self.folder, self.token, self.acts = folder.resolve(), token, list[Act]()
+        self.folder, self.acts = folder.resolve(), list[Act]()
         self.peers: dict[str, Peer] = {}
+        self.has_hub = not any(source.startswith("hf://") for source in (card.data.train, card.data.held_out))
+        """Whether the stand-in takes the Hub's place for all: where the data are on the true one, peers need that."""
+        self.token = None if self.has_hub else token
         with ExitStack() as stack:
+            card = RunCard.load(card.save(self.folder / "run"), token)  # as long as the Hub is the true one
+            self._open_evening(stack, card, names)
             relay = stack.enter_context(Relay())
             self.plugs: Mapping[str, Plug] = {
                 FIRST_PEER: relay.plug(SERVER_LINK), **{name: relay.plug(link) for name in names}
             }  # fmt: skip
-            members = self._open_authority(stack, card, names) if card.members is not None else None
+            members = self._open_authority(card, names) if card.members is not None else None
             first = PeerKey.load_or_create(self._place(FIRST_PEER) / IDENTITY).peer_id
             address = f"{self.plugs[FIRST_PEER].announced_at}/p2p/{first}"
-            own = card.with_changes(members=members, initial_peers=(address,), state="open")
+            kept = f"{ORGANIZATION}/checkpoints" if self.has_hub else None
+            own = card.with_changes(members=members, initial_peers=(address,), state="open", checkpoints=kept)
             self.card = RunCard.load(own.save(self.folder / "run"))
             if members is not None:
                 self._serve()
@@ -74,6 +82,22 @@ class Stage:
         """Make all peers leave, and end everything."""
         self._stack.close()
 
+    def watch(self, minutes: float) -> None:
+        """Start the run's monitor, which ends with this."""
+        place = self.folder / "monitor" / MONITOR
+        if self.card.members is not None:
+            self._prove(MONITOR, place)
+        token = self._evening.tokens[MONITOR] if self.has_hub else self.token
+        self._watch = Watch(self.folder / "run", self.folder, minutes, token)
+        self._stack.callback(self._watch.end)
+
+    def let_all_leave(self, began: float) -> Kept:
+        """Make all peers leave, and then the monitor; return what that has kept since the first epoch."""
+        self._end_peers()
+        self._watch.end()
+        volunteers = {name: peer for name, peer in self.peers.items() if name != FIRST_PEER}
+        return self._watch.kept(volunteers, began, self.has_hub)
+
     def enter(self, settings: PeerSettings) -> None:
         """Start a peer behind its link; where the run has members, it first proves who it is by a link and a code.
 
@@ -82,9 +106,7 @@ class Stage:
         name, plug = settings.name, self.plugs.get(settings.name)
         self.acts.append(Act(what="enters", name=name, time=time.time()))
         if self.card.members is not None and not (self._place(name) / TOKEN).exists():
-            self._evening.sign_in(name)
-            key = PeerKey.load_or_create(self._place(name) / IDENTITY)
-            HubAuthorizer(self.card, key, self._place(name), name).prove_by_code(lambda _code: None)
+            self._prove(name, self._place(name))
         if plug is None:
             return
         reached = {} if settings.client_mode else {"port": plug.listens_on, "announce": (plug.announced_at,)}
@@ -121,17 +143,30 @@ class Stage:
         ban(self._authority.path, name, "rehearsed")
         self.acts.append(Act(what="is banned", name=name, time=at))
 
+    def _prove(self, name: str, place: Path) -> None:
+        """Let a person prove to the authority who they are, by a link and a code."""
+        self._evening.sign_in(name)
+        HubAuthorizer(self.card, PeerKey.load_or_create(place / IDENTITY), place, name).prove_by_code(
+            lambda _code: None
+        )
+
     def _place(self, name: str) -> Path:
         return self.folder / "peers" / name
 
-    def _open_authority(self, stack: ExitStack, card: RunCard, names: tuple[str, ...]) -> MembersCard:
-        """Make people and an authority with fresh keys, and return what the run's card says of them."""
-        from dalle_lib.rehearsal.evening import Evening, free_place  # the extra server, which other runs do not need
+    def _open_evening(self, stack: ExitStack, card: RunCard, names: tuple[str, ...]) -> None:
+        """Make people and a stand-in for the Hub, where the monitor may write."""
+        from dalle_lib.rehearsal.evening import Evening  # the extra server
+
+        own = [(card.members and card.members.organization) or ORGANIZATION, ORGANIZATION]
+        people = dict.fromkeys((FIRST_PEER, MONITOR, *names), own)
+        self._evening = Evening(self.folder / "evening", people | {STRANGER: ["elsewhere"]}, is_here=self.has_hub)
+        stack.callback(self._evening.close)
+
+    def _open_authority(self, card: RunCard, names: tuple[str, ...]) -> MembersCard:
+        """Make an authority with fresh keys, and return what the run's card says of it."""
+        from dalle_lib.rehearsal.evening import free_place
 
         organization = card.members.organization or ORGANIZATION
-        people = {name: [organization] for name in (FIRST_PEER, *names)}
-        self._evening = Evening(self.folder / "evening", people | {STRANGER: ["elsewhere"]}, is_here=False)
-        stack.callback(self._evening.close)
         root, self._authority = Authority.generate(), Folder(self.folder / "authority")
         key = self._authority.key(card.name)
         key.parent.mkdir(parents=True, mode=0o700)

@@ -21,6 +21,7 @@ def in_words(report: Report) -> str:
         *_titled("Epochs", [_epochs(report)]),
         *_titled("Rounds", [_rounds(report)]),
         *_titled("Traffic", [*map(_traffic, report.parts), _joins(report)]),
+        *_titled("Monitor", _kept(report)),
     ]
     problems = wrong(report)
     lines += _titled("Wrong", problems) if problems else ["Wrong:    nothing that this rehearsal could show."]
@@ -102,7 +103,22 @@ def _traffic(part: Part) -> str:
 
 
 def _joins(report: Report) -> str:
-    return f"Who joins or comes back later takes over a state of {traffic(report.state_bytes)} from a volunteer."
+    whose = "the newest checkpoint, or from a volunteer" if report.kept and report.kept.is_sent else "a volunteer"
+    return f"Who joins or comes back later takes over a state of {traffic(report.state_bytes)} from {whose}."
+
+
+def _kept(report: Report) -> list[str]:
+    if (kept := report.kept) is None or not kept.taken:
+        return []
+    epochs = f"{len(kept.taken)} checkpoints were taken, of epochs {', '.join(map(str, kept.taken))}"
+    sent = f"{len(kept.sent)} of them are at the stand-in for the Hub"
+    drawn = "" if kept.drawn is None else f" `generate --run` draws with that of epoch {kept.drawn}."
+    credited, computed = sum(kept.credited.values()), sum(kept.computed.values())
+    return [
+        f"{epochs}; {sent}.{drawn}" if kept.is_sent else f"{epochs}; none is sent, as the data are on the true Hub.",
+        f"Its leaderboard credits {credited:,.0f} samples; the volunteers computed {computed:,} in whole epochs.",
+        *(f"It said: {told}" for told in kept.alarms[:MAX_TOLD]),
+    ]
 
 
 def _epochs_of(count: int) -> str:
@@ -133,6 +149,7 @@ def wrong(report: Report) -> list[str]:
     if act := report.act("is admitted"):
         told.append(f"{act.name}, who is no member, was admitted.")
     told += _wrong_return(report)
+    told += _wrong_kept(report)
     act = report.act("is banned")
     if act is not None and report.epochs and report.counted_until(act.name, act.time) > report.over - act.time - 5:
         told.append(f"{act.name} was banned, and counted until the end.")
@@ -147,6 +164,24 @@ def _wrong_return(report: Report) -> list[str]:
         return []
     left = report.over - back[-1]
     return [f"{killed.name} came back, and did not count again in the {left:.0f} s that were left: give more minutes."]
+
+
+def _wrong_kept(report: Report) -> list[str]:
+    if (kept := report.kept) is None:
+        return []
+    if not kept.taken:
+        return ["The monitor kept no checkpoint: monitor.log in --out says more."]
+    told = []
+    if kept.is_sent and (unsent := set(kept.taken) - set(kept.sent)):
+        told.append(f"The checkpoints of epochs {', '.join(map(str, sorted(unsent)))} were not sent.")
+    if kept.is_sent and kept.drawn != max(kept.sent, default=None):
+        told.append(
+            f"`generate --run` does not draw with the last checkpoint that was sent: {kept.told or kept.drawn}."
+        )
+    for name in kept.unlike(report.epoch_samples):
+        has, did = kept.credited.get(name, 0.0), kept.computed[name]
+        told.append(f"{name} is credited with {has:,.0f} samples, and computed {did:,}.")
+    return told
 
 
 def _wrong_epochs(report: Report) -> list[str]:
