@@ -153,6 +153,10 @@ def test_why_no_checkpoint_is_taken_and_who_lied_is_told_until_the_next_one(data
     def told():
         return [(problem.kind, problem.subject, problem.told) for problem in troubles.now(None, database, "")]
 
+    log.write("problem", peer="", kind="state", problem="no peer gave a state")
+    assert told() == [], "a donor may just have left"
+    log.write("problem", peer="", kind="state", problem="no peer gave a state")
+    assert told() == [("state", "", "no peer gave a state")]
     log.write("problem", peer="", kind="donors", problem="the states of the donors are apart")
     assert told() == [("donors", "", "the states of the donors are apart")]
     log.write("problem", peer="Qm", problem="it sends noise")

@@ -57,12 +57,16 @@ class Troubles:
             )
 
     def _checkpoints(self) -> Iterator[Problem]:
-        """Yield why no checkpoint was taken last, or whose states were refused when one was."""
-        told = (event for event in reversed(self._events.starts()[-1]) if _is_of_checkpoints(event))
-        match next(told, None):
-            case {"event": "problem", "kind": str() as kind, "problem": str() as problem}:
-                yield Problem(kind, "", problem)
-            case {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused]}:
+        """Yield why no checkpoint was taken last, or whose states were refused when one was.
+
+        That a state did not come is told the second time in a row: a donor may just have left.
+        """
+        told = [event for event in self._events.starts()[-1] if _is_of_checkpoints(event)][-2:]
+        match told:
+            case [*before, {"event": "problem", "kind": str() as kind, "problem": str() as problem}]:
+                if kind != "state" or [event["event"] for event in before] == ["problem"]:
+                    yield Problem(kind, "", problem)
+            case [*_, {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused]}]:
                 for peer in refused:
                     yield Problem(
                         "donors", peer, f"the state of {peer} at epoch {epoch:,} is unlike those of two others."
