@@ -124,9 +124,26 @@ def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
             return [STATUS], False
 
     board = Board("run", ADA.private_key)
-    bootstrap._report(hivemind.DHT(start=False), board, RunCard.load("emoji-mini"), tmp_path, stop, lambda _: {})
+    bootstrap._report(hivemind.DHT(start=False), board, RunCard.load("emoji-mini"), tmp_path, stop, None)
     assert len(looks) == 3
     assert SwarmStatus.read(tmp_path).peers == [STATUS]
+
+
+def test_where_a_run_has_members_nothing_is_told_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(bootstrap, "STATUS_EVERY_S", 0.0)
+    stop = threading.Event()
+
+    class Board(MetricsBoard):
+        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+            stop.set()
+            return [STATUS, replace(STATUS, peer_id="stranger")], False
+
+    bootstrap._report(
+        hivemind.DHT(start=False), Board("run", ADA.private_key), RunCard.load("emoji-mini"), tmp_path, stop,
+        lambda _: {STATUS.peer_id: "ada"},
+    )  # fmt: skip
+    told = SwarmStatus.read(tmp_path)
+    assert (told.peers, told.users, told.not_shown) == ([STATUS], {STATUS.peer_id: "ada"}, 1)
 
 
 def wait_until(condition, timeout_s: float = 60.0) -> None:
