@@ -1,8 +1,10 @@
 """Newcomers and peers that come back begin with a state that no volunteer has to give, and count soon."""
 
 import json
+import queue
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from dalle_lib.checkpoint import load_tensors
 from dalle_lib.files import sha256_of
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm import PeerSettings, local_swarm
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, checkpoint_name, saved_epoch
@@ -83,6 +86,30 @@ def test_where_no_peer_answers_nothing_large_is_downloaded(mini, tmp_path, hub):
         _prepare(tmp_path / "peer", settings, None, EventLog(tmp_path / "peer"))
     assert hub.requests("run.json")
     assert not hub.requests(f"{LATEST}|safetensors|parquet"), "the card alone was fetched"
+
+
+def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
+    class LeftAlone(CollaborativeOptimizer):
+        """One that has begun with an older state, without the processes that would exchange anything."""
+
+        def __init__(self) -> None:
+            self.rounds, self.scheduled_grads, self.client_mode = queue.SimpleQueue(), None, False
+            self.dht = SimpleNamespace(peer_id="own")
+            self.state_averager = SimpleNamespace(local_epoch=7)
+            self.grad_averager = SimpleNamespace(local_samples_accumulated=48)
+            self.parameter_rounds = SimpleNamespace(give_up=lambda: None)
+            self.tracker = SimpleNamespace(global_progress=SimpleNamespace(num_peers=1))
+
+        def __del__(self) -> None:
+            """Nothing has to end."""
+
+    optimizer = LeftAlone()
+    optimizer.is_behind = True
+    optimizer._count(False)
+    assert not optimizer._begin_averaging_gradients(None)
+    assert (optimizer.is_behind, optimizer.grad_averager.is_counted) == (False, True)
+    assert optimizer.state_averager.allow_state_sharing
+    assert optimizer.rounds.get().counted == {"own": 48.0}
 
 
 @pytest.mark.chaos

@@ -123,6 +123,10 @@ class CollaborativeOptimizer(RunOptimizer):
             own = {str(self.dht.peer_id): float(self.grad_averager.local_samples_accumulated)}
             self.rounds.put(Round(self.local_epoch, own, 0.0))
             self.parameter_rounds.give_up()
+            # It has computed an epoch with nobody there, so the run goes on from its parameters. If it went on waiting
+            # to average them, newcomers would find a run of peers without weight.
+            self.is_behind = False
+            self._count(True)
             return False
         return super()._begin_averaging_gradients(grad_scaler)
 
