@@ -51,7 +51,8 @@ TROUBLES = (
         title="Begins without checkpoint",
         severity="costs",
         patterns=(
-            "begins without the run's newest checkpoint",
+            "begins without the newest checkpoint",
+            "to be signed by a monitor",
             "expected ... of ... with SHA-256",
             "what names the newest checkpoint",
             "expected epoch, folder and files of a checkpoint",
