@@ -51,6 +51,7 @@ TROUBLES = (
         title="Begins without checkpoint",
         severity="costs",
         patterns=(
+            "begins without the run's newest checkpoint",
             "begins without the newest checkpoint",
             "to be signed by a monitor",
             "expected ... of ... with SHA-256",
