@@ -64,7 +64,11 @@ def test_a_new_run_has_a_page_that_promises_nothing(mini, database, tmp_path):
     write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(database))
     page = (tmp_path / "README.md").read_text()
     assert "## How it is made" in page
-    assert not re.search(r"How good|What it draws|Who makes|page/", page)
+    assert not re.search(r"How good|How it goes|What it draws|Who makes|page/", page)
+    with database.writing():
+        database.insert("epochs", epoch=1, ended=NOW, seconds=9.0, peers=3, loss=9.0)
+    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(database))
+    assert "page/losses.webp" in (tmp_path / "README.md").read_text(), "a run without held-out data has a plot too"
 
 
 def test_what_strangers_write_stays_text(mini, database):

@@ -31,7 +31,8 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
     page.mkdir(exist_ok=True)
     prompts = json.loads(small_bytes(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
     standing = Standing.told(status, {}, prompts)
-    if (plot := drawn(json.dumps(plot_of(standing, history["epochs"])))) is not None:
+    chart = plot_of(standing, history["epochs"])
+    if chart["vconcat"] and (plot := drawn(json.dumps(chart))) is not None:
         with replace_file(page / LOSSES) as unfinished:
             plot.save(unfinished, "WEBP", lossless=True)
     there = {name: page / name for name in PAGE_PICTURES if (page / name).exists()}

@@ -141,14 +141,13 @@ def _drawn(standing: Standing) -> list[str]:
 
 
 def _quality(standing: Standing) -> list[str]:
+    plot = [f"![Losses over epochs]({PAGE_FOLDER}/{LOSSES})", ""] if LOSSES in standing.pictures else []
     if not standing.examined:
-        return []
+        return ["## How it goes", "", *plot] if plot else []
     last = standing.examined[-1][1]
     names = [name for name in _COLUMNS if any(name in figures for _, figures in standing.examined)]
-    lines = ["## How good it is", ""]
-    if LOSSES in standing.pictures:
-        lines += [f"![Losses over epochs]({PAGE_FOLDER}/{LOSSES})", ""]
-    lines += [
+    lines = [
+        "## How good it is", "", *plot,
         "| epoch | nats a code on held-out data |" + "".join(f" {_COLUMNS[name]} |" for name in names),
         "| ---: | --- |" + " ---: |" * len(names),
         *(_row(epoch, figures, names) for epoch, figures in standing.examined), "",
