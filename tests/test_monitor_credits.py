@@ -5,7 +5,7 @@ from statuses import peer_status
 
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.observing import ABSENT_S, EARLIER_S, Observer
+from dalle_lib.monitor.observing import ABSENT_S, EARLIER_S, OVERSHOOT, Observer
 from dalle_lib.swarm.process.status import SwarmStatus
 
 BEGAN = 1_790_000_000.0
@@ -47,17 +47,25 @@ def test_a_peer_is_credited_with_what_it_did_and_with_the_time_that_it_was_there
 def test_claims_beyond_the_clock_and_beyond_all_samples_of_the_run_bring_nothing(observer):
     look(observer, 10, ada(5))
     (found,) = look(observer, 70, ada(10**6, samples=10**9, counted=1e9, epoch=2))
-    assert found.compute_s == pytest.approx(5 + 60)
-    assert found.samples == found.counted == 200, "of the epoch that ended, and of the one that goes on"
+    assert found.compute_s == pytest.approx(70)
+    assert found.samples == found.counted == OVERSHOOT * 200, "of the epoch that ended, and of the one that goes on"
     (found,) = look(observer, 80, ada(10**6, samples=10**9, counted=1e9, epoch=2))
-    assert found.compute_s == pytest.approx(65), "what was claimed before does not count later"
+    assert found.compute_s == pytest.approx(70), "what was claimed before does not count later"
 
 
 def test_many_starts_of_one_peer_cannot_claim_one_hour_twice(observer):
     for start in range(1, 60):
-        look(observer, 10 * start, ada(10**5, started=-(10.0**6) - start))
-    (found,) = look(observer, 600, ada(10**5, started=-9.0))
+        look(observer, 10 * start, ada(10**5, started=-float(start)))
+    (found,) = look(observer, 600, ada(10**5, started=-9.0), ada(10**5, started=-(10.0**6)))
     assert found.compute_s <= 600 + EARLIER_S
+
+
+def test_a_peer_that_posts_more_seldom_than_the_monitor_looks_is_credited_with_all(observer):
+    for second in range(5, 1200, 5):
+        posted = second // 60 * 60
+        (found,) = look(observer, second, ada(0.8 * posted, samples=posted // 3, epoch=1 + posted // 300))
+    assert (found.compute_s, found.samples) == (0.8 * posted, posted // 3)
+    assert found.present_s == pytest.approx(1195)
 
 
 def test_what_was_done_while_the_monitor_was_away_counts_but_not_the_presence(observer):

@@ -2,12 +2,14 @@
 
 import statistics
 from collections.abc import Sequence
+from sqlite3 import Row
 
+from dalle_lib.monitor.auditing import note_claim, note_weights
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 EARLIER_S = 600.0
-"""Seconds before a peer was first seen that it is credited with: what it told then may have been missed."""
+"""Seconds before the last look for which a peer that is new can be credited: what it told then may have been missed."""
 ABSENT_S = 150.0
 """Seconds without a peer's record after which it was absent; records live for a minute."""
 HOUR_S, MINUTE_S = 3600.0, 60.0
@@ -15,14 +17,16 @@ MAX_STARTS, MAX_STARTS_OF_ONE = 500, 12
 """New starts that are remembered in an hour, of all peers and of one; nobody honest makes more."""
 COUNTERS = ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows."""
+OVERSHOOT = 2.0
+"""Samples of one peer in an epoch, in target batches, that are credited: peers go on until they know of its end."""
 
 
 class Observer:
     """Takes looks at the swarm into the data base. Peers only claim what they did; here it is bounded by the clock.
 
-    Between two looks at a peer, all its starts together, it can have computed no longer than the time that passed, and
-    no more samples than all peers together in its epochs: what it claims beyond is not credited. What it did while
-    nobody looked counts, if it is still there afterwards.
+    All starts of a peer together can have computed no longer than the time that passed, and no more samples than the
+    epochs of the run that passed hold: what a peer claims beyond is not credited. What it did while nobody looked
+    counts, if it is still there afterwards.
     """
 
     def __init__(self, database: MonitorDatabase) -> None:
@@ -37,39 +41,59 @@ class Observer:
             query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
             self._left = MAX_STARTS - self.database.count(query, since=status.time - HOUR_S)
             for peer in status.peers:
-                self._credit(peer, status)
+                self._credit(peer, status, status.time if last is None else last)
+            note_weights(status, _epoch(status.peers), self.database)
             self._note_moment(status)
             self._note_epochs(status)
 
-    def _credit(self, peer: PeerStatus, status: SwarmStatus) -> None:
-        now, started = status.time, min(peer.started_at, status.time)
+    def _credit(self, peer: PeerStatus, status: SwarmStatus, last: float) -> None:
+        now, epoch = status.time, _epoch(status.peers)
         known = self.database.row(
-            "SELECT * FROM starts WHERE peer = :peer AND started = :started", peer=peer.peer_id, started=started
+            "SELECT * FROM starts WHERE peer = :peer AND started = :started", peer=peer.peer_id, started=peer.started_at
+        )
+        newest = self.database.row(
+            "SELECT * FROM starts WHERE peer = :peer ORDER BY changed DESC LIMIT 1", peer=peer.peer_id
         )
         if known is None and not self._may_be_new(peer.peer_id, now):
             return
         seen = self.database.row("SELECT MAX(last_seen) AS at FROM starts WHERE peer = :peer", peer=peer.peer_id)["at"]
-        since = max(started, now - EARLIER_S) if seen is None else max(seen, started) if known is None else seen
-        passed_s = max(0.0, now - since)
         before = {name: known[name] if known is not None else 0.0 for name in COUNTERS}
         claimed = {name: max(0.0, getattr(peer, name) - before[name]) for name in COUNTERS}
-        epochs = peer.epoch - (known["epoch"] if known is not None else peer.epoch)
-        most = status.target_batch_size * (max(0, epochs) + 1)
-        bounds = {"samples": most, "compute_s": passed_s, "counted": most}
-        credit = {name: min(claimed[name], bounds[name]) for name in COUNTERS}
+        is_same = known is not None and newest["started"] == known["started"]
+        origin, origin_epoch = (
+            (known["origin"], known["origin_epoch"]) if is_same else self._origin(peer, newest, now, last)
+        )
+        credited = {name: known[f"credited_{name}"] if is_same else 0.0 for name in COUNTERS}
+        epochs = 1 + (0 if origin_epoch is None else max(0, epoch - origin_epoch))
+        samples = OVERSHOOT * status.target_batch_size * epochs
+        limits = {"samples": samples, "compute_s": now - origin, "counted": samples}
+        is_known = is_same or peer.started_at >= last - EARLIER_S
+        credit = {
+            name: max(0.0, min(claimed[name], limits[name] - credited[name])) if is_known else 0.0 for name in COUNTERS
+        }
+        has_changed = not is_same or any(claimed.values())
         self.database.insert(
-            "starts", peer=peer.peer_id, started=started, user=status.user_of(peer), name=peer.name, team=peer.team,
-            hardware=peer.hardware, kit=peer.kit, first_seen=known["first_seen"] if known is not None else now,
-            last_seen=now, epoch=peer.epoch, samples_per_s=peer.samples_per_s, loss=peer.loss,
-            **{name: max(before[name], getattr(peer, name)) for name in COUNTERS},
+            "starts", peer=peer.peer_id, started=peer.started_at, user=status.user_of(peer), name=peer.name,
+            team=peer.team, hardware=peer.hardware, kit=peer.kit, last_seen=now, epoch=peer.epoch,
+            first_seen=known["first_seen"] if known is not None else now, samples_per_s=peer.samples_per_s,
+            loss=peer.loss, origin=origin, run_epoch=epoch,
+            origin_epoch=epoch if origin_epoch is None else origin_epoch,
+            changed=now if has_changed else known["changed"],
+            **{name: before[name] + claimed[name] for name in COUNTERS},
+            **{f"credited_{name}": credited[name] + credit[name] for name in COUNTERS},
         )  # fmt: skip
-        was_there = (seen is not None and now - seen <= ABSENT_S) or known is None
+        if is_known and origin_epoch is not None:
+            rounds = epoch - known["run_epoch"] if is_same else epochs
+            excess_s = claimed["compute_s"] - credit["compute_s"]
+            note_claim(self.database, peer.peer_id, epoch, max(0, rounds), credit["counted"], excess_s)
+        was_there = seen is not None and now - seen <= ABSENT_S
         self.database.change(
             "INSERT INTO credits VALUES (:hour, :user, :peer, :samples, :compute_s, :present_s, :counted) "
             "ON CONFLICT DO UPDATE SET samples = samples + :samples, compute_s = compute_s + :compute_s, "
             "present_s = present_s + :present_s, counted = counted + :counted",
             hour=int(now // HOUR_S), user=status.user_of(peer), peer=peer.peer_id,
-            present_s=max(credit["compute_s"], passed_s if was_there else 0.0), **credit,
+            present_s=now - (origin if seen is None else seen) if was_there or seen is None else credit["compute_s"],
+            **credit,
         )  # fmt: skip
 
     def _may_be_new(self, peer_id: str, now: float) -> bool:
@@ -79,6 +103,15 @@ class Observer:
             return False
         self._left -= 1
         return True
+
+    def _origin(self, peer: PeerStatus, newest: Row | None, now: float, last: float) -> tuple[float, int | None]:
+        """Return from when on a start that is new is credited, and the run's epoch then, or None if nobody looked.
+
+        That is after all that its other starts were credited with, and not long before the last look without it.
+        """
+        origin = max(min(peer.started_at, now), last - EARLIER_S, newest["changed"] if newest is not None else 0.0)
+        ended = self.database.row("SELECT MAX(epoch) AS epoch FROM epochs WHERE ended <= :origin", origin=origin)
+        return origin, ended["epoch"]
 
     def _note_moment(self, status: SwarmStatus) -> None:
         self.database.insert(

@@ -104,14 +104,17 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
     )
     there = [row["epoch"] for row in rows if now - row["seen"] <= ABSENT_S]
     median = statistics.median_low(there) if there else 0
-    flagged = {row["subject"]: row["told"] for row in database.rows("SELECT * FROM alarms WHERE until IS NULL")}
+    query = "SELECT * FROM alarms WHERE until IS NULL ORDER BY kind = 'apart' DESC"
+    flagged = {row["subject"]: row for row in database.rows(query)}  # what is worse than being behind comes last
     peers = []
     for row in rows:
         state, why = "training", ""
         if now - row["seen"] > ABSENT_S:
             state, why = "gone", f"last seen {(now - row['seen']) / 60:.0f} minutes ago"
         elif row["peer"] in flagged:
-            state, why = "lagging" if row["epoch"] < median else "flagged", flagged[row["peer"]]
+            alarm = flagged[row["peer"]]
+            is_late = alarm["kind"] == "apart" and row["epoch"] < median
+            state, why = "lagging" if is_late else "flagged", alarm["told"]
         elif row["loss"] is None and row["epoch"] <= median - BEHIND:
             state, why = "joining", "has not ended an epoch yet"
         peers.append({

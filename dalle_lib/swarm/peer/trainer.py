@@ -5,7 +5,7 @@ import math
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import hivemind
 import torch
@@ -14,17 +14,18 @@ from dalle_lib.machine import check_gpu, name_of, require_room_in_cache, working
 from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
-from dalle_lib.streaming import Receipt
 from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
+from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.version import __version__
@@ -33,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
-STATUS_EVERY_S = 3.0
+STATUS_EVERY_S, POST_EVERY_S = 3.0, 20.0
+"""Seconds between looks at the swarm, and between a peer's own records while an epoch lasts, which expire."""
 PUBLISH_EVERY_S = 60.0
 """Seconds between republications of an access token that was not renewed, and between checks of the clock."""
 COMPUTE_NICENESS = 10
@@ -73,25 +75,6 @@ class Workplace:
         return cls(model.to(device), device, batches, found[1:])
 
 
-@dataclass
-class EpochSoFar:
-    """What this peer has computed since its last epoch ended."""
-
-    started: float = field(default_factory=time.monotonic)
-    samples: int = 0
-    losses: list[float] = field(default_factory=list)
-    """Mean loss of each batch."""
-    receipts: list[Receipt] = field(default_factory=list)
-    """Which rows the batches were made from."""
-
-    def add(self, batch: Batch) -> None:
-        """Note which rows a batch was made from; those that follow each other at once become one receipt."""
-        if batch.receipt is None:
-            return
-        joined = self.receipts[-1].joined(batch.receipt) if self.receipts else None
-        self.receipts[-1:] = [joined] if joined else [*self.receipts[-1:], batch.receipt]
-
-
 class Trainer:
     """One peer's part in a run. It takes part in rounds of averaging from when it is made until it leaves."""
 
@@ -118,6 +101,7 @@ class Trainer:
         self.samples = 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
         self.last_loss: float | None = None
+        self.witnessed, self._posted = "", time.monotonic()
         self.so_far = EpochSoFar()
         self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
@@ -242,7 +226,9 @@ class Trainer:
                     self.events.write("parameters", **vars(done), shares=done.shares)
                 case done:
                     if len(done.shares) > 1:
-                        self.counted += done.counted.get(str(self.dht.peer_id), 0.0)
+                        own = str(self.dht.peer_id)
+                        self.counted += done.counted.get(own, 0.0)
+                        self.witnessed = witness(done.epoch, done.counted, own)
                     self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
         for peer, problem in self.optimizer.problems():
             self.events.write("problem", peer=peer, problem=problem)
@@ -261,14 +247,17 @@ class Trainer:
             hardware=name_of(self.device),
             kit=__version__,
             team=self.settings.team,
+            witnessed=self.witnessed,
         )
-        is_last = is_leaving and self._is_complete
+        self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
 
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves."""
         published, expires = time.monotonic(), self.membership.expires
         while not stop.wait(STATUS_EVERY_S):
+            if time.monotonic() - self._posted > POST_EVERY_S:
+                self._post()
             self._write_status()
             if time.monotonic() - published > PUBLISH_EVERY_S or self.membership.expires != expires:
                 published, expires = time.monotonic(), self.membership.expires

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile, read_record, replace_file
 from dalle_lib.swarm.process.events import MAX_TIME
+from dalle_lib.swarm.process.evidence import MAX_EVIDENCE
 from dalle_lib.swarm.process.settings import MAX_NAME, MAX_TEAM
 
 STATUS = "status.json"
@@ -43,6 +44,8 @@ class PeerStatus:
     """Its version of this package."""
     team: str = field(metadata={"max_length": MAX_TEAM})
     """The team that it names, or ""."""
+    witnessed: str = field(metadata={"max_length": MAX_EVIDENCE})
+    """Weights of some other peers in its last average (`evidence.witness`), or ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
