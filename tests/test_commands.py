@@ -152,7 +152,7 @@ def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
     given = {"run": "r", "name": "n", "initial_peers": (NOBODY, NOBODY), "alone": True, "max_minutes": 2.5}
     given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": False, "seed": 3}
     given |= {"announce": ("/dns4/home.example/tcp/7",)}
-    given |= {"team": "cats", "start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
+    given |= {"team": "cats", "anonymous": True, "start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
     settings = PeerSettings(**given)
     assert {*given, "state_every_s"} == {field.name for field in fields(PeerSettings)}, "but a monitor's own"
     joined, checked = [], []

@@ -62,6 +62,7 @@ def test_what_a_peer_posts_is_accepted():
         {"kit": "x" * 33},
         {"team": "x" * 41},
         {"witnessed": "x" * 161},
+        {"anonymous": 1},
         {"started_at": -1.0},
         {"compute_s": float("nan")},
         {"counted": -1.0},

@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.monitor.alarms import Problem, note, problems
+from dalle_lib.monitor.anonymous import anonymised, key_in
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Examiner
@@ -61,7 +62,7 @@ class Monitor:
         self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
         self._start, self._say, self._is_private = start, say, is_private
         self.card = RunCard.load(run, token)
-        self._looked_at_card, self._webhook, self._status = time.monotonic(), None, {}
+        self._looked_at_card, self._webhook, self._key, self._status = time.monotonic(), None, b"", {}
 
     def follow(self, stop: threading.Event) -> None:
         """Monitor until `stop` is set. Problems are also sent to the webhook whose address is in the folder, if any.
@@ -69,7 +70,7 @@ class Monitor:
         Raises ValueError if another monitor works in this folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._webhook = webhook_in(self.folder)
+        self._webhook, self._key = webhook_in(self.folder), key_in(self.folder)
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -150,6 +151,7 @@ class Monitor:
             status = SwarmStatus.read(peer.folder)
             found = troubles.now(status, database, uploader.problem if uploader is not None else "")
             if status is not None:
+                status = anonymised(status, self._key)
                 observer.note(status)
                 found += problems(status, database)
             self._tell(new for new in note(found, database, time.time()) if new is not troubles.failure)  # told already

@@ -28,6 +28,8 @@ _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 
 def _strict(field: Field) -> type | UnionType:
     """Return the pydantic type that takes values of a field of `PeerStatus` within its limits, and converts none."""
+    if field.type is bool:
+        return StrictBool
     strict = _STRICT[field.type](strict=True, **field.metadata)
     return strict | None if field.type == float | None else strict
 

@@ -26,7 +26,7 @@ from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.version import __version__
 
@@ -236,7 +236,7 @@ class Trainer:
     def _post(self, is_leaving: bool = False) -> None:
         status = PeerStatus(
             peer_id=str(self.dht.peer_id),
-            name=self.settings.name,
+            name=ANONYMOUS if self.settings.anonymous else self.settings.name,
             epoch=self.epoch,
             samples=self.samples,
             samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
@@ -247,6 +247,7 @@ class Trainer:
             hardware=name_of(self.device),
             kit=__version__,
             team=self.settings.team,
+            anonymous=self.settings.anonymous,
             witnessed=self.witnessed,
         )
         self._posted, is_last = time.monotonic(), is_leaving and self._is_complete

@@ -17,6 +17,8 @@ MAX_NAME = 64
 
 MAX_BATCH, MAX_THREADS = 100_000, 1024
 """Beyond these, a number of samples at a time or of processor threads is a slip of the keyboard."""
+ANONYMOUS = "anonymous"
+"""What a peer calls itself whose user wants no name told."""
 MAX_TEAM = 40
 """Letters of a team's name, at most."""
 Role = Literal["trainer", "bootstrap", "observer"]
@@ -34,6 +36,9 @@ class CommonSettings:
     """The name that the other peers see, and of this peer's folder."""
     team: str = ""
     """The team that your contribution counts for, if any."""
+    anonymous: bool = False
+    """Have the run's monitor credit you as "anonymous-" and a tag, and tell no name. Peers of the run still see the
+    user that your access token names."""
     initial_peers: tuple[str, ...] = ()
     """Addresses of first peers to try besides those of the run card, as the first peers' terminals show them."""
     alone: bool = False

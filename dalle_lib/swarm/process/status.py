@@ -44,6 +44,8 @@ class PeerStatus:
     """Its version of this package."""
     team: str = field(metadata={"max_length": MAX_TEAM})
     """The team that it names, or ""."""
+    anonymous: bool
+    """Whether its user wants no name told."""
     witnessed: str = field(metadata={"max_length": MAX_EVIDENCE})
     """Weights of some other peers in its last average (`evidence.witness`), or ""."""
 
