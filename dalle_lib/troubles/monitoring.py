@@ -98,6 +98,7 @@ TROUBLES = (
             "another monitor works in",
             "this one has another key, by which nobody would take a checkpoint",
             " must be a whole number from 2 to",
+            "anonymous users get other tags from now on",
             "expected a port from 1 to 65535, or 0 for none",
             "expected an address that begins with https",
             " must be above 0, but is",
