@@ -12,18 +12,15 @@ from dalle_lib.monitor import evaluating
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Evaluator, Examiner
-from dalle_lib.monitor.lapse import prompts_in, time_lapse
-from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.lapse import time_lapse
 
 GRID = (4 * 132, 2 * 132)
 """Pixels of eight pictures, each with a gap."""
-QUICK = MonitorSettings(draw_minutes=1e-6)
-"""Only first samples are drawn."""
 
 
 @pytest.fixture(scope="module")
 def evaluator(mini) -> Evaluator:
-    return Evaluator(mini, QUICK)
+    return Evaluator(mini)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +42,18 @@ def test_a_slow_machine_examines_fewer_rows_and_says_so(evaluator, model, monkey
     assert evaluator.examine(model).rows == evaluating.MIN_ROWS
 
 
-def test_the_same_weights_draw_the_same_pictures(evaluator, model):
+def test_the_same_weights_draw_the_same_pictures(evaluator, model, monkeypatch):
+    monkeypatch.setattr(evaluating, "DRAW_S", 0.0)
     (first, _), (again, _) = evaluator.draw(model), evaluator.draw(model)
     assert first.first.tobytes() == again.first.tobytes()
     assert first.first.size == GRID
-    assert len(set(evaluator.prompts)) == QUICK.prompts
+    assert len(set(evaluator.prompts)) == evaluating.PROMPTS
 
 
 def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(mini, model, tmp_path, monkeypatch):
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
-    monkeypatch.setattr(evaluating, "EXAMINE_S", 0.0)
+    for name in "DRAW_S", "EXAMINE_S":
+        monkeypatch.setattr(evaluating, name, 0.0)
     told, place = [], tmp_path / "monitor"
     for epoch in 3, 4, 5:
         folder = folder_of(place, epoch)
@@ -65,8 +64,7 @@ def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(
         assert note_new(place, database) == [3, 4, 5]
         broken = folder_of(place, 4) / "model.safetensors"
         broken.write_bytes(broken.read_bytes()[:-100])
-        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", told.append, QUICK)
-        examiner.begin()
+        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", told.append)
         for _ in range(4):
             examiner.look(database)
         found = {row["epoch"]: json.loads(row["figures"]) for row in database.rows("SELECT * FROM checkpoints")}
@@ -76,12 +74,13 @@ def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(
     assert [line.partition(":")[0] for line in told] == [
         "Checkpoint of epoch 5", "The checkpoint of epoch 4 cannot be examined", "Checkpoint of epoch 3"
     ]  # fmt: skip
-    assert prompts_in(tmp_path) == examiner.evaluator.prompts
+    examiner.begin()
     files = [tmp_path / f"lapse.{kind}" for kind in ("webp", "gif")]
     assert time_lapse(tmp_path, *files) == 3
     for file in files:
         with Image.open(file) as lapse:
             assert (lapse.width, lapse.n_frames) == (GRID[0], 3)
+    assert json.loads((tmp_path / "page" / "prompts.json").read_text())["unseen"] == examiner.evaluator.unseen
     assert (tmp_path / "page" / "first.webp").read_bytes() == (
         tmp_path / "pictures" / "epoch-0000005.webp"
     ).read_bytes()

@@ -80,7 +80,7 @@ def test_first_samples_are_chosen_by_nobody_and_the_best_by_clip(mini, evaluator
         return sum(float(evaluator.judge.ranker.score(prompt, cell[None])) for prompt, cell in pairs) / len(cells)
 
     assert fits(pictures.best) > fits(pictures.first) + 0.01
-    monkeypatch.setattr(evaluator, "draw_s", 0.0)
+    monkeypatch.setattr(evaluating, "DRAW_S", 0.0)
     slow, unjudged = evaluator.draw(model)
     assert (slow.best, slow.nearest, unjudged) == (None, None, None)
     assert slow.first.tobytes() == pictures.first.tobytes()

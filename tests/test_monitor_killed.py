@@ -143,7 +143,7 @@ def test_what_was_being_examined_is_examined_again(mini, puller, place, monkeypa
     found = Figures(held_out_loss=3.0, half_width=0.1, rows=9)
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
     usual = SimpleNamespace(card=mini, examine=lambda _: found, seen=["a"], unseen=["b"])
-    monkeypatch.setattr(evaluating, "Evaluator", lambda _card, _settings: usual)
+    monkeypatch.setattr(evaluating, "Evaluator", lambda *_: usual)
     database = place.parent / "monitor.sqlite"
     examiner = Examiner(mini, place.parent, place, database)
 

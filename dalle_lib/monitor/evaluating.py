@@ -27,8 +27,8 @@ from dalle_lib.model import DALLE, generate
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.judging import CONFIDENCE, JUDGED, Judge, Judged, standard_error
-from dalle_lib.monitor.lapse import COLUMNS, PICTURES, time_lapse
-from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.lapse import PICTURES, time_lapse
+from dalle_lib.monitor.settings import PROMPTS, ROWS, MonitorSettings
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, NEAREST, PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard, initial_model
@@ -45,8 +45,12 @@ EXAMINE_S = 120.0
 """Seconds after which no further row is begun."""
 CANDIDATES = 8
 """Pictures of each prompt among which CLIP chooses the best."""
+DRAW_S = 600.0
+"""Seconds beyond which no pictures are drawn but the first samples of the prompts."""
+COLUMNS = 4
+"""Pictures beside each other in a grid."""
 BEST = "best"
-"""Folder in that of the monitor with the best of CANDIDATES of each checkpoint, beside PICTURES."""
+"""Folder in that of the monitor with a grid of each checkpoint: the best of CANDIDATES."""
 LOOK_S = 5.0
 NICENESS = 15
 """Of the thread that examines: what is told of the run must not wait for it."""
@@ -81,20 +85,17 @@ class Pictures:
 class Evaluator:
     """Examines checkpoints of one run: each by the same rows, in the same order, and by the same prompts and seed."""
 
-    def __init__(self, card: RunCard, settings: MonitorSettings | None = None) -> None:
+    def __init__(self, card: RunCard, rows: int = ROWS, prompts: int = PROMPTS, judges: bool = True) -> None:
         """Read the held-out rows beside the card. Raises ValueError if they are elsewhere, or cannot be read."""
         if card.data.held_out.startswith("hf://"):
             raise ValueError(f"the held-out data of {card.name} are not beside its card.")
-        settings = settings or MonitorSettings()
-        self.card = card
-        self.draw_s = 60 * settings.draw_minutes
-        """Seconds beyond which only first samples are drawn."""
+        self.card, self.judges = card, judges
         self.guidance = GUIDANCE if card.recipe.caption_dropout else 1.0
         self.tokenizer = CaptionTokenizer(card.path(card.tokenizer), card.model.text_length)
-        self.rows = first_rows(card, card.data.held_out, settings.rows)
-        is_here, half = not card.data.train.startswith("hf://"), settings.prompts // 2
-        self.seen = choose_captions(first_rows(card, card.data.train, settings.rows), half) if is_here else []
-        self.unseen = choose_captions(self.rows, half)
+        self.rows = first_rows(card, card.data.held_out, rows)
+        is_here = not card.data.train.startswith("hf://")
+        self.seen = choose_captions(first_rows(card, card.data.train, rows), prompts // 2) if is_here else []
+        self.unseen = choose_captions(self.rows, prompts // 2)
         self.prompts = self.seen + self.unseen
 
     @cached_property
@@ -122,7 +123,7 @@ class Evaluator:
     def draw(self, model: DALLE) -> tuple[Pictures | None, Judged | None]:
         """Return what a model draws, and what that shows; None where it takes a processor too long.
 
-        Judging and the best of many are left out where they would take longer than the settings allow.
+        Judging and the best of many are left out if they are not wanted, or would take longer than DRAW_S.
         """
         if self.card.model.image_length > MAX_EXAMINED_CODES:
             return None, None
@@ -130,7 +131,7 @@ class Evaluator:
             started = time.monotonic()
             first = self.draw_first(model)
             each_s = (time.monotonic() - started) / len(self.prompts)
-            if each_s * (JUDGED + CANDIDATES * len(self.prompts)) > self.draw_s:
+            if not self.judges or each_s * (JUDGED + CANDIDATES * len(self.prompts)) > DRAW_S:
                 return Pictures(first=first), None
             samples = self._first_samples(model, self.judge.captions)
             pictures = Pictures(first=first, best=self._best(model), nearest=self.judge.sheet(samples))
@@ -138,7 +139,8 @@ class Evaluator:
 
     def draw_first(self, model: DALLE) -> Image.Image:
         """Return the first sample of each prompt."""
-        return self._grid(self._first_samples(model, self.prompts))
+        with few_threads(model):
+            return self._grid(self._first_samples(model, self.prompts))
 
     def _first_samples(self, model: DALLE, captions: list[str]) -> Tensor:
         return draw_one_each(model, captions, self.tokenizer, self.vqgan, guidance=self.guidance)
@@ -168,7 +170,9 @@ class Examiner:
         settings: MonitorSettings | None = None,
     ) -> None:
         """`place` is the folder of the monitor's peer, `database` the file. Raises ValueError as `Evaluator` does."""
-        self.evaluator, self.folder, self.place = Evaluator(card, settings), folder, place
+        settings = settings or MonitorSettings()
+        self.evaluator = Evaluator(card, settings.rows, settings.prompts, settings.judges)
+        self.folder, self.place = folder, place
         self._database, self._say = database, say
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

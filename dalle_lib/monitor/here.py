@@ -12,7 +12,7 @@ from dalle_lib.swarm.process.local import LOCALHOST, MONITOR
 
 logger = logging.getLogger(__name__)
 
-SMALL = MonitorSettings(checkpoint_minutes=1.0, look_s=2.0, status_s=10.0, rows=32, prompts=4, draw_minutes=0.01)
+SMALL = MonitorSettings(checkpoint_minutes=1.0, look_s=2.0, status_s=10.0, rows=64, prompts=4, judges=False)
 """What costs two busy processors little."""
 
 

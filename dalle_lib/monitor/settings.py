@@ -24,14 +24,13 @@ class MonitorSettings:
     """Held-out rows that each checkpoint is examined by, the first ones: at most, where they take too long."""
     prompts: int = PROMPTS
     """Captions that are drawn with each checkpoint, half of them of training, the others held out."""
-    draw_minutes: float = 10.0
-    """Minutes beyond which nothing is drawn with a checkpoint but the first sample of each prompt: neither the best of
-    many, nor what is judged."""
+    judges: bool = True
+    """Judge what checkpoints draw, too, and choose the best of many, as far as a processor can in minutes."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.metrics_port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for none, but got {self.metrics_port}.")
-        for name in "checkpoint_minutes", "look_s", "status_s", "draw_minutes":
+        for name in "checkpoint_minutes", "look_s", "status_s":
             if not 0 < (given := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} must be above 0, but is {given}.")
         for name in "rows", "prompts":
