@@ -6,16 +6,20 @@ import os
 import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from peer_files import BEGINNING, LEFT, STARTED, epoch, peer_with, running, seen
+from PIL import Image
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.dashboard.cards import cards_html
+from dalle_lib.dashboard.lapses import show_lapse
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.receipts import NO_RECEIPT, show_receipts
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.sharing import next_steps, summary_to_share
+from dalle_lib.monitor.evaluating import write_picture
 from dalle_lib.platforms import Platform, bring_back
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import Home
@@ -108,6 +112,36 @@ def test_cards_explain_with_the_readers_own_figures(mini, tmp_path):
 def test_cards_say_what_this_run_does(mini, tmp_path, averaging, told):
     card = mini.with_changes(averaging={**mini.averaging.model_dump(), **averaging})
     assert told in cards_html(peer_with(tmp_path, BEGINNING), card)
+
+
+@pytest.fixture
+def drawn(tmp_path) -> Path:
+    """The folder of a monitor with pictures of two checkpoints."""
+    monitor = tmp_path / "monitor"
+    (monitor / "page").mkdir(parents=True)
+    for number, colour in (0, "grey"), (12, "red"):
+        write_picture(monitor / "pictures" / f"epoch-{number:07}.webp", Image.new("RGB", (264, 132), colour))
+    (monitor / "page" / "prompts.json").write_text(json.dumps({"seen": ["<b>red</b> apple"], "unseen": ["dog"]}))
+    return monitor
+
+
+def test_the_time_lapse_is_that_of_the_swarm_here_or_of_the_runs_checkpoints_on_the_hub(mini, hub, drawn, tmp_path):
+    out = tmp_path / "out"
+    here = LocalSwarm(tmp_path, "run", bootstrap=Peer(tmp_path / "bootstrap"))
+    shown = show_lapse(here, mini, out).data
+    with Image.open(out / "time_lapse.gif") as lapse:
+        assert lapse.n_frames == 2
+    others = Crew(tmp_path, "run")
+    assert "names no place for them" in html.unescape(show_lapse(others, mini, out).data)
+    card = RunCard.load(mini.with_changes(name="photos", checkpoints="crew/photos-checkpoints").save(tmp_path / "run"))
+    assert "There are no pictures" in show_lapse(others, card, out).data
+    files = {"page/lapse.webp": (out / "time_lapse.webp").read_bytes()}
+    hub.add(card.checkpoints, files | {"page/prompts.json": (drawn / "page" / "prompts.json").read_bytes()})
+    assert "data:image/webp;base64," in shown
+    assert show_lapse(others, card, tmp_path / "others").data.partition("<ol>")[0] == shown.partition("<ol>")[0]
+    for each in shown, show_lapse(others, card, out).data:
+        assert "&lt;b&gt;red&lt;/b&gt; apple" in each
+        assert "<b>red" not in each
 
 
 @pytest.fixture
