@@ -1,6 +1,7 @@
 """What a volunteer sees of a run beside their own peer, and takes along at the end."""
 
 import html
+import io
 import json
 import os
 import re
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from peer_files import BEGINNING, LEFT, STARTED, epoch, peer_with, running, seen
 from PIL import Image
+from rich.console import Console
+from rich.live import Live
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.dashboard.cards import cards_html
@@ -19,6 +22,7 @@ from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.receipts import NO_RECEIPT, show_receipts
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.sharing import next_steps, summary_to_share
+from dalle_lib.dashboard.terminal import LivePanel
 from dalle_lib.monitor.evaluating import write_picture
 from dalle_lib.platforms import Platform, bring_back
 from dalle_lib.run import RunCard
@@ -63,6 +67,16 @@ def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says
     assert down > 0
     assert "The organiser says: Photos &lt;b&gt;begin&lt;/b&gt; tomorrow." in page
     assert "The update of epoch 9 holds the gradients of 3 peers; yours are 31% of it." in page
+
+
+def test_a_terminal_shows_them_too(mini, swarm):
+    peer = peer_with(swarm.folder / "ada", [*BEGINNING, *epoch(10)], mini)
+    shown = io.StringIO()
+    with running(peer), Live(console=Console(file=shown, width=100), auto_refresh=False) as live:
+        seen(peer.folder, 96, 10)
+        LivePanel(live, view=RunView(mini, swarm))(peer)
+    assert re.search(r"your time: \d+ s · your rank of 12: 2", shown.getvalue())
+    assert "The organiser says: Photos <b>begin</b> tomorrow." in shown.getvalue()
 
 
 @pytest.mark.parametrize(
