@@ -50,7 +50,7 @@ class Benchmark:
     """Who joins whom, over which links."""
 
     newcomers: int = 10
-    epochs: int = 5
+    epochs: int = 4
     """Epochs before the newcomers start that are compared."""
     target_batch_size: int = 192
     samples_per_s: float = 4.0
@@ -199,7 +199,7 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
         joined = {name: swarm.told(name, "joined")[0]["time"] for name in names}
         theirs = {name: max(epoch for epoch, at in times.items() if at <= joined[name]) for name in names}
         after = [swarm.counts_at(name) - theirs[name] for name in names]
-        return {
+        found = {
             "ratio": statistics.mean(meanwhile) / statistics.mean(before),
             "epochs after the download": max(after),
             "before": before,
@@ -210,6 +210,8 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
             "seconds until all counted": ended - began,
             "each": after,
         }
+    print(way, json.dumps(found), file=sys.stderr)
+    return found
 
 
 def card_of(benchmark: Benchmark, way: str, key: PeerKey) -> RunCard:
