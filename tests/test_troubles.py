@@ -100,7 +100,7 @@ def test_each_message_has_an_entry_unless_it_is_listed_here():
             missing.append(f"{place}: {text}")
     assert not missing, "write an entry in dalle_lib/troubles, and run python scripts/troubleshooting.py"
     for kind in ("raise", "log", "tell", "event", "check", "Refusal", "Problem", "say", "found", "return"):
-        assert seen[kind] > 3, f"no {kind} is found any more"
+        assert seen[kind] >= 3, f"no {kind} is found any more"
     assert not [text for text in known if not seen[text]], "these are in the code no more"
 
 

@@ -8,6 +8,7 @@ from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm import Crew, LocalSwarm, Peer
+from dalle_lib.swarm.process.milestones import milestones, next_milestone
 from dalle_lib.swarm.process.standing import Standing
 
 
@@ -17,14 +18,16 @@ def summary_to_share(you: Peer, crew: Crew, card: RunCard) -> str:
     In a swarm on this machine only `you` is the volunteer's; in a run of others all of `crew` are.
     """
     peers = [you] if isinstance(crew, LocalSwarm) else list(crew.peers.values())
-    totals = [Standing.of(peer).totals for peer in peers]
-    done = (
-        f"{count(sum(each.samples for each in totals), 'sample')} in {duration(sum(each.seconds for each in totals))}"
-    )
-    lines = [f"I have trained {card.name} together with others: {done}."]
-    for receipt in filter(None, map(receipt_if_any, peers)):
+    totals, receipts = [Standing.of(peer).totals for peer in peers], list(filter(None, map(receipt_if_any, peers)))
+    seconds, rounds = sum(each.seconds for each in totals), max((each.rounds for each in receipts), default=0)
+    samples = count(sum(each.samples for each in totals), "sample")
+    lines = [f"I have trained {card.name} together with others: {samples} in {duration(seconds)}."]
+    for receipt in receipts:
         epochs = f"epochs {receipt.first_epoch:,} to {receipt.last_epoch:,}"
         lines.append(f"I was there for {epochs}: {receipt.share:.1%} of the gradients were mine.")
+    if reached := milestones(seconds, rounds):
+        following = next_milestone(seconds, rounds)
+        lines.append(f"Reached: {', '.join(reached)}." + (f" Next: {following}." if following else ""))
     if card.repository is not None:
         invitation = Invitation.to(card.repository, card)
         lines += [f"You can help, too: {invitation.page}", f"  {invitation.line}"]
