@@ -64,7 +64,7 @@ def peers_at(benchmark: Benchmark, began: float, second: float) -> list[PeerStat
                 peer_id=f"Qm{number:044}", name=f"volunteer-{number}", epoch=epoch, samples=int(0.5 * of_day),
                 samples_per_s=0.5, loss=6.0 / (1 + second / DAY_S), started_at=started, compute_s=0.9 * of_day,
                 counted=0.5 * of_day, hardware="Tesla T4", kit="0.2.0", team=f"team-{number % 5}",
-                anonymous=False, witnessed="",
+                anonymous=False, witnessed="", trained="",
             )
         )  # fmt: skip
     return found

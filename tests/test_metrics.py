@@ -63,6 +63,7 @@ def test_what_a_peer_posts_is_accepted():
         {"team": "x" * 41},
         {"witnessed": "x" * 161},
         {"anonymous": 1},
+        {"trained": "5 96 16 1.5\n"},
         {"started_at": -1.0},
         {"compute_s": float("nan")},
         {"counted": -1.0},

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dalle_lib.monitor.auditing import overclaims
+from dalle_lib.monitor.auditing import misfits, overclaims
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -42,6 +42,7 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
     yield from _stalled(status, database)
     yield from _loss_rises(database)
     yield from (Problem("claims", peer, told) for peer, told in overclaims(status, database))
+    yield from (Problem("losses", peer, told) for peer, told in misfits(status, database))
     epochs = sorted(peer.epoch for peer in status.peers)
     median = epochs[(len(epochs) - 1) // 2]
     far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]

@@ -30,6 +30,9 @@ CREATE TABLE claims (
 CREATE TABLE weights (
     epoch INTEGER, witness TEXT, place INTEGER, user TEXT, peer TEXT, weight REAL, PRIMARY KEY (epoch, witness, place)
 ) WITHOUT ROWID;
+CREATE TABLE drawn (
+    epoch INTEGER, peer TEXT, claimed REAL, found REAL, PRIMARY KEY (epoch, peer)
+) WITHOUT ROWID;
 CREATE TABLE epochs (
     epoch INTEGER PRIMARY KEY, ended REAL, seconds REAL, peers INTEGER, samples_per_s REAL, loss REAL
 );

@@ -13,6 +13,7 @@ from dalle_lib.monitor.alarms import Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, key_in
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawing import Drawer
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.page import write_page
@@ -90,14 +91,15 @@ class Monitor:
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
         peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
-        uploader, examiner, troubles = self._uploader(peer), self._examiner(peer), Troubles(peer.folder)
+        uploader, examiner, drawer = self._uploader(peer), self._examiner(peer), self._drawer(peer)
+        troubles = Troubles(peer.folder)
         try:
             due = 0.0
             while True:
                 if not peer.is_running and not stop.is_set() and time.monotonic() > restart:
                     restart = time.monotonic() + RESTARTS_S
                     peer = self._started_again(peer)
-                self._look(peer, database, observer, troubles, uploader)
+                self._look(peer, database, observer, troubles, uploader, drawer)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self.settings.status_s
                     self._publish(database, troubles, is_history_due=written % HISTORY_FACTOR == 0)
@@ -107,9 +109,9 @@ class Monitor:
         finally:
             with suppress(PeerFailed):  # it has told in its log, and all that was seen is still sent
                 peer.stop()
-            self._look(peer, database, observer, troubles, uploader)
-            if examiner is not None:
-                examiner.close()
+            self._look(peer, database, observer, troubles, uploader, drawer)
+            for examining in filter(None, (examiner, drawer)):
+                examining.close()
             self._publish(database, troubles, is_history_due=True)
             if uploader is not None:
                 uploader.close()
@@ -136,6 +138,13 @@ class Monitor:
             self._say(f"Checkpoints are not examined: {in_one_line(error)}")
             return None
 
+    def _drawer(self, peer: Peer) -> Drawer | None:
+        try:
+            return Drawer(self.card, peer.folder, self.folder / DATABASE)
+        except ValueError as error:
+            self._say(f"Losses that peers tell are not drawn anew: {in_one_line(error)}")
+            return None
+
     def _started_again(self, peer: Peer) -> Peer:
         try:
             return self._start()
@@ -144,14 +153,22 @@ class Monitor:
             return peer
 
     def _look(
-        self, peer: Peer, database: MonitorDatabase, observer: Observer, troubles: Troubles, uploader: Uploader | None
+        self,
+        peer: Peer,
+        database: MonitorDatabase,
+        observer: Observer,
+        troubles: Troubles,
+        uploader: Uploader | None,
+        drawer: Drawer | None,
     ) -> None:
         """Take in what the peer sees now, its new checkpoints, and what is wrong. What fails is tried again."""
         try:
             status = SwarmStatus.read(peer.folder)
             found = troubles.now(status, database, uploader.problem if uploader is not None else "")
             if status is not None:
-                status = anonymised(status, self._key)
+                seen, status = status, anonymised(status, self._key)
+                if drawer is not None:
+                    drawer.note(seen, status)
                 observer.note(status)
                 found += problems(status, database)
             self._tell(new for new in note(found, database, time.time()) if new is not troubles.failure)  # told already

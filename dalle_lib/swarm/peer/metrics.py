@@ -52,7 +52,7 @@ _Record = create_model(
     "_Record",
     __validators__={
         "shown": validator("peer_id", "name", allow_reuse=True)(_shown),
-        "printable": validator("hardware", "kit", "team", "witnessed", allow_reuse=True)(_printable),
+        "printable": validator("hardware", "kit", "team", "witnessed", "trained", allow_reuse=True)(_printable),
     },
     **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
     is_leaving=(StrictBool, ...),

@@ -101,8 +101,10 @@ class Trainer:
         self.samples = 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
         self.last_loss: float | None = None
-        self.witnessed, self._posted = "", time.monotonic()
+        self.witnessed, self.trained, self._posted = "", "", time.monotonic()
         self.so_far = EpochSoFar()
+        self._is_of_epoch = False
+        """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
         self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
@@ -148,9 +150,10 @@ class Trainer:
             self._roll_back_if_broken()
             return
         self.samples += len(batch)
-        self.so_far.samples += len(batch)
-        self.so_far.losses.append(loss)
+        self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
+        was_updating = self.optimizer.is_updating
         self.optimizer.step(batch_size=len(batch))
+        self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
         self._tell_rounds()
         if self.optimizer.local_epoch != self.epoch:
@@ -192,6 +195,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         ended, self.so_far = self.so_far, EpochSoFar()
         self.last_loss = sum(ended.losses) / len(ended.losses)
+        self.trained = ended.trained if self.settings.seed is None else ""  # others know the order by the peer's id
         self.epoch = self.optimizer.local_epoch
         self.events.write(
             "epoch",
@@ -249,6 +253,7 @@ class Trainer:
             team=self.settings.team,
             anonymous=self.settings.anonymous,
             witnessed=self.witnessed,
+            trained=self.trained,
         )
         self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)

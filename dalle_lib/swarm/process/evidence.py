@@ -1,13 +1,41 @@
-"""What a peer's record tells that others can check: the weights of some of the others in its last average."""
+"""What a peer's record tells that others can check, in short texts.
+
+These are the weights of some other peers in its last average, and a batch of its last epoch with the loss on it.
+"""
 
 import math
 import random
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 MAX_WITNESSED, END, MAX_EVIDENCE = 6, 8, 160
 """Peers whose weights a record tells, letters of the end of an id that name each, and letters of the whole text."""
 MAX_WEIGHT = 1e12
 """Beyond this no weight is believed."""
+_BATCH = re.compile(r"([0-9]{1,9}) ([0-9]{1,15}) ([0-9]{1,6}) ([0-9]{1,6}\.[0-9]{1,6})")
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """A batch on which a peer has trained: those rows of the order that its id decides, and the mean loss on it."""
+
+    epoch: int
+    """The epoch of the parameters."""
+    start: int
+    """Rows of the order that were drawn before."""
+    rows: int
+    loss: float
+    """As it trains: of text and codes, with what the run's card leaves out and corrupts."""
+
+    def __str__(self) -> str:
+        return f"{self.epoch} {self.start} {self.rows} {self.loss:.5f}"
+
+    @classmethod
+    def read(cls, text: str) -> "BatchLoss | None":
+        """Return what a text says; None if it says nothing, or cannot be one."""
+        match = _BATCH.fullmatch(text)
+        return cls(int(match[1]), int(match[2]), int(match[3]), float(match[4])) if match else None
 
 
 def witness(epoch: int, counted: Mapping[str, float], own: str) -> str:

@@ -143,9 +143,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     def data_seed(self, peer_id: str) -> int:
         """Return the seed of the order in which the peer of this id sees the data: the same at each of its starts."""
-        if self.seed is not None:
-            return self.seed
-        return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:8], "little") >> 1
+        return seed_of(peer_id) if self.seed is None else self.seed
 
     def save(self, file: Path) -> None:
         """Write the settings as JSON."""
@@ -161,6 +159,11 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     def _made_of(cls, told: dict) -> "PeerSettings":
         announce = tuple(told.get("announce", ()))  # versions before it wrote none, nor the two others
         return cls(**{**told, "initial_peers": tuple(told["initial_peers"]), "announce": announce})
+
+
+def seed_of(peer_id: str) -> int:
+    """Return the seed of the order in which the peer of an id sees the data, unless it has chosen another."""
+    return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:8], "little") >> 1
 
 
 def _is_ipv4(host: str) -> bool:

@@ -48,6 +48,8 @@ class PeerStatus:
     """Whether its user wants no name told."""
     witnessed: str = field(metadata={"max_length": MAX_EVIDENCE})
     """Weights of some other peers in its last average (`evidence.witness`), or ""."""
+    trained: str = field(metadata={"max_length": MAX_EVIDENCE})
+    """The last batch of its last epoch (`evidence.BatchLoss`), or ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
