@@ -30,8 +30,8 @@ from dalle_lib.monitor.uploading import STATUS_S, Uploader
 from dalle_lib.rehearsal.hub.here import hub_here
 from dalle_lib.rehearsal.hub.stand_in import Hub, User
 from dalle_lib.run import RunCard
+from dalle_lib.run.files import MODEL, OPTIMIZER, checkpoint_name
 from dalle_lib.run.newest import STATUS
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, checkpoint_name
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 REFERENCE_BYTES = 200_000

@@ -33,9 +33,10 @@ from dalle_lib.monitor.uploading import pointer
 from dalle_lib.rehearsal.hub.here import hub_here
 from dalle_lib.rehearsal.links import LOCALHOST, Link, Plug, Relay
 from dalle_lib.run import RunCard
-from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER
+from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER
+from dalle_lib.run.newest import LATEST, folder_on_hub
 from dalle_lib.swarm import Peer, PeerSettings
-from dalle_lib.swarm.process.folder import CHECKPOINTS, IDENTITY, SETTINGS, own_id
+from dalle_lib.swarm.process.folder import IDENTITY, SETTINGS, own_id
 
 RUN, REPOSITORY = "timed", "crew/timed-checkpoints"
 PRELOADED = ["torch", "hivemind", "dalle_lib.swarm.peer.trainer", "dalle_lib.swarm.peer.pulling"]
@@ -229,9 +230,9 @@ def card_of(benchmark: Benchmark, way: str, key: PeerKey) -> RunCard:
 
 def send(hub, checkpoint: Path, epoch: int, key: PeerKey) -> None:
     """Put a checkpoint on the Hub as the monitor does."""
-    folder = f"{CHECKPOINTS}/{checkpoint.name}"
+    folder = folder_on_hub(epoch)
     files = {f"{folder}/{name}": (checkpoint / name).read_bytes() for name in (MODEL, OPTIMIZER)}
-    hub.add(REPOSITORY, files | {LATEST: pointer(REPOSITORY, epoch, folder, checkpoint, key)})
+    hub.add(REPOSITORY, files | {LATEST: pointer(REPOSITORY, epoch, checkpoint, key)})
 
 
 def main(benchmark: Benchmark) -> None:

@@ -11,12 +11,13 @@ import torch
 
 from dalle_lib.checkpoint import load_tensors
 from dalle_lib.files import sha256_of
-from dalle_lib.run.newest import LATEST
+from dalle_lib.run.files import MODEL, OPTIMIZER
+from dalle_lib.run.newest import LATEST, folder_on_hub
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, checkpoint_name, saved_epoch
+from dalle_lib.swarm.process.folder import saved_epoch
 from dalle_lib.swarm.process.join import CannotJoin
 
 REPOSITORY = "crew/photos-checkpoints"
@@ -130,7 +131,7 @@ def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, h
 
         # What eve saves is the run's checkpoint for somebody new, whose folder is empty.
         eve.stop()
-        epoch, folder = saved_epoch(eve.folder), f"checkpoints/{checkpoint_name(saved_epoch(eve.folder))}"
+        epoch, folder = saved_epoch(eve.folder), folder_on_hub(saved_epoch(eve.folder))
         files = {name: eve.folder / name for name in (MODEL, OPTIMIZER)}
         told = {name: {"sha256": sha256_of(file), "bytes": file.stat().st_size} for name, file in files.items()}
         pointer = json.dumps({"epoch": epoch, "folder": folder, "files": told}).encode()

@@ -12,7 +12,8 @@ from dalle_lib.organizing.finishing import finish_run
 from dalle_lib.organizing.publishing import publish_run
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run import RunCard, RunClosed
-from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER
+from dalle_lib.run.files import MODEL, OPTIMIZER
+from dalle_lib.run.newest import LATEST
 from dalle_lib.run.state import require_open
 
 RUN, CHECKPOINTS, TOKEN = "crew/photos", "crew/photos-checkpoints", "hf_ada"

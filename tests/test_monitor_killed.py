@@ -23,12 +23,12 @@ from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run import initial_model
+from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm.peer import state
 from dalle_lib.swarm.peer.build import _lamb
 from dalle_lib.swarm.peer.pulling import Pulled, Puller, go_on
 from dalle_lib.swarm.peer.snapshot import Snapshot
-from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12
 

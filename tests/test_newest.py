@@ -12,7 +12,8 @@ from dalle_lib.files import BrokenFile, sha256_of
 from dalle_lib.inference import TextToImage
 from dalle_lib.monitor.uploading import pointer
 from dalle_lib.run import RunCard
-from dalle_lib.run.newest import LATEST, MODEL, OPTIMIZER, ForeignSignature, newest_checkpoint
+from dalle_lib.run.files import MODEL, OPTIMIZER
+from dalle_lib.run.newest import LATEST, ForeignSignature, newest_checkpoint
 from dalle_lib.swarm.peer import beginning
 from dalle_lib.swarm.peer.beginning import fetch_state
 from dalle_lib.swarm.process.events import HUB, EventLog, read_events
@@ -82,6 +83,7 @@ def test_a_file_that_is_larger_than_promised_is_not_fetched(card, sent, hub):
     [
         {"folder": "../../etc"},
         {"folder": "checkpoints/epoch-0000030/../.."},
+        {"folder": "checkpoints/epoch-0000031"},
         {"epoch": -1},
         {"epoch": 10**9},
         {"epoch": "30"},
@@ -109,7 +111,7 @@ def signed(card, sent, hub, tmp_path):
     """Return a card that names a monitor, a pointer that this signed, which lies on the Hub, and that monitor's key."""
     key = PeerKey.load_or_create(tmp_path / "identity")
     (tmp_path / OPTIMIZER).write_bytes((tmp_path / MODEL).read_bytes())
-    told = pointer(REPOSITORY, 30, FOLDER, tmp_path, key)
+    told = pointer(REPOSITORY, 30, tmp_path, key)
     hub.add(REPOSITORY, {LATEST: told})
     return card.with_changes(monitors=(key.peer_id,)), json.loads(told), key
 
@@ -124,8 +126,7 @@ def test_a_pointer_that_the_cards_monitor_signed_is_taken(signed):
 @pytest.mark.parametrize(
     "change",
     [
-        {"epoch": 31},
-        {"folder": "checkpoints/epoch-0000031"},
+        {"epoch": 31, "folder": "checkpoints/epoch-0000031"},
         {"signature": ""},
         {"signature": 7},
         {"public_key": "A" * 10**5},
@@ -146,10 +147,10 @@ def test_a_pointer_that_was_changed_is_refused_and_not_taken_for_broken(signed, 
 def test_a_pointer_of_another_key_or_for_another_repository_is_refused(signed, hub, tmp_path):
     card, _, key = signed
     other = PeerKey.load_or_create(tmp_path / "other")
-    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 30, FOLDER, tmp_path, other)})
+    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 30, tmp_path, other)})
     with pytest.raises(ForeignSignature, match=f"that the card of 'photos' names .{key.peer_id}., but {other.peer_id}"):
         newest_checkpoint(card)
-    hub.add(REPOSITORY, {LATEST: pointer("crew/another", 30, FOLDER, tmp_path, key)})
+    hub.add(REPOSITORY, {LATEST: pointer("crew/another", 30, tmp_path, key)})
     with pytest.raises(ForeignSignature, match="it was changed after it was signed"):
         newest_checkpoint(card)
 

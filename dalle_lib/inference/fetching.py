@@ -9,8 +9,8 @@ from tqdm.auto import tqdm
 from dalle_lib.files import replace_file, sha256_of
 from dalle_lib.hub_http import httpx
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import hub_files
-from dalle_lib.run.newest import MODEL, Checkpoint
+from dalle_lib.run.files import MODEL, hub_files
+from dalle_lib.run.newest import Checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from dalle_lib.model import DALLE, cache_bytes, generate_rows
 from dalle_lib.one_line import printable, shortened
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
-from dalle_lib.run.newest import MODEL, newest_checkpoint
+from dalle_lib.run.files import MODEL
+from dalle_lib.run.newest import newest_checkpoint
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
 from dalle_lib.vqgan import VQGAN, load_vqgan
 

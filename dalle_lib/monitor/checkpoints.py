@@ -1,7 +1,6 @@
 """The checkpoints of a run on this machine: noted when they are whole, and kept by their age."""
 
 import logging
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,23 +10,22 @@ from dalle_lib.files import sha256_of
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER
+from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name, epoch_named
 
 logger = logging.getLogger(__name__)
 
 WEEK_S = 7 * DAY_S
-_NAME = re.compile(r"epoch-(\d+)")
 
 
 def folder_of(place: Path, epoch: int) -> Path:
     """Return where a peer's folder holds the checkpoint of an epoch."""
-    return place / CHECKPOINTS / f"epoch-{epoch:07}"
+    return place / CHECKPOINTS / checkpoint_name(epoch)
 
 
 def found_in(place: Path) -> dict[int, Path]:
     """Return the folders of checkpoints in a peer's folder, by epoch, in order."""
-    named = ((_NAME.fullmatch(folder.name), folder) for folder in (place / CHECKPOINTS).glob("epoch-*"))
-    return dict(sorted((int(match[1]), folder) for match, folder in named if match and folder.is_dir()))
+    named = ((epoch_named(folder.name), folder) for folder in (place / CHECKPOINTS).glob("*"))
+    return dict(sorted((epoch, folder) for epoch, folder in named if epoch is not None and folder.is_dir()))
 
 
 def note_new(place: Path, database: MonitorDatabase) -> list[int]:
@@ -54,20 +52,19 @@ def note_new(place: Path, database: MonitorDatabase) -> list[int]:
     return new
 
 
-def remove_old(place: Path, database: MonitorDatabase, now: float, needed: frozenset[int] = frozenset()) -> list[int]:
-    """Remove the checkpoints that are not kept by age, but for those of the epochs in `needed`; return their epochs."""
+def remove_old(place: Path, database: MonitorDatabase, now: float) -> None:
+    """Remove the checkpoints that are not kept by age."""
     made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
-    kept = kept_by_age(made, now) | needed
-    removed = [epoch for epoch in found_in(place) if epoch in made and epoch not in kept]
-    for epoch in removed:
-        shutil.rmtree(folder_of(place, epoch), ignore_errors=True)
-    return removed
+    for epoch, folder in found_in(place).items():
+        if epoch in made.keys() - kept_by_age(made, now):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def kept_by_age(made: Mapping[int, float], now: float) -> set[int]:
     """Return which epochs' checkpoints are kept: all of the last day, one a day of the last week, one a week before.
 
-    Of a day or a week it is the last. The newest is kept in any case. `made` says when each was, in seconds since 1970.
+    The last one of a day or a week is taken, and the newest is kept in any case. `made` says when each was made, in
+    seconds since 1970.
     """
     kept: dict[tuple[str, int], int] = {}
     for epoch, at in sorted(made.items()):

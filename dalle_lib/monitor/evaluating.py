@@ -32,9 +32,9 @@ from dalle_lib.monitor.settings import PROMPTS, ROWS, MonitorSettings
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, NEAREST, PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard, initial_model
+from dalle_lib.run.files import MODEL, checkpoint_name
 from dalle_lib.streaming import CaptionTokenizer
 from dalle_lib.streaming.batches import to_batch
-from dalle_lib.swarm.process.folder import MODEL, checkpoint_name
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
 logger = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """How a run's pictures became what they are: those of its checkpoints as one picture that moves."""
 
-import re
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from dalle_lib.files import replace_file
+from dalle_lib.run.files import epoch_named
 
 PICTURES = "pictures"
 """Folder in that of the monitor with the first samples of each checkpoint, a file each: the same prompts in a grid."""
@@ -20,10 +20,10 @@ _LINE = 18
 def time_lapse(folder: Path, *files: Path) -> int:
     """Write the first samples of all checkpoints in a monitor's folder as a picture that moves; return its frames.
 
-    Each of `files` ends with .webp or .gif. Of more than MAX_FRAMES, evenly spread ones are taken, and the last.
-    Nothing is written where there are none.
+    Each of `files` ends with .webp or .gif. If there are more than MAX_FRAMES, evenly spread ones are taken, and the
+    last. Nothing is written where there are none.
     """
-    there = sorted((folder / PICTURES).glob("epoch-*.webp"))[::-1]
+    there = sorted(file for file in (folder / PICTURES).glob("*.webp") if epoch_named(file.stem) is not None)[::-1]
     frames = [_frame(each) for each in there[:: max(1, -(-len(there) // MAX_FRAMES))][::-1]]
     if frames:
         lasts = [FRAME_MS] * (len(frames) - 1) + [LAST_MS]
@@ -41,6 +41,5 @@ def _frame(file: Path) -> Image.Image:
         drawn = opened.convert("RGB")
     frame = Image.new("RGB", (drawn.width, drawn.height + _LINE), "white")
     frame.paste(drawn)
-    epoch = int(re.search(r"\d+", file.stem)[0])
-    ImageDraw.Draw(frame).text((3, drawn.height + 3), f"epoch {epoch:,}", fill="black")
+    ImageDraw.Draw(frame).text((3, drawn.height + 3), f"epoch {epoch_named(file.stem):,}", fill="black")
     return frame

@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +20,9 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import Overtaken, commit, head_of
 from dalle_lib.organizing.model_page import PAGE_FOLDER, SHOWN
 from dalle_lib.organizing.publishing import PAGE
-from dalle_lib.run.newest import LATEST, STATUS, signed_bytes
-from dalle_lib.swarm.process.folder import CHECKPOINTS, IDENTITY, MODEL, OPTIMIZER, checkpoint_name
+from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, epoch_named
+from dalle_lib.run.newest import LATEST, STATUS, folder_on_hub, signed_bytes
+from dalle_lib.swarm.process.folder import IDENTITY
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ PICTURES_SENT = 20
 """Pictures of the newest checkpoints that are sent along; what the Hub has already is not sent again."""
 SQUASH_AFTER = 200
 """Commits after which the history of the repository becomes one commit: nobody needs old statuses."""
-_REMOTE = re.compile(rf"{CHECKPOINTS}/epoch-(\d+)/")
 
 
 class Uploader:
@@ -102,23 +101,14 @@ class Uploader:
             return False
         head = head_of(self.repository, self.token, private=self._is_private)
         there = self._there()
-        files: dict[str, Path | bytes] = {
-            name: self.folder / name for name in (STATUS, HISTORY, PAGE) if (self.folder / name).exists()
-        }
-        sent = [self.folder / PAGE_FOLDER / name for name in SHOWN]
-        for name in PICTURES, BEST:
-            sent += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
-        files |= {f"{each.parent.name}/{each.name}": each for each in sent if each.exists()}
-        message = "Status"
+        files, message = self._told(), "Status"
         if unsent:
-            epoch = unsent[0]
-            folder = f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
-            files |= {f"{folder}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
+            epoch, message = unsent[0], f"Checkpoint of epoch {unsent[0]}"
+            files |= {f"{folder_on_hub(epoch)}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
             if epoch >= max(there, default=0):  # another monitor may have sent a newer one
                 key = PeerKey.load_or_create(self.place / IDENTITY)
-                files[LATEST] = pointer(self.repository, epoch, folder, here[epoch], key)
-            message = f"Checkpoint of epoch {epoch}"
-        old = [f"{CHECKPOINTS}/{checkpoint_name(epoch)}" for epoch in there if epoch in made and epoch not in kept]
+                files[LATEST] = pointer(self.repository, epoch, here[epoch], key)
+        old = [folder_on_hub(epoch) for epoch in there if epoch in made and epoch not in kept]
         try:
             revision = commit(self.repository, files, message, head, self.token, old)
         except Overtaken:  # by another monitor of this run: the next look sees what that has sent
@@ -131,12 +121,21 @@ class Uploader:
         self._squash()
         return len(unsent) > 1
 
+    def _told(self) -> dict[str, Path | bytes]:
+        """Return what tells of the run, by the names there: status, history, page, and the newest pictures."""
+        found = [self.folder / name for name in (STATUS, HISTORY, PAGE)]
+        found += [self.folder / PAGE_FOLDER / name for name in SHOWN]
+        for name in PICTURES, BEST:
+            found += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
+        return {str(file.relative_to(self.folder)): file for file in found if file.exists()}
+
     def _there(self) -> set[int]:
         """Return the epochs of the checkpoints in the repository."""
         from huggingface_hub import HfApi
 
-        names = HfApi(token=self.token).list_repo_files(self.repository)
-        return {int(match[1]) for match in map(_REMOTE.match, names) if match}
+        places = (name.split("/") for name in HfApi(token=self.token).list_repo_files(self.repository))
+        epochs = {epoch_named(place[1]) for place in places if place[0] == CHECKPOINTS and len(place) > 1}
+        return epochs - {None}
 
     def _squash(self) -> None:
         from huggingface_hub import HfApi
@@ -146,11 +145,12 @@ class Uploader:
             HfApi(token=self.token).super_squash_history(self.repository, commit_message="The run so far")
 
 
-def pointer(repository: str, epoch: int, folder: str, here: Path, key: PeerKey) -> bytes:
-    """Return what LATEST in a repository says of a checkpoint, signed by a monitor's key."""
+def pointer(repository: str, epoch: int, here: Path, key: PeerKey) -> bytes:
+    """Return what LATEST in a repository says of the checkpoint in the folder `here`, signed by a monitor's key."""
     files = {}
     for name in MODEL, OPTIMIZER:
         files[name] = {"sha256": sha256_of(here / name), "bytes": (here / name).stat().st_size}
-    told = {"epoch": epoch, "folder": folder, "files": files, "public_key": base64.b64encode(key.public_key).decode()}
+    public_key = base64.b64encode(key.public_key).decode()
+    told = {"epoch": epoch, "folder": folder_on_hub(epoch), "files": files, "public_key": public_key}
     signature = key.sign(signed_bytes(told, repository))
     return json.dumps(told | {"signature": signature}, indent=1).encode() + b"\n"

@@ -8,8 +8,8 @@ from dalle_lib.organizing.commits import card_at, commit, head_of
 from dalle_lib.organizing.model_page import PAGE_FOLDER, Standing, model_page
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import CARD
-from dalle_lib.run.newest import MODEL, newest_checkpoint
+from dalle_lib.run.files import CARD, MODEL
+from dalle_lib.run.newest import newest_checkpoint
 
 
 def finish_run(repository: str, token: str | None = None, *, model: Path | None = None, licence: str = "") -> RunCard:

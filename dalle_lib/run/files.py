@@ -17,6 +17,10 @@ CARD = "run.json"
 """Name of a card in its folder or repository."""
 MAX_CARD_BYTES = 2**20
 """Largest card that is read; one takes some kilobytes."""
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+"""The files of a state: the model, and what its optimizer needs to go on with it."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the states that a monitor has taken from peers: in its peer's folder, and in a repository on the Hub."""
 CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
 
 
@@ -43,6 +47,17 @@ def card_here(run: str | Path) -> Path | None:
 def hub_token_for(run: str) -> str | None:
     """Return the Hub token with which a run's card may be read: none for an embedded run, which needs none."""
     return None if run in EMBEDDED_RUNS else hub_token()
+
+
+def checkpoint_name(epoch: int) -> str:
+    """Return the name of a checkpoint's folder; sorted, these names are in the order of their epochs."""
+    return f"epoch-{epoch:07}"
+
+
+def epoch_named(name: str) -> int | None:
+    """Return the epoch of which `checkpoint_name` makes a name; None for any other."""
+    match = re.fullmatch(r"epoch-([0-9]{7,10})", name)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dalle_lib.files import reading, sha256_of, small_bytes
 from dalle_lib.run.card import RunCard
-from dalle_lib.run.files import MAX_CARD_BYTES, download, require_small
+from dalle_lib.run.files import CHECKPOINTS, MAX_CARD_BYTES, MODEL, OPTIMIZER, checkpoint_name, download, require_small
 
 LATEST = "latest.json"
 """The file in a repository of checkpoints that names the newest: epoch, folder, SHA-256 and bytes of each file, and the
@@ -18,10 +18,8 @@ STATUS = "status.json"
 USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
                 "last_seen", "day", "week", "month")  # fmt: skip
 """What the values of a row of `users` in that file are."""
-MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 PURPOSE = b"dalle-lib newest checkpoint 1\n"
 """What is signed begins with this, so that the signature serves nothing else."""
-_FOLDER = re.compile(r"checkpoints/epoch-\d{7,10}")
 MAX_STATE_BYTES = 2**40
 """Bytes of a file beyond which it belongs to no checkpoint."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -33,8 +31,6 @@ class Checkpoint:
 
     repository: str
     epoch: int
-    folder: str
-    """Its folder in the repository."""
     sha256: Mapping[str, str]
     """The hash of each of its files, by name."""
     bytes: Mapping[str, int]
@@ -47,7 +43,7 @@ class Checkpoint:
 
     def name(self, file: str) -> str:
         """Return the name of one of its files in the repository."""
-        return f"{self.folder}/{file}"
+        return f"{folder_on_hub(self.epoch)}/{file}"
 
     def fetched(self, file: str, tell: Callable[[int], None] | None = None) -> Path:
         """Return one of its files, downloaded unless it is here; what was begun is gone on with.
@@ -68,6 +64,11 @@ class Checkpoint:
 
 class ForeignSignature(ValueError):
     """What names the newest checkpoint is not signed by a monitor that the run's card names."""
+
+
+def folder_on_hub(epoch: int) -> str:
+    """Return the folder of an epoch's checkpoint in a repository of checkpoints."""
+    return f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
 
 
 def newest_checkpoint(card: RunCard) -> Checkpoint | None:
@@ -118,12 +119,12 @@ def _require_signed(told: Mapping, card: RunCard) -> None:
 def _told(told: object, card: RunCard) -> Checkpoint:
     """Return the checkpoint that the contents of LATEST name. Raises ValueError for others."""
     match told:
-        case {"epoch": int() as epoch, "folder": str() as folder, "files": {**files}} if _FOLDER.fullmatch(folder):
+        case {"epoch": int() as epoch, "folder": folder, "files": {**files}} if folder == folder_on_hub(epoch):
             match [files.get(name) for name in (MODEL, OPTIMIZER)]:
                 case [{"sha256": str() as model, "bytes": int() as a}, {"sha256": str() as state, "bytes": int() as b}]:
                     is_hashed = _SHA256.fullmatch(model) and _SHA256.fullmatch(state)
                     is_sized = min(a, b) > 0 and max(a, b) <= MAX_STATE_BYTES
                     if is_hashed and is_sized and 0 <= epoch <= card.optimizer.total_epochs:
                         hashes, sizes = {MODEL: model, OPTIMIZER: state}, {MODEL: a, OPTIMIZER: b}
-                        return Checkpoint(card.checkpoints, epoch, folder, hashes, sizes, card.token)
+                        return Checkpoint(card.checkpoints, epoch, hashes, sizes, card.token)
     raise ValueError(f"expected epoch, folder and files of a checkpoint, but got {told!r:.200}")

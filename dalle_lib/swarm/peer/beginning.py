@@ -11,13 +11,14 @@ from dalle_lib.files import replace_file
 from dalle_lib.machine import require_room_in_cache
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
+from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.run.newest import newest_checkpoint
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.averaging.donors import SLOWEST_BYTES_PER_S, TELL_EVERY_S, Taking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.state import resume
 from dalle_lib.swarm.process.events import HUB, TAKING, EventLog
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, saved_epoch
+from dalle_lib.swarm.process.folder import saved_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ GRACE_S = 60.0
 
 
 def fetch_state(card: RunCard, folder: Path, events: EventLog) -> None:
-    """Put the run's newest checkpoint on the Hub into a peer's folder, unless what is there is nearly as recent.
+    """Fetch the run's newest checkpoint from the Hub into a peer's folder, unless what is there is nearly as recent.
 
     Where that fails, or comes more slowly than a donor may give it, the peer begins without it, and a donor gives it
     the state. Raises NotEnoughRoom.

@@ -18,6 +18,7 @@ from dalle_lib.checkpoint import read_header
 from dalle_lib.files import is_disk_full
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard, initial_model
+from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.bootstrap import help_others
 from dalle_lib.swarm.peer.build import build_state_averager
@@ -25,7 +26,7 @@ from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.folder import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name, epoch_in
+from dalle_lib.swarm.process.folder import epoch_in
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 

@@ -12,10 +12,11 @@ from dalle_lib.files import reading
 from dalle_lib.model import DALLE
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
+from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
-from dalle_lib.swarm.process.folder import MODEL, OPTIMIZER, START_ANEW, epoch_in
+from dalle_lib.swarm.process.folder import START_ANEW, epoch_in
 
 logger = logging.getLogger(__name__)
 

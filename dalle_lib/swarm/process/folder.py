@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import TOKEN
 from dalle_lib.files import read_record, reading, replace_file, require_file
+from dalle_lib.run.files import MODEL as MODEL  # the files of the state that a peer has saved last
+from dalle_lib.run.files import OPTIMIZER as OPTIMIZER
 from dalle_lib.swarm.process.addresses import peer_in
 from dalle_lib.swarm.process.settings import WRITTEN_ANEW, PeerSettings
 
@@ -24,12 +26,6 @@ SETTINGS = "settings.json"
 BOUND = "bound_to.json"
 IDENTITY = "identity.key"
 """The key by which a peer is known."""
-MODEL = "model.safetensors"
-"""The model as this peer last saved it."""
-OPTIMIZER = "optimizer.safetensors"
-"""What the optimizer needs to go on with that model."""
-CHECKPOINTS = "checkpoints"
-"""Folder of the states that an observer has taken from others."""
 START_ANEW = "Remove it: `dalle-lib join` then takes over the others' progress, or begins anew if there are none."
 """What to do with broken progress."""
 
@@ -167,8 +163,3 @@ def _saved(folder: Path) -> dict[str, str]:
             saved = handle.metadata() or {}
         epoch_in(saved)
     return saved
-
-
-def checkpoint_name(epoch: int) -> str:
-    """Return the name of the folder of a checkpoint; by these names, checkpoints are in the order of their epochs."""
-    return f"epoch-{epoch:07}"
