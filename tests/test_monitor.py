@@ -4,12 +4,16 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
+from statuses import peer_status
 
 from dalle_lib.checkpoint import load_model
 from dalle_lib.evaluation import image_loss
@@ -21,6 +25,8 @@ from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer import pulling
 from dalle_lib.swarm.peer.pulling import DonorsDisagree, Puller, distance
 from dalle_lib.swarm.peer.snapshot import Snapshot
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.status import SwarmStatus
 
 OFTEN = ("--checkpoint-minutes", "0.1", "--look-s", "0.5", "--status-s", "1")
 
@@ -90,6 +96,30 @@ def test_who_lies_is_refused_and_named_and_two_others_are_taken(mini, monkeypatc
     puller.averager = Donors(lies, ("ada", snapshot(5, 1.0, 2.0)))
     with pytest.raises(DonorsDisagree, match=r"apart, by \d\.\d% from mallory to ada.*none is kept"):
         puller.pull(2, 15)
+
+
+class Clock(threading.Event):
+    """Lets `monotonic` go on by what is waited for, until `end_s`."""
+
+    def __init__(self, end_s: float) -> None:
+        super().__init__()
+        self.now_s, self.end_s = 0.0, end_s
+
+    def wait(self, timeout):
+        self.now_s += timeout
+        return self.now_s > self.end_s
+
+
+def test_where_no_state_can_be_taken_volunteers_are_asked_more_and_more_seldom(tmp_path, monkeypatch):
+    clock, asked = Clock(7200), []
+    monkeypatch.setattr(pulling, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    SwarmStatus(
+        time=0.0, epoch=5, total_epochs=9, samples_in_epoch=None, target_batch_size=8, peers=[peer_status("A", "ada")]
+    ).write(tmp_path)
+    puller = object.__new__(Puller)
+    puller.pull = lambda *_epochs: asked.append(clock.now_s)
+    pulling._take_states(puller, PeerSettings(run="x", state_every_s=1800.0), tmp_path, EventLog(tmp_path), clock)
+    assert [b - a for a, b in pairwise(asked)] == [60, 120, 240, 480, 960, 1800, 1800]
 
 
 @pytest.mark.chaos

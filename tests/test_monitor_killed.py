@@ -123,6 +123,16 @@ def test_a_broken_checkpoint_does_not_count_as_the_newest(puller, place):
     assert go_on(place) == 7
 
 
+def test_where_the_disk_has_no_links_others_draw_with_a_copy(puller, place, monkeypatch):
+    def refuse(*_args):
+        raise PermissionError("this file system has no links")
+
+    monkeypatch.setattr(type(place), "hardlink_to", refuse)
+    puller.write(state_of(puller, 5), place)
+    assert sha256_of(place / MODEL) == sha256_of(folder_of(place, 5) / MODEL)
+    assert go_on(place) == 5
+
+
 def test_a_state_for_which_there_is_no_room_leaves_nothing_behind(puller, place):
     pulled = state_of(puller, 5)
     with full_disk(), pytest.raises(Exception) as refused:  # noqa: PT011 (safetensors has an error of its own)

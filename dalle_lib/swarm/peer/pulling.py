@@ -37,7 +37,8 @@ TRIES = 4
 DIFFERENCE = 0.02
 """Largest distance of two donors' parameters, relative to their norm, that averaging in 8 bits explains."""
 LOOK_EVERY_S, AGAIN_S = 1.0, 60.0
-"""Seconds between looks at what is due, and until a state is asked for again that could not be taken."""
+"""Seconds between looks at what is due, and until a state is asked for again after a failure; twice as many after each
+further one, because each try costs volunteers their upload."""
 LOOK_UP_S = 5.0
 """Seconds in which one look at the swarm looks for access tokens that are not known."""
 SLACK = 10
@@ -70,7 +71,7 @@ class Puller:
         self.averager = build_state_averager(card, self.model, dht, trust)
 
     def pull(self, earliest: int, latest: int) -> Pulled | None:
-        """Return the newer of two users' states that agree, or the only one that anybody gives; None if nobody does.
+        """Return a state that two users gave alike, or the only one that anybody gives; None if nobody does.
 
         It is of an epoch between these two. States of unlike epochs may differ by what the updates between them
         explain. Raises DonorsDisagree if several users gave states, and no two agree.
@@ -181,28 +182,30 @@ def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: E
 
     Where nobody gives a state, or no two donors agree, it is told, and tried again soon.
     """
-    written, due = go_on(folder), time.monotonic()
+    written, due, again_s = go_on(folder), time.monotonic(), AGAIN_S
     while not stop.wait(LOOK_EVERY_S):
         status = SwarmStatus.read(folder)
         if time.monotonic() < due or status is None or not status.peers or status.epoch <= max(0, written):
             continue
-        due = time.monotonic() + min(settings.state_every_s, AGAIN_S)
-        kind, told = "state", ""
+        kind, problem = "state", ""
         try:
             pulled = puller.pull(max(0, written), min(status.epoch + SLACK, status.total_epochs))
             if pulled is None or pulled.snapshot.epoch <= written:
-                told = "no peer gave a state of the run that is newer than the last"
+                problem = "no peer gave a state of the run that is newer than the last"
             else:
                 place = puller.write(pulled, folder)
         except DonorsDisagree as disagree:
-            kind, told = "donors", str(disagree)
+            kind, problem = "donors", str(disagree)
         except Exception as error:  # whatever it is, the next state may be taken
             logger.exception("no checkpoint was written")
-            kind, told = "disk" if is_disk_full(error) else "state", f"no checkpoint was written: {in_one_line(error)}"
-        if told:
-            _tell(events, "problem", peer="", kind=kind, problem=told)
+            kind = "disk" if is_disk_full(error) else "state"
+            problem = f"no checkpoint was written: {in_one_line(error)}"
+        if problem:
+            due = time.monotonic() + min(settings.state_every_s, again_s)
+            again_s = min(settings.state_every_s, 2 * again_s)
+            _tell(events, "problem", peer="", kind=kind, problem=problem)
             continue
-        written, due = pulled.snapshot.epoch, time.monotonic() + settings.state_every_s
+        written, due, again_s = pulled.snapshot.epoch, time.monotonic() + settings.state_every_s, AGAIN_S
         about = {"donors": pulled.donors, "difference": pulled.difference, "refused": pulled.refused}
         _tell(events, "checkpoint", epoch=written, folder=place.name, **about)
 
@@ -232,7 +235,10 @@ def _show_newest(place: Path, folder: Path) -> None:
     for name in MODEL, OPTIMIZER:
         link = folder / f".{name}"
         link.unlink(missing_ok=True)
-        link.hardlink_to(place / name)
+        try:
+            link.hardlink_to(place / name)
+        except OSError:  # a file system without links, such as a mounted drive's
+            shutil.copyfile(place / name, link)
         link.replace(folder / name)
 
 
