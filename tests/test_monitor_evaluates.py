@@ -13,14 +13,15 @@ from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Evaluator, Examiner
 from dalle_lib.monitor.lapse import time_lapse
+from dalle_lib.monitor.settings import MonitorSettings
 
-GRID = (4 * 132, 2 * 132)
-"""Pixels of eight pictures, each with a gap."""
+GRID, ROWS, PROMPTS = (4 * 132, 132), 48, 4
+"""Pixels of as many pictures as there are prompts, each with a gap; and rows and prompts, which are few."""
 
 
 @pytest.fixture(scope="module")
 def evaluator(mini) -> Evaluator:
-    return Evaluator(mini)
+    return Evaluator(mini, ROWS, PROMPTS, judges=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +43,18 @@ def test_a_slow_machine_examines_fewer_rows_and_says_so(evaluator, model, monkey
     assert evaluator.examine(model).rows == evaluating.MIN_ROWS
 
 
-def test_the_same_weights_draw_the_same_pictures(evaluator, model, monkeypatch):
-    monkeypatch.setattr(evaluating, "DRAW_S", 0.0)
+def test_the_same_weights_draw_the_same_pictures(evaluator, model):
     (first, _), (again, _) = evaluator.draw(model), evaluator.draw(model)
     assert first.first.tobytes() == again.first.tobytes()
     assert first.first.size == GRID
-    assert len(set(evaluator.prompts)) == evaluating.PROMPTS
+    assert len(set(evaluator.prompts)) == PROMPTS
 
 
 def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(mini, model, tmp_path, monkeypatch):
     monkeypatch.setattr(Examiner, "_run", lambda self: None)
-    for name in "DRAW_S", "EXAMINE_S":
-        monkeypatch.setattr(evaluating, name, 0.0)
+    monkeypatch.setattr(evaluating, "EXAMINE_S", 0.0)
     told, place = [], tmp_path / "monitor"
+    settings = MonitorSettings(rows=ROWS, prompts=PROMPTS, judges=False)
     for epoch in 3, 4, 5:
         folder = folder_of(place, epoch)
         folder.mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(
         assert note_new(place, database) == [3, 4, 5]
         broken = folder_of(place, 4) / "model.safetensors"
         broken.write_bytes(broken.read_bytes()[:-100])
-        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", told.append)
+        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", told.append, settings)
         for _ in range(4):
             examiner.look(database)
         found = {row["epoch"]: json.loads(row["figures"]) for row in database.rows("SELECT * FROM checkpoints")}
