@@ -10,14 +10,14 @@ from statuses import peer_status
 
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.files import MAX_RECORD_BYTES
-from dalle_lib.monitor import troubles as troubles_module
+from dalle_lib.monitor import own_problems
 from dalle_lib.monitor.alarms import MAX_APART, note, problems
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.monitor import Monitor
 from dalle_lib.monitor.observing import MAX_STARTS, MAX_STARTS_OF_ONE, Observer
+from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.published import fitted, publish, status_of
-from dalle_lib.monitor.troubles import Troubles
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.newest import LATEST, STATUS
@@ -66,7 +66,7 @@ def test_what_came_while_the_hub_was_away_for_an_hour_is_there_afterwards(mini, 
     folder, file = tmp_path / "monitor", tmp_path / "monitor.sqlite"
     with closing(MonitorDatabase(file)) as database:
         sends = Uploader("crew/kept", tmp_path, folder, file, "hf_ada", say=told.append)
-        troubles = Troubles(folder)
+        own = OwnProblems(folder)
 
         def make(epoch):
             folder_of(folder, epoch).mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_what_came_while_the_hub_was_away_for_an_hour_is_there_afterwards(mini, 
 
         def passed(waited_s):
             tries.append(waited_s)
-            note(troubles.now(None, database, sends.problem), database, BEGAN + waited_s)
+            note(own.now(None, database, sends.problem), database, BEGAN + waited_s)
             if waited_s < 3600:
                 assert alarms(mini, database)["upload"][0].startswith("not sent to the Hub: ")
                 make(100 + len(tries))
@@ -105,19 +105,15 @@ def test_what_came_while_the_hub_was_away_for_an_hour_is_there_afterwards(mini, 
 def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(mini, database, tmp_path, monkeypatch):
     told, peer = [], Peer(tmp_path / "monitor")
     peer.folder.mkdir()
-    monitor, observer, troubles = (
-        Monitor("emoji-mini", tmp_path, lambda: peer, say=told.append),
-        Observer(database),
-        None,
-    )
-    troubles = Troubles(peer.folder)
+    monitor = Monitor("emoji-mini", tmp_path, lambda: peer, say=told.append)
+    observer, own = Observer(database), OwnProblems(peer.folder)
 
     def look(second, may_write=True):
         if may_write:
             ada = peer_status("A", "ada", started_at=BEGAN, compute_s=float(second))
             status_at(second, [ada]).write(peer.folder)
-        monitor._look(peer, database, observer, troubles, None)
-        monitor._publish(database, troubles, is_history_due=True)
+        monitor._look(peer, database, observer, own, None)
+        monitor._publish(database, own, is_history_due=True)
 
     look(60)
     before = (tmp_path / STATUS).read_text()
@@ -131,7 +127,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(mini, 
     look(180)
     assert not alarms(mini, database)["disk"][1]
     assert database.row("SELECT SUM(compute_s) AS s FROM credits")["s"] == 180
-    monkeypatch.setattr(troubles_module, "CALM_S", 0.0)
+    monkeypatch.setattr(own_problems, "CALM_S", 0.0)
     look(240)
     assert alarms(mini, database)["disk"][1], "it is over, and still told"
     assert len(told) == 1
@@ -139,19 +135,19 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(mini, 
 
 def test_little_room_is_told_while_that_can_still_be_written(database, tmp_path, monkeypatch):
     (tmp_path / "monitor").mkdir()
-    troubles = Troubles(tmp_path / "monitor")
-    assert troubles.now(None, database, "") == []
+    own = OwnProblems(tmp_path / "monitor")
+    assert own.now(None, database, "") == []
     database.insert("checkpoints", epoch=5, made=BEGAN, bytes=10**18)
-    (problem,) = troubles.now(None, database, "")
+    (problem,) = own.now(None, database, "")
     assert problem.kind == "disk"
     assert "needs 2,000,000,000,000" in problem.told
 
 
 def test_why_no_checkpoint_is_taken_and_who_lied_is_told_until_the_next_one(database, tmp_path):
-    log, troubles = EventLog(tmp_path), Troubles(tmp_path)
+    log, own = EventLog(tmp_path), OwnProblems(tmp_path)
 
     def told():
-        return [(problem.kind, problem.subject, problem.told) for problem in troubles.now(None, database, "")]
+        return [(problem.kind, problem.subject, problem.told) for problem in own.now(None, database, "")]
 
     log.write("problem", peer="", kind="state", problem="no peer gave a state")
     assert told() == [], "a donor may just have left"

@@ -13,7 +13,7 @@ from dalle_lib.monitor.evaluating import Figures, as_json
 from dalle_lib.monitor.judging import Judged
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import history_of, status_of
-from dalle_lib.organizing.model_page import Standing, as_code, model_page
+from dalle_lib.organizing.model_page import PageFacts, as_code, model_page
 
 HOSTILE = "eve | <script>x</script> `[a](http://evil.com)` ![b](http://evil.com) \n# www.evil.com"
 NOW = 1_790_000_000.0
@@ -74,8 +74,8 @@ def test_a_new_run_has_a_page_that_promises_nothing(mini, database, tmp_path):
 def test_what_strangers_write_stays_text(mini, database):
     fill(database, HOSTILE)
     status = status_of(mini, database, NOW)
-    standing = Standing.told(status, {"first.webp": Path("here")}, {"seen": [HOSTILE, 9 * HOSTILE], "unseen": [""]})
-    html = MarkdownIt("commonmark").enable("table").render(model_page(mini, "crew/photos", standing))
+    facts = PageFacts.told(status, {"first.webp": Path("here")}, {"seen": [HOSTILE, 9 * HOSTILE], "unseen": [""]})
+    html = MarkdownIt("commonmark").enable("table").render(model_page(mini, "crew/photos", facts))
     assert "<script" not in html
     assert "evil.com" in html
     assert not re.search(r'(href|src)="http://evil', html)

@@ -29,7 +29,7 @@ class Contribution:
     counted: float
     """Weight of their gradients in averages, in samples."""
     share: float
-    """Of all gradients that were averaged, from 0 to 1."""
+    """Their part of all gradients that were averaged, from 0 to 1."""
     peers: int
     """Peers that they have had in all."""
     last_seen: float

@@ -53,7 +53,7 @@ BEST = "best"
 """Folder in that of the monitor with a grid of each checkpoint: the best of CANDIDATES."""
 LOOK_S = 5.0
 NICENESS = 15
-"""Of the thread that examines: what is told of the run must not wait for it."""
+"""How much the thread that examines gives way: what is told of the run must not wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,11 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.drawing import Drawer
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.telling import Gauges, send, serve, webhook_in
-from dalle_lib.monitor.troubles import Troubles
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
@@ -92,27 +92,27 @@ class Monitor:
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
         peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
         uploader, examiner, drawer = self._uploader(peer), self._examiner(peer), self._drawer(peer)
-        troubles = Troubles(peer.folder)
+        own = OwnProblems(peer.folder)
         try:
             due = 0.0
             while True:
                 if not peer.is_running and not stop.is_set() and time.monotonic() > restart:
                     restart = time.monotonic() + RESTARTS_S
                     peer = self._started_again(peer)
-                self._look(peer, database, observer, troubles, uploader, drawer)
+                self._look(peer, database, observer, own, uploader, drawer)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self.settings.status_s
-                    self._publish(database, troubles, is_history_due=written % HISTORY_FACTOR == 0)
+                    self._publish(database, own, is_history_due=written % HISTORY_FACTOR == 0)
                     written += 1
                 if stop.wait(self.settings.look_s):
                     return
         finally:
             with suppress(PeerFailed):  # it has told in its log, and all that was seen is still sent
                 peer.stop()
-            self._look(peer, database, observer, troubles, uploader, drawer)
+            self._look(peer, database, observer, own, uploader, drawer)
             for examining in filter(None, (examiner, drawer)):
                 examining.close()
-            self._publish(database, troubles, is_history_due=True)
+            self._publish(database, own, is_history_due=True)
             if uploader is not None:
                 uploader.close()
 
@@ -157,27 +157,27 @@ class Monitor:
         peer: Peer,
         database: MonitorDatabase,
         observer: Observer,
-        troubles: Troubles,
+        own: OwnProblems,
         uploader: Uploader | None,
         drawer: Drawer | None,
     ) -> None:
         """Take in what the peer sees now, its new checkpoints, and what is wrong. What fails is tried again."""
         try:
             status = SwarmStatus.read(peer.folder)
-            found = troubles.now(status, database, uploader.problem if uploader is not None else "")
+            found = own.now(status, database, uploader.problem if uploader is not None else "")
             if status is not None:
                 seen, status = status, anonymised(status, self._key)
                 if drawer is not None:
                     drawer.note(seen, status)
                 observer.note(status)
                 found += problems(status, database)
-            self._tell(new for new in note(found, database, time.time()) if new is not troubles.failure)  # told already
+            self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
             for epoch in note_new(peer.folder, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
             remove_old(peer.folder, database, time.time())
         except Exception as error:  # whatever it is, the run must be followed on
             logger.exception("this look at the run failed")
-            self._tell(filter(None, [troubles.failed(error)]))
+            self._tell(filter(None, [own.failed(error)]))
 
     def _tell(self, found: Iterable[Problem]) -> None:
         told = [problem.told for problem in found]
@@ -186,7 +186,7 @@ class Monitor:
         if told and self._webhook is not None:
             send(self._webhook, f"{self.card.name}: {' '.join(told)[:MAX_MESSAGE]}")
 
-    def _publish(self, database: MonitorDatabase, troubles: Troubles, is_history_due: bool) -> None:
+    def _publish(self, database: MonitorDatabase, own: OwnProblems, is_history_due: bool) -> None:
         try:
             if time.monotonic() - self._looked_at_card > CARD_EVERY_S:
                 self._looked_at_card = time.monotonic()
@@ -202,4 +202,4 @@ class Monitor:
                 write_page(self.folder, self.card, self._status, history)
         except Exception as error:  # as above
             logger.exception("the status was not written")
-            self._tell(filter(None, [troubles.failed(error)]))
+            self._tell(filter(None, [own.failed(error)]))

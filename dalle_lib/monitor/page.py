@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from dalle_lib.files import replace_file, small_bytes
-from dalle_lib.organizing.model_page import LOSSES, PAGE_FOLDER, PAGE_PICTURES, PROMPTS_FILE, Standing, model_page
+from dalle_lib.organizing.model_page import LOSSES, PAGE_FOLDER, PAGE_PICTURES, PROMPTS_FILE, PageFacts, model_page
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run import RunCard
 
@@ -30,26 +30,24 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
     page = folder / PAGE_FOLDER
     page.mkdir(exist_ok=True)
     prompts = json.loads(small_bytes(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
-    standing = Standing.told(status, {}, prompts)
-    chart = plot_of(standing, history["epochs"])
+    facts = PageFacts.told(status, {}, prompts)
+    chart = plot_of(facts, history["epochs"])
     if chart["vconcat"] and (plot := drawn(json.dumps(chart))) is not None:
         with replace_file(page / LOSSES) as unfinished:
             plot.save(unfinished, "WEBP", lossless=True)
     there = {name: page / name for name in PAGE_PICTURES if (page / name).exists()}
-    shown = replace(standing, pictures=there)
+    shown = replace(facts, pictures=there)
     text = model_page(card, card.repository or card.name, shown, shown.newest)
     with replace_file(folder / PAGE) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
-def plot_of(standing: Standing, epochs: Mapping[str, list]) -> dict:
+def plot_of(facts: PageFacts, epochs: Mapping[str, list]) -> dict:
     """Return a Vega-Lite chart of the training objective and of the held-out loss with its interval, over epochs."""
     trained = [{"epoch": at, "loss": loss} for at, loss in zip(epochs["epoch"], epochs["loss"], strict=True)]
     held_out = [
         {"epoch": at, "loss": loss, "low": loss - half, "high": loss + half}
-        for at, loss, half in (
-            (at, figures["held_out_loss"], figures["half_width"]) for at, figures in standing.examined
-        )
+        for at, loss, half in ((at, figures["held_out_loss"], figures["half_width"]) for at, figures in facts.examined)
     ]
     x = {"field": "epoch", "type": "quantitative", "title": "epoch", "axis": {"tickMinStep": 1}}
 

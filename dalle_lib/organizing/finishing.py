@@ -5,7 +5,7 @@ from pathlib import Path
 from dalle_lib.checkpoint import load_model
 from dalle_lib.files import sha256_of
 from dalle_lib.organizing.commits import card_at, commit, head_of
-from dalle_lib.organizing.model_page import PAGE_FOLDER, Standing, model_page
+from dalle_lib.organizing.model_page import PAGE_FOLDER, PageFacts, model_page
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import CARD, MODEL
@@ -34,9 +34,9 @@ def finish_run(repository: str, token: str | None = None, *, model: Path | None 
     weights = model or newest.fetched(MODEL)
     load_model(weights, card.model)
     finished = card.with_changes(checkpoint={"name": MODEL, "sha256": sha256_of(weights)}, state="finished")
-    standing = Standing.of(card)
-    page = model_page(finished, repository, standing, newest.epoch if newest else None, licence)
+    facts = PageFacts.of(card)
+    page = model_page(finished, repository, facts, newest.epoch if newest else None, licence)
     files = {CARD: finished.as_text().encode(), MODEL: Path(weights), PAGE: page.encode()}
-    files |= {f"{PAGE_FOLDER}/{name}": picture for name, picture in standing.pictures.items()}
+    files |= {f"{PAGE_FOLDER}/{name}": picture for name, picture in facts.pictures.items()}
     commit(repository, files, f"The run {card.name} is finished", head, token)
     return finished

@@ -31,8 +31,8 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a run's monitor has told of it, as far as a page says it."""
+class PageFacts:
+    """What a page says of a run, as the run's monitor has told it."""
 
     contributors: tuple[tuple[str, float, float], ...] = ()
     """User, hours of computing, and share of the averaged gradients."""
@@ -44,12 +44,11 @@ class Standing:
     """Captions of training pictures that the grids show, from left to right and from above."""
     unseen: tuple[str, ...] = ()
     """Held-out captions that they show after those."""
-
     newest: int | None = None
     """Epoch of the newest checkpoint."""
 
     @classmethod
-    def of(cls, card: RunCard) -> "Standing":
+    def of(cls, card: RunCard) -> "PageFacts":
         """Return what the run's repository of checkpoints says, nothing without one. Raises ValueError."""
         if card.checkpoints is None:
             return cls()
@@ -63,7 +62,7 @@ class Standing:
             return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), small, asked)
 
     @classmethod
-    def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "Standing":
+    def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "PageFacts":
         """Return what a status says, and the prompts. Raises LookupError, TypeError or ValueError for another."""
         users = [dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"]]
         checkpoints = {int(each["epoch"]): each["figures"] for each in status["checkpoints"]}
@@ -75,7 +74,7 @@ class Standing:
         )  # fmt: skip
 
 
-def model_page(card: RunCard, repository: str, standing: Standing, epoch: int | None = None, licence: str = "") -> str:
+def model_page(card: RunCard, repository: str, facts: PageFacts, epoch: int | None = None, licence: str = "") -> str:
     """Return the page of a run's model, whose checkpoint of `epoch` one draws with by the run's name, `repository`."""
     head = ["library_name: dalle-lib", "pipeline_tag: text-to-image", *([f"license: {licence}"] if licence else [])]
     made = "have trained" if card.state == "finished" else "are training"
@@ -85,7 +84,7 @@ def model_page(card: RunCard, repository: str, standing: Standing, epoch: int | 
         f"A text-to-image model that volunteers {made} together over the internet with "
         f"[dalle-lib]({project_page()}).{of_epoch}",
         "", "```", f'dalle-lib generate "a prompt" --run {repository}', "```", "",
-        *_drawn(standing), *_recipe(card, licence), *_quality(standing), *_thanks(card, standing),
+        *_drawn(facts), *_recipe(card, licence), *_quality(facts), *_thanks(card, facts),
         "## What it must not be used for", "",
         "It repeats what its data show and say, with their prejudices, and it may draw a training picture nearly as it "
         "was. Nobody has examined it for harm. Do not show its pictures as photographs, nor draw people without their "
@@ -121,11 +120,11 @@ def _recipe(card: RunCard, licence: str) -> list[str]:
     return ["## How it is made", "", "| | |", "| --- | --- |", *rows, ""]
 
 
-def _drawn(standing: Standing) -> list[str]:
+def _drawn(facts: PageFacts) -> list[str]:
     """Return the pictures with what they are."""
-    if FIRST not in standing.pictures:
+    if FIRST not in facts.pictures:
         return []
-    lines, asked = [], {"captions of training pictures": standing.seen, "held-out captions": standing.unseen}
+    lines, asked = [], {"captions of training pictures": facts.seen, "held-out captions": facts.unseen}
     for whose, prompts in asked.items():
         if prompts:
             lines.append(f"- {whose}: {', '.join(as_code(prompt, MAX_CAPTION) for prompt in prompts)}")
@@ -135,25 +134,25 @@ def _drawn(standing: Standing) -> list[str]:
         LAPSE: "The first samples of each checkpoint so far:",
     }
     for name, words in told.items():
-        if name in standing.pictures:
+        if name in facts.pictures:
             lines += ["", words, "", f"![{words.rstrip(':')}]({PAGE_FOLDER}/{name})"]
     return ["## What it draws", "", "The prompts, row by row:", "", *lines, ""]
 
 
-def _quality(standing: Standing) -> list[str]:
-    plot = [f"![Losses over epochs]({PAGE_FOLDER}/{LOSSES})", ""] if LOSSES in standing.pictures else []
-    if not standing.examined:
+def _quality(facts: PageFacts) -> list[str]:
+    plot = [f"![Losses over epochs]({PAGE_FOLDER}/{LOSSES})", ""] if LOSSES in facts.pictures else []
+    if not facts.examined:
         return ["## How it goes", "", *plot] if plot else []
-    last = standing.examined[-1][1]
-    names = [name for name in _COLUMNS if any(name in figures for _, figures in standing.examined)]
+    last = facts.examined[-1][1]
+    names = [name for name in _COLUMNS if any(name in figures for _, figures in facts.examined)]
     lines = [
         "## How good it is", "", *plot,
         "| epoch | nats a code on held-out data |" + "".join(f" {_COLUMNS[name]} |" for name in names),
         "| ---: | --- |" + " ---: |" * len(names),
-        *(_row(epoch, figures, names) for epoch, figures in standing.examined), "",
+        *(_row(epoch, figures, names) for epoch, figures in facts.examined), "",
         *(f"- {meaning}" for meaning in _meanings(last)), "",
     ]  # fmt: skip
-    if NEAREST in standing.pictures:
+    if NEAREST in facts.pictures:
         lines += [
             "Does it repeat its data? From above: held-out pictures; the training pictures nearest to them; what the "
             "model draws for their captions; the training pictures nearest to that.",
@@ -195,15 +194,15 @@ def _meanings(last: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def _thanks(card: RunCard, standing: Standing) -> list[str]:
-    if not standing.contributors:
+def _thanks(card: RunCard, facts: PageFacts) -> list[str]:
+    if not facts.contributors:
         return []
     title = "Who made it" if card.state == "finished" else "Who makes it"
     lines = [f"## {title}", "", "Thanks to everybody who gave ten minutes of computing or more:", ""]
     lines += ["| user | hours of computing | of the averaged gradients |", "| --- | ---: | ---: |"]
-    shown = standing.contributors[:MAX_LISTED]
+    shown = facts.contributors[:MAX_LISTED]
     lines += [f"| {as_code(user, MAX_NAME)} | {hours:,.1f} | {share:.1%} |" for user, hours, share in shown]
-    left = len(standing.contributors) - len(shown)
+    left = len(facts.contributors) - len(shown)
     return [*lines, "", *([f"And {left:,} more.", ""] if left else [])]
 
 

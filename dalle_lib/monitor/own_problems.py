@@ -1,4 +1,4 @@
-"""What is wrong with the keeping of a run: its monitor's disk and peer, and checkpoints that are not taken or sent."""
+"""What is wrong with a monitor's own work: its disk, its peer, checkpoints that are not taken or not sent."""
 
 import shutil
 import time
@@ -17,10 +17,11 @@ BLIND_S = 300.0
 CALM_S = 120.0
 """Seconds without another failure after which one is over."""
 CHECKPOINTS_FREE, MIN_FREE_BYTES = 2, 2**26
-"""Room on the disk below which it is told: for so many checkpoints as the newest, and in any case so many bytes."""
+"""Room on the disk below which it is told: for this many checkpoints of the newest one's size, and at least so many
+bytes."""
 
 
-class Troubles:
+class OwnProblems:
     """Finds what is wrong, from one look to the next."""
 
     def __init__(self, place: Path) -> None:
@@ -59,7 +60,7 @@ class Troubles:
     def _checkpoints(self) -> Iterator[Problem]:
         """Yield why no checkpoint was taken last, or whose states were refused when one was.
 
-        That a state did not come is told the second time in a row: a donor may just have left.
+        A state that did not come is told the second time in a row: a donor may just have left.
         """
         told = [event for event in self._events.starts()[-1] if _is_of_checkpoints(event)][-2:]
         match told:
