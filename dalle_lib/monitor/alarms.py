@@ -43,8 +43,7 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
     yield from _loss_rises(database)
     yield from (Problem("claims", peer, told) for peer, told in overclaims(status, database))
     yield from (Problem("losses", peer, told) for peer, told in misfits(status, database))
-    epochs = sorted(peer.epoch for peer in status.peers)
-    median = epochs[(len(epochs) - 1) // 2]
+    epochs, median = sorted(peer.epoch for peer in status.peers), status.median_epoch
     far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]
     if len(far) > len(status.peers) / 3 and len(status.peers) > 2:
         yield Problem("split", "", f"the peers are far apart: from epoch {epochs[0]:,} to {epochs[-1]:,}.")
@@ -75,11 +74,11 @@ def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Pr
 
 
 def _stalled(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
-    last = database.row("SELECT * FROM epochs ORDER BY epoch DESC LIMIT 1")
+    last = database.row("SELECT * FROM epochs ORDER BY ended DESC, epoch DESC LIMIT 1")
     if last is None or status.epoch >= status.total_epochs:
         return
     usual = database.row(
-        "SELECT AVG(seconds) AS s FROM (SELECT seconds FROM epochs WHERE seconds > 0 ORDER BY epoch DESC LIMIT 20)"
+        "SELECT AVG(seconds) AS s FROM (SELECT seconds FROM epochs WHERE seconds > 0 ORDER BY ended DESC LIMIT 20)"
     )["s"]
     waited_s = status.time - last["ended"]
     if waited_s > max(STALL_S, STALL * (usual or 0.0)):
@@ -87,7 +86,7 @@ def _stalled(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
 
 
 def _loss_rises(database: MonitorDatabase) -> Iterator[Problem]:
-    rows = database.rows("SELECT loss FROM epochs WHERE loss IS NOT NULL ORDER BY epoch DESC LIMIT 30")
+    rows = database.rows("SELECT loss FROM epochs WHERE loss IS NOT NULL ORDER BY ended DESC LIMIT 30")
     losses = [row["loss"] for row in rows]
     if len(losses) < 30:
         return

@@ -45,7 +45,7 @@ def contributions(database: MonitorDatabase, now: float, least_s: float = LISTED
         "SUM(counted) AS counted, COUNT(DISTINCT peer) AS peers, MAX(hour) AS hour FROM credits "
         "GROUP BY user ORDER BY compute_s DESC, user"
     )
-    teams = {
+    teams = {  # without members a peer may call itself otherwise, and then nobody has the name of before
         row["user"]: (row["team"], row["last_seen"])
         for row in database.rows("SELECT user, team, MAX(last_seen) AS last_seen FROM starts GROUP BY user")
     }
@@ -53,9 +53,10 @@ def contributions(database: MonitorDatabase, now: float, least_s: float = LISTED
     ranks = _ranks([row["compute_s"] for row in rows])
     return [
         Contribution(
-            user=row["user"], team=teams[row["user"]][0], rank=rank, percentile=100 * below / len(rows),
+            user=row["user"], team=teams.get(row["user"], ("", 0.0))[0], rank=rank, percentile=100 * below / len(rows),
             compute_s=row["compute_s"], present_s=row["present_s"], samples=row["samples"], counted=row["counted"],
-            share=row["counted"] / averaged, peers=row["peers"], last_seen=teams[row["user"]][1],
+            share=row["counted"] / averaged, peers=row["peers"],
+            last_seen=teams.get(row["user"], ("", row["hour"] * HOUR_S))[1],
             active_days=tuple(now - (row["hour"] + 1) * HOUR_S < days * DAY_S for days in (1, 7, 30)),
         )
         for row, (rank, below) in zip(rows, ranks, strict=True)

@@ -90,9 +90,9 @@ class Monitor:
             lock.release()
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
-        peer, observer, written, restart = self._start(), Observer(database), 0, 0.0
+        peer, observer = self._start(), Observer(database, self.card.averaging.matchmaking_s)
         uploader, examiner, drawer = self._uploader(peer), self._examiner(peer), self._drawer(peer)
-        own = OwnProblems(peer.folder)
+        own, written, restart = OwnProblems(peer.folder), 0, 0.0
         try:
             due = 0.0
             while True:

@@ -1,7 +1,6 @@
 """From looks at the swarm to what is remembered: what each peer is credited with, and how the run goes."""
 
 import statistics
-from collections.abc import Sequence
 from sqlite3 import Row
 
 from dalle_lib.monitor.auditing import note_claim, note_weights
@@ -17,6 +16,8 @@ MAX_STARTS, MAX_STARTS_OF_ONE = 500, 12
 """New starts that are remembered in an hour, of all peers and of one; nobody honest makes more."""
 COUNTERS = ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows."""
+BACK = 3
+"""Epochs by which the run must be behind the last one that was noted, for that to have been a mistake."""
 OVERSHOOT = 2.0
 """Samples of one peer in an epoch, in target batches, that are credited: peers go on until they know of its end."""
 
@@ -26,28 +27,32 @@ class Observer:
 
     All starts of a peer together can have computed no longer than the time that passed, and no more samples than the
     epochs of the run that passed hold: what a peer claims beyond is not credited. What it did while nobody looked
-    counts, if it is still there afterwards.
+    counts, if it is still there afterwards. No epoch is shorter than `shortest_epoch_s`, whatever peers say.
     """
 
-    def __init__(self, database: MonitorDatabase) -> None:
-        self.database, self._left = database, 0
+    def __init__(self, database: MonitorDatabase, shortest_epoch_s: float = 1.0) -> None:
+        self.database, self._shortest_epoch_s, self._left = database, shortest_epoch_s, 0
+        self._epoch: int | None = None
 
     def note(self, status: SwarmStatus) -> None:
         """Remember one look. One that is not newer than the last changes nothing."""
         with self.database.writing():
             last = self.database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
+            if last is not None and last - status.time > EARLIER_S:
+                last = self._set_back(status.time)
             if last is not None and status.time <= last:
                 return
+            self._epoch = status.median_epoch
             query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
             self._left = MAX_STARTS - self.database.count(query, since=status.time - HOUR_S)
             for peer in status.peers:
                 self._credit(peer, status, status.time if last is None else last)
-            note_weights(status, _epoch(status.peers), self.database)
+            note_weights(status, self._epoch, self.database)
             self._note_moment(status)
             self._note_epochs(status)
 
     def _credit(self, peer: PeerStatus, status: SwarmStatus, last: float) -> None:
-        now, epoch = status.time, _epoch(status.peers)
+        now, epoch = status.time, self._epoch
         known = self.database.row(
             "SELECT * FROM starts WHERE peer = :peer AND started = :started", peer=peer.peer_id, started=peer.started_at
         )
@@ -64,7 +69,8 @@ class Observer:
             (known["origin"], known["origin_epoch"]) if is_same else self._origin(peer, newest, now, last)
         )
         credited = {name: known[f"credited_{name}"] if is_same else 0.0 for name in COUNTERS}
-        epochs = 1 + (0 if origin_epoch is None else max(0, epoch - origin_epoch))
+        passed = 0 if origin_epoch is None else max(0, epoch - origin_epoch)
+        epochs = 1 + min(passed, int((now - origin) / self._shortest_epoch_s))
         samples = OVERSHOOT * status.target_batch_size * epochs
         limits = {"samples": samples, "compute_s": now - origin, "counted": samples}
         is_known = is_same or peer.started_at >= last - EARLIER_S
@@ -110,22 +116,44 @@ class Observer:
         That is after all that its other starts were credited with, and not long before the last look without it.
         """
         origin = max(min(peer.started_at, now), last - EARLIER_S, newest["changed"] if newest is not None else 0.0)
-        ended = self.database.row("SELECT MAX(epoch) AS epoch FROM epochs WHERE ended <= :origin", origin=origin)
-        return origin, ended["epoch"]
+        query = "SELECT epoch FROM epochs WHERE ended <= :origin ORDER BY ended DESC, epoch DESC LIMIT 1"
+        ended = self.database.row(query, origin=origin)
+        return origin, None if ended is None else ended["epoch"]
+
+    def _set_back(self, now: float) -> float:
+        """Take back what was seen by a clock that was ahead, or nothing would be new until then; return the last look.
+
+        The looks of that time count as those of just before now.
+        """
+        before = now - MINUTE_S
+        columns = {"starts": ("last_seen", "first_seen", "changed", "origin"), "epochs": ("ended",)}
+        for table, names in columns.items():
+            for name in names:
+                self.database.change(f"UPDATE {table} SET {name} = :before WHERE {name} > :before", before=before)
+        return before
 
     def _note_moment(self, status: SwarmStatus) -> None:
         self.database.insert(
-            "moments", minute=int(status.time // MINUTE_S), epoch=_epoch(status.peers), peers=len(status.peers),
+            "moments", minute=int(status.time // MINUTE_S), epoch=self._epoch, peers=len(status.peers),
             users=len({status.user_of(peer) for peer in status.peers}),
         )  # fmt: skip
 
     def _note_epochs(self, status: SwarmStatus) -> None:
-        """Note the epoch in which the median peer is now, if it is a new one; those that nobody saw have no row."""
-        epoch = _epoch(status.peers)
-        last = self.database.row("SELECT MAX(epoch) AS epoch, MAX(ended) AS ended FROM epochs")
-        if epoch is None or epoch <= (last["epoch"] or 0):
+        """Note the epoch in which the median user is now, if it is a new one; those that nobody saw have no row.
+
+        A crowd of liars may have been the median for a while; what they said stays, but is not the last one for long.
+        """
+        epoch, last = self._epoch, self.database.row("SELECT * FROM epochs ORDER BY ended DESC, epoch DESC LIMIT 1")
+        if not epoch or (last is not None and last["epoch"] - BACK <= epoch <= last["epoch"]):
             return
-        took_s = None if last["ended"] is None else (status.time - last["ended"]) / (epoch - last["epoch"])
+        before = self.database.row(
+            "SELECT * FROM epochs WHERE epoch <= :epoch ORDER BY epoch DESC LIMIT 1", epoch=epoch
+        )
+        if before is not None and before["epoch"] == epoch and epoch < last["epoch"]:
+            return
+        took_s = None
+        if before is not None and before["epoch"] < epoch:
+            took_s = (status.time - before["ended"]) / (epoch - before["epoch"])
         losses = [peer.loss for peer in status.peers if peer.loss is not None and abs(peer.epoch - epoch) <= 1]
         # Medians, and the run's own pace, because one peer can claim any loss and any speed.
         self.database.insert(
@@ -133,7 +161,3 @@ class Observer:
             samples_per_s=status.target_batch_size / took_s if took_s else None,
             loss=statistics.median(losses) if losses else None,
         )  # fmt: skip
-
-
-def _epoch(peers: Sequence[PeerStatus]) -> int | None:
-    return statistics.median_low(peer.epoch for peer in peers) if peers else None

@@ -31,11 +31,11 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
     looked = database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
     peers = _peers(database, now)
     users = contributions(database, now)
-    last = database.row("SELECT * FROM epochs ORDER BY epoch DESC LIMIT 1")
+    last = database.row("SELECT * FROM epochs ORDER BY ended DESC, epoch DESC LIMIT 1")
     pace = [
         row["seconds"]
         for row in database.rows(
-            "SELECT seconds FROM epochs WHERE seconds IS NOT NULL ORDER BY epoch DESC LIMIT :count", count=RECENT
+            "SELECT seconds FROM epochs WHERE seconds IS NOT NULL ORDER BY ended DESC LIMIT :count", count=RECENT
         )
     ]
     epoch_s = statistics.median(pace) if pace else None

@@ -1,7 +1,6 @@
 """A bootstrap peer's part in a run: it answers newcomers, and tells its organiser who is there."""
 
 import logging
-import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.greeter import greet
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.status import MAX_SHOWN, PeerStatus, SwarmStatus
+from dalle_lib.swarm.process.status import MAX_SHOWN, PeerStatus, SwarmStatus, median_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,7 @@ def _report(
     stop: threading.Event,
     users_of: UsersOf | None,
 ) -> None:
-    """Write the swarm's status every few seconds. Its epoch is the median of what the trainers say of themselves."""
+    """Write the swarm's status every few seconds. Its epoch is what the median user's trainers say of themselves."""
     epoch, total_epochs = 0, card.optimizer.total_epochs
     before: frozenset[str] = frozenset()
     while not stop.wait(STATUS_EVERY_S):
@@ -104,7 +103,7 @@ def _report(
             peers = shown([peer for peer in found if peer.peer_id in users] if users_of else found, before)
             before = frozenset(peer.peer_id for peer in peers)
             if peers:
-                epoch = min(total_epochs, statistics.median_low(peer.epoch for peer in peers))
+                epoch = median_epoch(peers, users, total_epochs)
             elif said_complete:
                 epoch = total_epochs
             SwarmStatus(

@@ -1,7 +1,10 @@
 """What a peer sees of the swarm right now, in a file that is replaced whole."""
 
 import json
+import statistics
 import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -72,6 +75,11 @@ class SwarmStatus:
     users: dict[str, str] = field(default_factory=dict)
     """The user of each peer, by its id, as its access token says; only a monitor's peer looks them up."""
 
+    @property
+    def median_epoch(self) -> int | None:
+        """`median_epoch` of the peers that are shown."""
+        return median_epoch(self.peers, self.users, self.total_epochs)
+
     def user_of(self, peer: PeerStatus) -> str:
         """Return the user of a peer, or the name that it has given itself where no access token names one."""
         return self.users.get(peer.peer_id, peer.name)
@@ -100,6 +108,17 @@ class SwarmStatus:
         for record in status, *status.peers:
             _require_within_limits(record)
         return status
+
+
+def median_epoch(peers: Iterable[PeerStatus], users: Mapping[str, str], total_epochs: int) -> int | None:
+    """Return the epoch of the median user, which is that of their median peer; None without peers.
+
+    A peer that `users` does not name is a user of its own. So nobody moves the run's epoch by bringing many peers.
+    """
+    epochs = defaultdict(list)
+    for peer in peers:
+        epochs[users.get(peer.peer_id, peer.peer_id)].append(min(peer.epoch, total_epochs))
+    return statistics.median_low(map(statistics.median_low, epochs.values())) if epochs else None
 
 
 def _require_within_limits(record: SwarmStatus | PeerStatus) -> None:

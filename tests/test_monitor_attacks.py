@@ -1,0 +1,48 @@
+"""What strangers and liars did to a monitor, and do no more."""
+
+from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fixture)
+
+from dalle_lib.monitor.observing import OVERSHOOT, Observer
+from dalle_lib.monitor.published import history_of, status_of
+from dalle_lib.swarm.process.status import median_epoch
+
+
+def test_a_peer_that_calls_itself_otherwise_does_not_end_the_status(mini, observer):  # noqa: F811
+    look(observer, 5, ada(0))
+    look(observer, 900, ada(800))
+    found = look(observer, 910, ada(805, name="eve"))
+    assert {one.user: one.compute_s for one in found} == {"ada": 800, "eve": 5}
+    assert [row[1] for row in status_of(mini, observer.database, BEGAN + 910)["users"]] == ["ada"]
+
+
+def test_one_user_with_many_peers_does_not_move_the_epoch():
+    peers = [ada(1, peer=f"M{number}", epoch=90) for number in range(5)]
+    peers += [ada(1, peer="A", epoch=3), ada(1, peer="B", epoch=4)]
+    users = {peer.peer_id: "mallory" for peer in peers[:5]} | {"A": "ada", "B": "bob"}
+    assert median_epoch(peers, users, 99) == 4
+    assert median_epoch(peers, {}, 50) == 50, "without members each is a user, and no epoch is beyond the last"
+    assert median_epoch([], {}, 50) is None
+
+
+def test_a_crowd_that_claims_the_last_epoch_for_a_while_changes_neither_pace_nor_credits(mini, observer):  # noqa: F811
+    observer = Observer(observer.database, shortest_epoch_s=10.0)
+    crowd = [ada(1, peer=f"M{number}", name=f"m{number}", epoch=10**9, loss=9e5) for number in range(3)]
+    for second in range(10, 1200, 10):
+        liar = ada(second, peer="L", name="liar", epoch=1 + second // 60, counted=1e12 * second)
+        peers = [ada(second, epoch=1 + second // 60), liar, *(crowd if second == 600 else [])]
+        look(observer, second, *peers)
+    newcomer = ada(50, peer="N", name="new", started=1150.0, epoch=20, samples=300, counted=150.0)
+    found = {one.user: one for one in look(observer, 1200, *peers[:2], newcomer)}
+    assert found["liar"].counted <= OVERSHOOT * 100 * (1 + 600 / 10)
+    assert found["new"].samples > 0
+    told = status_of(mini, observer.database, BEGAN + 1200)
+    assert (told["epoch"], told["epoch_s"]) == (20, 60)
+    assert max(history_of(observer.database)["epochs"]["epoch"]) == 99
+
+
+def test_looks_by_a_clock_that_was_ahead_are_forgotten(observer):  # noqa: F811
+    look(observer, 10, ada(5))
+    look(observer, 10**7, ada(20, epoch=2))
+    (found,) = look(observer, 300, ada(120, epoch=3))
+    assert (found.compute_s, found.last_seen) == (120, BEGAN + 300)
+    assert history_of(observer.database)["epochs"]["epoch"] == [1, 2, 3]
