@@ -1,7 +1,8 @@
 """A swarm as its monitor sees it, with honest peers and liars: `python claims.py EPOCHS SEED [FACTOR ...]`.
 
-That prints who is flagged, and in which epoch first, in swarms of several sizes, with a liar for each factor. Honest
-peers come, go and start again, have clocks that differ, miss rounds, and some of what they post comes late.
+That prints who is flagged, and in which epoch first, in swarms of several sizes, with a liar for each factor; one of
+factor 0 takes part in nothing, and claims the target of each epoch. Honest peers come, go and start again, have clocks
+that differ, miss rounds, and some of what they post comes late.
 """
 
 import random
@@ -47,9 +48,10 @@ class Peer:
 
     def post(self, now: float) -> None:
         if self.started is not None:
+            counted = self.factor * self.counted if self.factor else TARGET * self.epoch
             told = peer_status(
                 self.peer_id, self.name, epoch=self.epoch, samples=int(self.factor * self.samples), witnessed=self.told,
-                counted=self.factor * self.counted, compute_s=self.duty * (now - self.started),
+                counted=counted, compute_s=self.duty * (now - self.started),
                 started_at=BEGAN + self.started + self.skew_s,
             )  # fmt: skip
             self.posts.append((now + random.expovariate(1 / 2.0), now, told))
@@ -110,7 +112,7 @@ def _come_and_go(peers: list[Peer], now: float) -> None:
 
 def _average(peers: list[Peer], epoch: int) -> None:
     """Average in one group or two, of which some peers are left out, with more samples than the target."""
-    there = [peer for peer in peers if peer.started is not None and random.random() > 0.05]
+    there = [peer for peer in peers if peer.started is not None and peer.factor and random.random() > 0.05]
     groups = [there] if random.random() < 0.9 else [there[::2], there[1::2]]
     total = sum(peer.speed for peer in there) or 1.0
     overshoot = random.uniform(1.0, 1.6)

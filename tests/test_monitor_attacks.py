@@ -1,10 +1,16 @@
 """What strangers and liars did to a monitor, and do no more."""
 
+from dataclasses import replace
+
 from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fixture)
 
+from dalle_lib.monitor.alarms import note, problems
+from dalle_lib.monitor.anonymous import anonymised, tags_in
+from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.observing import OVERSHOOT, Observer
 from dalle_lib.monitor.published import history_of, status_of
-from dalle_lib.swarm.process.status import median_epoch
+from dalle_lib.swarm.process.evidence import witness
+from dalle_lib.swarm.process.status import SwarmStatus, median_epoch
 
 
 def test_a_peer_that_calls_itself_otherwise_does_not_end_the_status(mini, observer):  # noqa: F811
@@ -46,3 +52,52 @@ def test_looks_by_a_clock_that_was_ahead_are_forgotten(observer):  # noqa: F811
     (found,) = look(observer, 300, ada(120, epoch=3))
     assert (found.compute_s, found.last_seen) == (120, BEGAN + 300)
     assert history_of(observer.database)["epochs"]["epoch"] == [1, 2, 3]
+
+
+def claimed(observer, liar):  # noqa: F811
+    """Let a monitor watch six honest users for 20 epochs of a minute, and a liar who claims 150 samples of each.
+
+    `liar` returns the liar's status, or None, for an epoch. Returns who is flagged, and what users are credited with.
+    """
+    found, names = set(), [f"h{number}" for number in range(6)]
+    for second in range(10, 20 * 60, 10):
+        epoch = second // 60
+        told = liar(epoch, second)
+        ids = [*names, "MMMMMMMM"] if told is not None else names
+        peers = [
+            ada(0.7 * second, peer=f"Qm{name:0>44}", name=name, epoch=epoch, counted=15.0 * epoch,
+                witnessed=witness(epoch - 1, {f"Qm{each:0>44}": 15.0 for each in ids}, f"Qm{name:0>44}"))
+            for name in names
+        ]  # fmt: skip
+        seen = SwarmStatus(
+            time=BEGAN + second, epoch=epoch, total_epochs=99, samples_in_epoch=None, target_batch_size=100,
+            peers=peers + ([told] if told is not None else []),
+        )  # fmt: skip
+        seen = anonymised(seen, b"k" * 32, tags_in(observer.database, seen.time))
+        observer.note(seen)
+        flags = [problem for problem in problems(seen, observer.database) if problem.kind == "claims"]
+        note(flags, observer.database, seen.time)
+        found |= {problem.told.partition(" ")[0] for problem in flags}
+    return found, {one.user: one.counted for one in contributions(observer.database, seen.time, least_s=0.0)}
+
+
+def liar(epoch, second, **told):
+    return ada(second, peer=f"Qm{'MMMMMMMM':0>44}", name="mallory", epoch=epoch, counted=150.0 * epoch, **told)
+
+
+def test_who_takes_part_in_nothing_and_claims_all_is_flagged_and_credited_no_more(observer):  # noqa: F811
+    found, credits = claimed(observer, lambda epoch, second: replace(liar(epoch, second), peer_id=f"Qm{'N':0>44}"))
+    assert found == {"mallory"}
+    assert credits["mallory"] < 150 * 10, "of the half of its claims in which it was not flagged yet"
+    assert credits["h0"] == 15 * 19
+
+
+def test_who_shows_itself_only_now_and_then_is_flagged(observer):  # noqa: F811
+    found, _ = claimed(observer, lambda epoch, second: liar(epoch, second) if epoch % 3 == 0 else None)
+    assert found == {"mallory"}
+
+
+def test_who_asks_for_anonymity_in_every_other_epoch_has_one_tag_and_is_flagged(observer):  # noqa: F811
+    found, credits = claimed(observer, lambda epoch, second: liar(epoch, second, anonymous=epoch % 2 == 1))
+    assert {name.partition("-")[0] for name in found} == {"anonymous"}
+    assert credits["mallory"] == 0, "only the first epoch was under its name"

@@ -10,10 +10,10 @@ from statuses import peer_status
 from dalle_lib.checkpoint import load_model, save_model
 from dalle_lib.machine import few_threads
 from dalle_lib.monitor.alarms import problems
-from dalle_lib.monitor.auditing import MIN_DRAWN, MIN_SPREAD, misfits, note_drawn
 from dalle_lib.monitor.checkpoints import folder_of
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.drawing import DRAWN, MAX_ROWS, Drawer
+from dalle_lib.monitor.losses import MIN_DRAWN, MIN_SPREAD, misfits, note_drawn
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.run import batches_of
 from dalle_lib.swarm.peer.epoch import EpochSoFar

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dalle_lib.monitor.auditing import misfits, overclaims
+from dalle_lib.monitor.auditing import overclaims
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.losses import misfits
 from dalle_lib.swarm.process.status import SwarmStatus
 
 BEHIND = 3

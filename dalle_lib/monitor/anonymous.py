@@ -3,17 +3,21 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from dalle_lib.auth.authority import write_private
 from dalle_lib.files import small_bytes
+from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.swarm.process.evidence import END
 from dalle_lib.swarm.process.settings import ANONYMOUS
 from dalle_lib.swarm.process.status import SwarmStatus
 
 KEY, KEY_BYTES = "anonymous.key", 32
 """The file in a monitor's folder with the secret from which tags are made; with another one they are others."""
+FORGOTTEN_S = 86_400.0
+"""Seconds for which a peer must be away before it can be named that was not."""
 TAG_DIGITS, ID_DIGITS = 8, 16
 """Hexadecimal digits of the tag of a user, and of a peer."""
 
@@ -32,14 +36,24 @@ def key_in(folder: Path) -> bytes:
     return key
 
 
-def anonymised(status: SwarmStatus, key: bytes) -> SwarmStatus:
+def tags_in(database: MonitorDatabase, now: float) -> frozenset[str]:
+    """Return the tags of the peers that were there in the last day and wanted no name told then."""
+    query = "SELECT DISTINCT peer FROM starts WHERE last_seen > :since AND peer LIKE :tag"
+    return frozenset(row["peer"] for row in database.rows(query, since=now - FORGOTTEN_S, tag=f"{ANONYMOUS}-%"))
+
+
+def anonymised(status: SwarmStatus, key: bytes, before: Collection[str] = ()) -> SwarmStatus:
     """Return a look in which peers that want no name told have tags for their user, name and id.
+
+    So have those that had one of the tags `before`: else the same hours under both names would show whose the tag is,
+    and a peer that changed its mind again and again would be two.
 
     Who knows the tag and guesses the user cannot tell whether that is right, without the key. Where no access token
     names the user, each peer is a user of its own.
     """
-    hidden = [peer.peer_id for peer in status.peers if peer.anonymous]
-    ids = {peer: f"{ANONYMOUS}-{_tag(key, 'peer', peer, ID_DIGITS)}" for peer in hidden}
+    tags = {peer.peer_id: f"{ANONYMOUS}-{_tag(key, 'peer', peer.peer_id, ID_DIGITS)}" for peer in status.peers}
+    asked = {peer.peer_id for peer in status.peers if peer.anonymous}
+    ids = {peer: tag for peer, tag in tags.items() if peer in asked or tag in before}
     if not ids:
         return status
     users = {

@@ -6,14 +6,16 @@ the others saw.
 """
 
 import statistics
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from sqlite3 import Row
 
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.swarm.process.evidence import witnessed
+from dalle_lib.swarm.process.evidence import MAX_WITNESSED, witnessed
 from dalle_lib.swarm.process.status import SwarmStatus
 
+Weights = dict[str, dict[int, float]]
+"""Weights of peers in averages, by peer and epoch."""
 WINDOW = 30
 """Epochs over which claims are compared."""
 MIN_ROUNDS, MIN_SEEN = 8, 0.7
@@ -26,13 +28,12 @@ MOST = 3.0
 """Multiple of the mean weight that is allowed for an epoch of which only one user tells: a friend may help."""
 EXCESS_S = 120.0
 """Seconds of computing that are claimed in the window beyond those that passed, and not yet flagged: clocks differ."""
-DRAWN, MIN_DRAWN, MIN_TOGETHER = 60, 8, 3
-"""Losses, drawn anew last, by which peers are judged, the fewest of them, and the fewest for one checkpoint: where two
-differ, nobody can tell which is wrong."""
-SPREADS, MIN_SPREAD = 8.0, 0.002
-"""Multiple of the usual distance from the others that still fits, and the least distance."""
-MIN_MISFITS = 2
-"""Losses of one peer, more than half of its own among those, that do not fit before it is flagged."""
+TOLD = 0.8
+"""How often an honest peer's record of an average comes in time."""
+CHANCE = 0.05
+"""Chance that fewer than MIN_USERS users tell of a peer that was there, from which on nobody can be said to miss it."""
+MISSED = 0.7
+"""Share of the epochs in which others missed a peer that cannot have counted; in the others they may have by chance."""
 LATE = 3
 """Epochs before the run's of which a weight is believed; records are of the last average."""
 
@@ -41,7 +42,8 @@ def note_weights(status: SwarmStatus, epoch: int | None, database: MonitorDataba
     """Remember what the peers tell of each other's weights. `epoch` is the run's."""
     if epoch is None:
         return
-    ids = [peer.peer_id for peer in status.peers]
+    # Who is on the board only now and then is still told of.
+    ids = {peer.peer_id for peer in status.peers} | {row["peer"] for row in database.rows("SELECT peer FROM claims")}
     for peer in status.peers:
         told = witnessed(peer.witnessed, ids)
         if told is None or not epoch - LATE <= told[0] <= epoch:
@@ -71,7 +73,9 @@ def overclaims(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple
     since = status.epoch - WINDOW
     for table in "claims", "weights":
         database.change(f"DELETE FROM {table} WHERE epoch <= :since", since=since - LATE)
-    seen, seen_by_one = _weights_seen(status, since - 1, database)
+    told = database.rows("SELECT * FROM weights WHERE epoch >= :since", since=since - 1)
+    seen, seen_by_one = _weights_seen(status, told)
+    missed = _missed(status, database.rows("SELECT * FROM claims WHERE epoch > :since", since=since), told, seen)
     rows = database.rows(
         "SELECT peer, SUM(rounds) AS rounds, SUM(counted) AS counted, SUM(excess_s) AS excess_s FROM claims "
         "WHERE epoch > :since GROUP BY peer", since=since,
@@ -81,107 +85,79 @@ def overclaims(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple
         if (peer := there.get(row["peer"])) is None:
             continue
         name = f"{peer.name} ({peer.peer_id[-6:]})"
-        weights = seen.get(row["peer"], [])
-        most = most_counted(row["rounds"], weights, seen_by_one.get(row["peer"], []))
+        weights, by_one = list(seen[peer.peer_id].values()), list(seen_by_one[peer.peer_id].values())
+        most = most_counted(row["rounds"], weights, by_one, missed[peer.peer_id])
         if most is not None and row["counted"] > most:
-            claimed, mean = row["counted"] / row["rounds"], statistics.fmean(weights)
+            claimed, mean = row["counted"] / row["rounds"], sum(weights) / row["rounds"]
             told = f"{name} claims a mean weight of {claimed:,.0f} samples in averages, and others saw {mean:,.0f}."
             yield row["peer"], told
         elif row["excess_s"] > EXCESS_S:
             yield row["peer"], f"{name} claims {row['excess_s']:,.0f} seconds of computing more than have passed."
 
 
-def most_counted(rounds: int, seen: list[float], seen_by_one: list[float]) -> float | None:
+def most_counted(rounds: int, seen: list[float], seen_by_one: list[float], missed: int = 0) -> float | None:
     """Return the largest sum of weights that is not flagged, given those that others saw; None for too few of them.
 
     The last average before the `rounds` epochs may be among those that are claimed. Those that nobody saw may have been
-    as large as the largest: others see little of a peer while few are there, and its weight is large then.
+    as large as the largest: others see little of a peer while few are there, and its weight is large then. Not so those
+    that are `missed`: so many were there, and told of others, that they would have seen it.
     """
-    if rounds < MIN_ROUNDS or len(seen) < MIN_SEEN * rounds:
+    if rounds < MIN_ROUNDS or len(seen) + missed < MIN_SEEN * rounds:
         return None
+    if not seen:
+        return 0.0
     largest = max(*seen, min(max(seen_by_one, default=0.0), MOST * statistics.fmean(seen)))
-    return FACTOR * (sum(seen) + max(0, rounds + 1 - len(seen)) * largest)
+    return FACTOR * (sum(seen) + max(0.0, rounds + 1 - len(seen) - MISSED * missed) * largest)
 
 
-def _weights_seen(
-    status: SwarmStatus, since: int, database: MonitorDatabase
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return each peer's weights in epochs as several other users saw them, the median of what they tell, and as one.
-
-    Epochs from `since` on are looked at.
-    """
-    told = defaultdict(dict)
-    for row in database.rows("SELECT * FROM weights WHERE epoch >= :since", since=since):
-        told[row["peer"], row["epoch"]][row["user"]] = row["weight"]
+def _weights_seen(status: SwarmStatus, told: Sequence[Row]) -> tuple[Weights, Weights]:
+    """Return each peer's weights by epoch as several other users saw them, the median of what they tell, and as one."""
+    told_of = defaultdict(dict)
+    for row in told:
+        told_of[row["peer"], row["epoch"]][row["user"]] = row["weight"]
     users = {peer.peer_id: status.user_of(peer) for peer in status.peers}
-    seen, seen_by_one = defaultdict(list), defaultdict(list)
-    for (peer, _), by_user in told.items():
+    seen, seen_by_one = defaultdict(dict), defaultdict(dict)
+    for (peer, epoch), by_user in told_of.items():
         others = [weight for user, weight in by_user.items() if user != users.get(peer)]
         if others:
-            (seen if len(others) >= MIN_USERS else seen_by_one)[peer].append(statistics.median_high(others))
+            (seen if len(others) >= MIN_USERS else seen_by_one)[peer][epoch] = statistics.median_high(others)
     return seen, seen_by_one
 
 
-def note_drawn(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
-    """Remember what a peer's loss is, drawn anew with the checkpoint of an epoch."""
-    with database.writing():
-        database.insert("drawn", epoch=epoch, peer=peer, claimed=claimed, found=found)
-        query = "SELECT epoch FROM drawn ORDER BY epoch DESC LIMIT :most"
-        database.change(f"DELETE FROM drawn WHERE epoch < (SELECT MIN(epoch) FROM ({query}))", most=DRAWN)
+def _missed(status: SwarmStatus, claims: Sequence[Row], told: Sequence[Row], seen: Weights) -> Counter[str]:
+    """Return of how many epochs, in which each peer was there, the others would have told its weight and did not."""
+    chances = _chances(told)
+    users = {peer.peer_id: status.user_of(peer) for peer in status.peers}
+    missed = Counter()
+    for row in claims:
+        if (peer := row["peer"]) in users:
+            for epoch in range(max(row["epoch"] - row["rounds"], min(chances, default=0)), row["epoch"]):
+                by_user = chances.get(epoch, {})
+                missed[peer] += epoch not in seen[peer] and _chance_of_few(by_user, users[peer]) <= CHANCE
+    return missed
 
 
-@dataclass(frozen=True)
-class Distance:
-    """How far a loss that a peer tells is from what was found, beside the others of the same checkpoint."""
-
-    value: float
-    limit: float
-    """What still fits."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether it does not fit."""
-        return self.value > self.limit
-
-
-def distances(database: MonitorDatabase) -> dict[str, list[Distance]]:
-    """Return how the losses of each peer fit, by its id; nothing while there are few.
-
-    A checkpoint is of an epoch near that of a batch, and from another peer, so all losses differ a little from those
-    drawn anew. The median at the same checkpoint is taken off; limits follow from how far the others are from it, there
-    and in all that are remembered.
-    """
-    rows, by_checkpoint = database.rows("SELECT * FROM drawn"), defaultdict(list)
-    for row in rows:
-        by_checkpoint[row["epoch"]].append((row["peer"], row["claimed"] - row["found"]))
-    if len(rows) < MIN_DRAWN:
-        return {}
-    apart = {
-        epoch: [(peer, abs(each - statistics.median(other for _, other in told))) for peer, each in told]
-        for epoch, told in by_checkpoint.items()
-        if len(told) >= MIN_TOGETHER
+def _chances(told: Sequence[Row]) -> dict[int, dict[str, float]]:
+    """Return how likely each user is to tell of a peer in an average, by epoch: each of their peers tells of some."""
+    witnesses, there = defaultdict(lambda: defaultdict(set)), defaultdict(set)
+    for row in told:
+        witnesses[row["epoch"]][row["user"]].add(row["witness"])
+        there[row["epoch"]] |= {row["witness"], row["peer"]}
+    return {
+        epoch: {
+            user: 1 - (1 - TOLD * min(1.0, MAX_WITNESSED / (len(there[epoch]) - 1))) ** len(peers)
+            for user, peers in by_user.items()
+        }
+        for epoch, by_user in witnesses.items()
     }
-    usual = statistics.median([each for told in apart.values() for _, each in told] or [0.0])
-    found = defaultdict(list)
-    for told in apart.values():
-        limit = max(MIN_SPREAD, SPREADS * max(usual, statistics.median(each for _, each in told)))
-        for peer, each in told:
-            found[peer].append(Distance(each, limit))
-    return found
 
 
-def misfits(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple[str, str]]:
-    """Yield the ids of peers whose losses are not those of their batches, and what, in words."""
-    found = distances(database)
-    for peer in status.peers:
-        own = found.get(peer.peer_id, [])
-        far = [each for each in own if each.is_far]
-        if len(far) >= max(MIN_MISFITS, len(own) // 2 + 1):
-            off, usual = (statistics.median(getattr(each, what) for each in far) for what in ("value", "limit"))
-            yield (
-                peer.peer_id,
-                (
-                    f"{peer.name} ({peer.peer_id[-6:]}) tells losses that are {off:.3f} off on the rows that it names, "
-                    f"{len(far)} of {len(own)} that were drawn anew; up to {usual:.3f} is usual."
-                ),
-            )
+def _chance_of_few(chances: Mapping[str, float], own: str) -> float:
+    """Return how likely it is that fewer than MIN_USERS other users tell of a peer of `own` that was there."""
+    nobody, one = 1.0, 0.0
+    for user, chance in chances.items():
+        if user != own:
+            nobody, one = nobody * (1 - chance), one * (1 - chance) + nobody * chance
+            if nobody + one <= CHANCE:
+                break
+    return nobody + one

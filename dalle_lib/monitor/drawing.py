@@ -14,10 +14,10 @@ import torch
 from dalle_lib.checkpoint import load_model
 from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE
-from dalle_lib.monitor.auditing import distances, note_drawn
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import EXAMINE_S, LOOK_S, NICENESS
+from dalle_lib.monitor.losses import distances, note_drawn
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.swarm.process.evidence import BatchLoss
 from dalle_lib.swarm.process.folder import MODEL

@@ -27,7 +27,8 @@ class Observer:
 
     All starts of a peer together can have computed no longer than the time that passed, and no more samples than the
     epochs of the run that passed hold: what a peer claims beyond is not credited. What it did while nobody looked
-    counts, if it is still there afterwards. No epoch is shorter than `shortest_epoch_s`, whatever peers say.
+    counts, if it is still there afterwards. What it claims while it is flagged for its claims does not. No epoch is
+    shorter than `shortest_epoch_s`, whatever peers say.
     """
 
     def __init__(self, database: MonitorDatabase, shortest_epoch_s: float = 1.0) -> None:
@@ -77,6 +78,8 @@ class Observer:
         credit = {
             name: max(0.0, min(claimed[name], limits[name] - credited[name])) if is_known else 0.0 for name in COUNTERS
         }
+        query = "SELECT COUNT(*) FROM alarms WHERE kind = 'claims' AND subject = :peer AND until IS NULL"
+        given = dict.fromkeys(COUNTERS, 0.0) if self.database.count(query, peer=peer.peer_id) else credit
         has_changed = not is_same or any(claimed.values())
         self.database.insert(
             "starts", peer=peer.peer_id, started=peer.started_at, user=status.user_of(peer), name=peer.name,
@@ -98,8 +101,8 @@ class Observer:
             "ON CONFLICT DO UPDATE SET samples = samples + :samples, compute_s = compute_s + :compute_s, "
             "present_s = present_s + :present_s, counted = counted + :counted",
             hour=int(now // HOUR_S), user=status.user_of(peer), peer=peer.peer_id,
-            present_s=now - (origin if seen is None else seen) if was_there or seen is None else credit["compute_s"],
-            **credit,
+            present_s=now - (origin if seen is None else seen) if was_there or seen is None else given["compute_s"],
+            **given,
         )  # fmt: skip
 
     def _may_be_new(self, peer_id: str, now: float) -> bool:

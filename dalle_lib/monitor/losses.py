@@ -1,0 +1,82 @@
+"""Whose losses do not fit: what peers tell of their batches beside what a checkpoint's model finds on them."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.swarm.process.status import SwarmStatus
+
+DRAWN, MIN_DRAWN, MIN_TOGETHER = 60, 8, 3
+"""Losses, drawn anew last, by which peers are judged, the fewest of them, and the fewest for one checkpoint: where two
+differ, nobody can tell which is wrong."""
+SPREADS, MIN_SPREAD = 8.0, 0.002
+"""Multiple of the usual distance from the others that still fits, and the least distance."""
+MIN_MISFITS = 2
+"""Losses of one peer, more than half of its own among those, that do not fit before it is flagged."""
+
+
+def note_drawn(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
+    """Remember what a peer's loss is, drawn anew with the checkpoint of an epoch."""
+    with database.writing():
+        database.insert("drawn", epoch=epoch, peer=peer, claimed=claimed, found=found)
+        query = "SELECT epoch FROM drawn ORDER BY epoch DESC LIMIT :most"
+        database.change(f"DELETE FROM drawn WHERE epoch < (SELECT MIN(epoch) FROM ({query}))", most=DRAWN)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a loss that a peer tells is from what was found, beside the others of the same checkpoint."""
+
+    value: float
+    limit: float
+    """What still fits."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it does not fit."""
+        return self.value > self.limit
+
+
+def distances(database: MonitorDatabase) -> dict[str, list[Distance]]:
+    """Return how the losses of each peer fit, by its id; nothing while there are few.
+
+    A checkpoint is of an epoch near that of a batch, and from another peer, so all losses differ a little from those
+    drawn anew. The median at the same checkpoint is taken off; limits follow from how far the others are from it, there
+    and in all that are remembered.
+    """
+    rows, by_checkpoint = database.rows("SELECT * FROM drawn"), defaultdict(list)
+    for row in rows:
+        by_checkpoint[row["epoch"]].append((row["peer"], row["claimed"] - row["found"]))
+    if len(rows) < MIN_DRAWN:
+        return {}
+    apart = {
+        epoch: [(peer, abs(each - statistics.median(other for _, other in told))) for peer, each in told]
+        for epoch, told in by_checkpoint.items()
+        if len(told) >= MIN_TOGETHER
+    }
+    usual = statistics.median([each for told in apart.values() for _, each in told] or [0.0])
+    found = defaultdict(list)
+    for told in apart.values():
+        limit = max(MIN_SPREAD, SPREADS * max(usual, statistics.median(each for _, each in told)))
+        for peer, each in told:
+            found[peer].append(Distance(each, limit))
+    return found
+
+
+def misfits(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple[str, str]]:
+    """Yield the ids of peers whose losses are not those of their batches, and what, in words."""
+    found = distances(database)
+    for peer in status.peers:
+        own = found.get(peer.peer_id, [])
+        far = [each for each in own if each.is_far]
+        if len(far) >= max(MIN_MISFITS, len(own) // 2 + 1):
+            off, usual = (statistics.median(getattr(each, what) for each in far) for what in ("value", "limit"))
+            yield (
+                peer.peer_id,
+                (
+                    f"{peer.name} ({peer.peer_id[-6:]}) tells losses that are {off:.3f} off on the rows that it names, "
+                    f"{len(far)} of {len(own)} that were drawn anew; up to {usual:.3f} is usual."
+                ),
+            )
