@@ -112,7 +112,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(mini, 
         if may_write:
             ada = peer_status("A", "ada", started_at=BEGAN, compute_s=float(second))
             status_at(second, [ada]).write(peer.folder)
-        monitor._look(peer, database, observer, own, None)
+        monitor._look(peer, database, observer, own, None, None)
         monitor._publish(database, own, is_history_due=True)
 
     look(60)

@@ -1,4 +1,4 @@
-"""Whose claims do not fit: the weights of averages as other peers saw them, the clock, and losses that were drawn anew.
+"""Whose claims do not fit: the weights of averages as other peers saw them, and the clock.
 
 Each record says the sum of the weights of its peer's own gradients, which is what the peer is credited with, and the
 weights of a few other peers in the last average, drawn by chance (`swarm.process.evidence`). An honest peer claims what
