@@ -65,6 +65,7 @@ def test_captions_have_an_object_a_colour_and_a_background():
     assert {caption: tuple(parts_of(caption, words).values()) for caption in expected} == expected
 
 
+@pytest.mark.chaos
 def test_first_samples_are_chosen_by_nobody_and_the_best_by_clip(mini, evaluator, monkeypatch):
     model = load_model(mini.path(mini.checkpoint), mini.model).eval()
     pictures, judged = evaluator.draw(model)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 
 import pytest
 import torch
@@ -78,9 +79,17 @@ def test_a_file_that_is_larger_than_promised_is_not_fetched(card, sent, hub):
     assert not hub.requests(f"^GET .*{MODEL}")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def refuses(card, hub, pointer: dict, error: type[ValueError], words: str) -> bool:
+    hub.add(REPOSITORY, {LATEST: json.dumps(pointer).encode()})
+    try:
+        newest_checkpoint(card)
+    except error as refused:
+        return re.search(words, str(refused)) is not None
+    return False
+
+
+def test_a_pointer_that_cannot_be_right_is_refused(card, sent, hub):
+    changes = [
         {"folder": "../../etc"},
         {"folder": "checkpoints/epoch-0000030/../.."},
         {"folder": "checkpoints/epoch-0000031"},
@@ -92,13 +101,9 @@ def test_a_file_that_is_larger_than_promised_is_not_fetched(card, sent, hub):
         {"files": {name: {"sha256": "0" * 64, "bytes": 10**15} for name in (MODEL, OPTIMIZER)}},
         {"files": {MODEL: {"sha256": "0" * 64}, OPTIMIZER: {"sha256": "0" * 64, "bytes": 1}}},
         {"files": [1]},
-    ],
-    ids=str,
-)
-def test_a_pointer_that_cannot_be_right_is_refused(card, sent, hub, change):
-    hub.add(REPOSITORY, {LATEST: json.dumps(sent[1] | change).encode()})
-    with pytest.raises(BrokenFile, match="what names the newest checkpoint"):
-        newest_checkpoint(card)
+    ]
+    told = "what names the newest checkpoint"
+    assert [change for change in changes if not refuses(card, hub, sent[1] | change, BrokenFile, told)] == []
 
 
 def test_a_pointer_that_is_huge_is_not_fetched(card, sent, hub):
@@ -123,25 +128,19 @@ def test_a_pointer_that_the_cards_monitor_signed_is_taken(signed):
     assert newest.fetched(MODEL).stat().st_size == newest.bytes[MODEL]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_pointer_that_was_changed_is_refused_and_not_taken_for_broken(signed, hub):
+    card, told, _ = signed
+    changes = [
         {"epoch": 31, "folder": "checkpoints/epoch-0000031"},
         {"signature": ""},
         {"signature": 7},
         {"public_key": "A" * 10**5},
         {"public_key": base64.b64encode(b"no key").decode()},
-    ],
-    ids=lambda change: f"{change!r:.30}",
-)
-def test_a_pointer_that_was_changed_is_refused_and_not_taken_for_broken(signed, hub, change):
-    card, told, _ = signed
-    hub.add(REPOSITORY, {LATEST: json.dumps(told | change).encode()})
-    with pytest.raises(ForeignSignature, match=r"to be signed by a monitor of 'photos', but .*Ask the run's organiser"):
-        newest_checkpoint(card)
-    assert newest_checkpoint(card.with_changes(monitors=())).repository == REPOSITORY, (
-        "without monitors it is the Hub's"
-    )
+    ]
+    words = "to be signed by a monitor of 'photos', but .*Ask the run's organiser"
+    assert [change for change in changes if not refuses(card, hub, told | change, ForeignSignature, words)] == []
+    at_the_hubs_word = newest_checkpoint(card.with_changes(monitors=()))
+    assert at_the_hubs_word.repository == REPOSITORY, "without monitors it is the Hub's"
 
 
 def test_a_pointer_of_another_key_or_for_another_repository_is_refused(signed, hub, tmp_path):
