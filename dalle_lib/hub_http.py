@@ -1,5 +1,10 @@
 """The HTTP client of huggingface_hub, whose errors it passes on: httpx2 since its version 2, httpx before."""
 
+import math
+import time
+from collections.abc import Iterator
+from functools import cache
+
 from dalle_lib.one_line import in_one_line
 
 try:
@@ -7,10 +12,55 @@ try:
 except ImportError:
     import httpx
 
-__all__ = ["httpx", "require_here_or_hub", "require_hub"]
+__all__ = ["bound_answers", "httpx", "require_here_or_hub", "require_hub"]
 
 HUB_TIMEOUT_S = 5.0
 """Seconds in which the Hub must begin to answer to anything."""
+GRACE_S, SLOWEST_BYTES_PER_S = 60.0, 1000
+"""Seconds after which an answer must have come at such a pace: each byte renews the patience of an HTTP client."""
+
+MAX_ANSWER_BYTES = 2**26
+"""Bytes of an answer that does not say how long it is, or is no file: the client keeps some of them in memory."""
+
+
+class _Bounded(httpx.SyncByteStream):
+    """What an answer holds, for as long as it neither trickles nor is longer than `max_bytes`."""
+
+    def __init__(self, stream: httpx.SyncByteStream, max_bytes: float) -> None:
+        self._stream, self._max_bytes = stream, max_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        began, came = time.monotonic(), 0
+        for part in self._stream:
+            yield part
+            came, passed_s = came + len(part), time.monotonic() - began
+            if passed_s > GRACE_S and came < SLOWEST_BYTES_PER_S * passed_s:
+                raise httpx.ReadError(f"less than {SLOWEST_BYTES_PER_S:,} bytes a second come")
+            if came > self._max_bytes:
+                raise httpx.ReadError(f"more than {self._max_bytes:,} bytes come")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@cache
+def bound_answers() -> None:
+    """Have huggingface_hub give up answers that trickle, for which it would wait for ever, or that have no end."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+
+    def factory() -> httpx.Client:
+        client = default_client_factory()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks["response"], _bound]}
+        return client
+
+    set_client_factory(factory)
+
+
+def _bound(response: httpx.Response) -> None:
+    is_file = "content-length" in response.headers and not response.url.path.startswith("/api/")
+    response.stream = _Bounded(response.stream, math.inf if is_file else MAX_ANSWER_BYTES)
 
 
 def require_hub(asked: str, remedy: str) -> None:
@@ -20,6 +70,7 @@ def require_hub(asked: str, remedy: str) -> None:
     """
     from huggingface_hub import constants, get_session
 
+    bound_answers()
     try:
         get_session().head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
     except (httpx.HTTPError, OSError) as error:

@@ -21,6 +21,8 @@ MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 """The files of a state: the model, and what its optimizer needs to go on with it."""
 CHECKPOINTS = "checkpoints"
 """Folder of the states that a monitor has taken from peers: in its peer's folder, and in a repository on the Hub."""
+SLACK_BYTES = 2**24
+"""By how much a download by Xet may be longer than was said: it checks what comes, and counts roughly."""
 CHOICES = f"expected an embedded run ({', '.join(EMBEDDED_RUNS)}), a folder with {CARD}, or owner/name on the Hub"
 
 
@@ -156,8 +158,9 @@ def hub_files(repository: str, token: str | None = None) -> dict[str, HubFile]:
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    from dalle_lib.hub_http import httpx
+    from dalle_lib.hub_http import bound_answers, httpx
 
+    bound_answers()
     try:
         siblings = HfApi(token=token).model_info(repository, files_metadata=True).siblings
     except (httpx.HTTPError, OSError) as error:
@@ -183,15 +186,17 @@ def download(
 
     `expected` says what was looked for, if that was no run. `tell` is told how many bytes have come now and then, in
     place of a bar in the terminal, and may give the download up by an error; the next one goes on with it. Raises
-    ValueError if the Hub says that it has none for us, and ConnectionError if it says anything else, or nothing.
+    ValueError if the Hub says that it has none for us, and ConnectionError if it says anything else, or nothing, or
+    sends without an end.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from dalle_lib.hub_http import httpx
+    from dalle_lib.hub_http import bound_answers, httpx
 
+    bound_answers()
     try:
-        return Path(hf_hub_download(repository, name, token=token, tqdm_class=tell and _telling(tell)))
+        return Path(hf_hub_download(repository, name, token=token, tqdm_class=_bar(tell)))
     except (HFValidationError, httpx.HTTPError, LocalEntryNotFoundError) as error:
         # LocalEntryNotFoundError advises to check the connection even where the Hub said 403: its cause is the answer.
         cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
@@ -203,19 +208,28 @@ def download(
         raise ConnectionError(f"the Hub does not give {name} of {repository!r}. Try again later. {why}") from error
 
 
-def _telling(tell: Callable[[int], None]) -> type:
-    """Return a progress bar for the Hub's client that shows nothing, and tells how many bytes have come."""
-    from tqdm import tqdm
+def _bar(tell: Callable[[int], None] | None) -> type:
+    """Return a progress bar for the Hub's client, which ends what sends more than it said that it would.
+
+    If `tell` is given, the bar shows nothing, and tells how many bytes have come.
+    """
+    from huggingface_hub.utils import tqdm
 
     class Bar(tqdm):
         came = 0
 
         def __init__(self, *args, **options) -> None:
-            super().__init__(*args, **options | {"disable": True})
+            super().__init__(*args, **options | ({"disable": True} if tell else {}))
+            self.before = options.get("initial") or 0
+            self.slack = SLACK_BYTES if "xet" in (options.get("name") or "") else 0
 
-        def update(self, n: float | None = 1) -> None:
+        def update(self, n: float | None = 1) -> bool | None:
             self.came += int(n or 0)
-            tell(self.came)
+            if self.total and self.before + self.came > self.total + self.slack:
+                raise ConnectionError(f"expected {self.total:,} bytes from the Hub, but more come: try again later.")
+            if tell is not None:
+                tell(self.came)
+            return super().update(n)
 
     return Bar
 
@@ -251,8 +265,9 @@ def require_small(repository: str, name: str, token: str | None, max_bytes: int 
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
-    from dalle_lib.hub_http import httpx
+    from dalle_lib.hub_http import bound_answers, httpx
 
+    bound_answers()
     try:
         size = get_hf_file_metadata(hf_hub_url(repository, name), token=token).size
     except EntryNotFoundError as error:
