@@ -62,4 +62,4 @@ def test_a_gpu_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("dalle_lib.swarm.peer.trainer.check_gpu", lambda _: missing)
     settings = PeerSettings(run="emoji-mini", device="cuda")
     with pytest.raises(CannotJoin, match=r"^cuda does not compute here: no NVIDIA driver\. Install one[^\n]*$"):
-        _prepare(tmp_path, settings, None)
+        _prepare(tmp_path, settings, None, EventLog(tmp_path))

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fixture)
 
-from dalle_lib.monitor.alarms import note, problems
+from dalle_lib.monitor.alarms import AGAIN_S, Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, tags_in
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.observing import OVERSHOOT, Observer
-from dalle_lib.monitor.published import history_of, status_of
+from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.status import SwarmStatus, median_epoch
 
@@ -101,3 +101,24 @@ def test_who_asks_for_anonymity_in_every_other_epoch_has_one_tag_and_is_flagged(
     found, credits = claimed(observer, lambda epoch, second: liar(epoch, second, anonymous=epoch % 2 == 1))
     assert {name.partition("-")[0] for name in found} == {"anonymous"}
     assert credits["mallory"] == 0, "only the first epoch was under its name"
+
+
+def test_problems_that_come_and_go_are_told_once_and_hide_none_of_the_run(mini, observer):  # noqa: F811
+    database, told, subjects = observer.database, [], [f"M{number}" for number in range(MAX_ALARMS + 5)]
+    stalled = Problem("stalled", "", "no epoch has ended.")
+    for number in range(200):
+        apart = [Problem("apart", subject, "m is far behind.") for subject in subjects if number % 2]
+        told += note([stalled, *apart], database, BEGAN + 10 * number)
+    assert len(told) == 1 + len(subjects) == database.count("SELECT COUNT(*) FROM alarms")
+    assert status_of(mini, database, BEGAN)["alarms"][0]["kind"] == "stalled"
+    assert note([stalled], database, BEGAN + 2000) == []
+    assert len(note([stalled, *apart], database, BEGAN + 2001 + AGAIN_S)) == len(subjects), "it is new an hour later"
+
+
+def test_problems_that_are_over_are_not_remembered_without_a_limit(observer, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("dalle_lib.monitor.alarms.MAX_OVER", 10)
+    for number in range(50):
+        note([Problem("apart", f"M{number}", "m is far behind.")], observer.database, BEGAN + number)
+    assert [row["subject"] for row in observer.database.rows("SELECT subject FROM alarms ORDER BY since")] == [
+        f"M{number}" for number in range(39, 50)
+    ]  # fmt: skip

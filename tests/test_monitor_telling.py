@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dalle_lib.hub_http import httpx
-from dalle_lib.monitor.telling import WEBHOOK, Gauges, send, serve, webhook_in
+from dalle_lib.monitor.telling import WEBHOOK, Gauges, Webhook, serve, webhook_in
 from dalle_lib.rehearsal.evening import free_place
 
 STATUS = {
@@ -40,7 +40,8 @@ def test_before_the_first_status_there_is_nothing_to_read():
     assert list(Gauges(dict).collect()) == []
 
 
-def test_a_message_reaches_the_webhook():
+def test_messages_reach_the_webhook_gathered_and_names_in_them_call_nobody(monkeypatch):
+    monkeypatch.setattr("dalle_lib.monitor.telling.BETWEEN_S", 1.0)
     got = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,18 +54,28 @@ def test_a_message_reaches_the_webhook():
             """Print nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.handle_request, daemon=True).start()
-    send(f"http://127.0.0.1:{server.server_port}/secret", "photos: nobody trains.")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    webhook = Webhook(f"http://127.0.0.1:{server.server_port}/secret", "photos")
+    webhook.tell("nobody trains.")
     deadline = time.monotonic() + 30
-    while not got and time.monotonic() < deadline:
+    while len(got) < 2 and time.monotonic() < deadline:
+        if got:
+            webhook.tell("<!channel> @everyone [x](y) is apart.")
         time.sleep(0.05)
+    server.shutdown()
     server.server_close()
-    assert got == [{"text": "photos: nobody trains.", "content": "photos: nobody trains."}]
+    assert [message["text"] for message in got] == [message["content"] for message in got]
+    assert got[0]["text"] == "photos: nobody trains."
+    assert got[1]["text"].startswith("photos: ‹!channel› ＠everyone (x)(y) is apart. ‹!channel›")
+    assert len(got[1]["text"]) <= 2000
+    assert got[1]["allowed_mentions"] == {"parse": []}
+    assert "secret" not in repr(webhook)
 
 
-def test_a_webhook_that_is_away_is_logged_without_its_address(caplog):
+@pytest.mark.parametrize("place", ["", ":99999"])
+def test_a_webhook_that_is_away_is_logged_without_its_address(caplog, place):
     with caplog.at_level(logging.WARNING):
-        send(f"http://{free_place()}/secret", "x")
+        Webhook(f"http://{place or free_place()}/secret", "photos").tell("x")
         deadline = time.monotonic() + 30
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.05)

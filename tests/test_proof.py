@@ -106,7 +106,7 @@ def test_a_peer_whose_access_token_does_not_count_makes_its_program_end_with_2(a
     with pytest.raises(
         NotAMember, match=r"ended at .* proof of identity .* start the peer again with dalle-lib join"
     ) as refused:
-        _prepare(folder, PeerSettings(run=str(authority.place.path / "card"), role="bootstrap"), None)
+        _prepare(folder, PeerSettings(run=str(authority.place.path / "card"), role="bootstrap"), None, EventLog(folder))
     assert isinstance(refused.value, ValueError)  # the command line's code 2
     EventLog(folder).write("failed", error="no", cannot_join=True, not_a_member=True)
     with pytest.raises(NotAMember):

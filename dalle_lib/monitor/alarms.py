@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from dalle_lib.monitor.auditing import overclaims
 from dalle_lib.monitor.database import MonitorDatabase
@@ -19,7 +20,11 @@ JUMP = 1.5
 FLOOD = 100
 """Peers that are not looked at from which on it is told."""
 MAX_APART, MAX_TOLD = 20, 300
-"""Peers that are told to be apart, one alarm each, and letters of an alarm: who lies can make any number of them."""
+"""Peers that are told to be apart, and as many to claim too much, and letters of an alarm: who lies can make any number
+of them."""
+AGAIN_S, MAX_OVER = 3600.0, 5000
+"""Seconds for which what is over is not new when it comes again, and problems that are over and remembered: peers can
+make them come and go."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,8 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
         return
     yield from _stalled(status, database)
     yield from _loss_rises(database)
-    yield from (Problem("claims", peer, told) for peer, told in overclaims(status, database))
-    yield from (Problem("losses", peer, told) for peer, told in misfits(status, database))
+    yield from (Problem("claims", peer, told) for peer, told in islice(overclaims(status, database), MAX_APART))
+    yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))
     epochs, median = sorted(peer.epoch for peer in status.peers), status.median_epoch
     far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]
     if len(far) > len(status.peers) / 3 and len(status.peers) > 2:
@@ -56,7 +61,7 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
 
 
 def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Problem]:
-    """Write down what began, and what is over; return what is new."""
+    """Write down what began, and what is over; return what is new: it was not there in the last hour."""
     open_now = {(row["kind"], row["subject"]): row for row in database.rows("SELECT * FROM alarms WHERE until IS NULL")}
     current = {(problem.kind, problem.subject): problem for problem in found}
     with database.writing():
@@ -65,12 +70,24 @@ def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Pr
                 "UPDATE alarms SET until = :now WHERE kind = :kind AND subject = :subject AND until IS NULL",
                 now=now, kind=kind, subject=subject,
             )  # fmt: skip
-        new = [problem for key, problem in current.items() if key not in open_now]
-        for problem in new:
-            told, since = problem.told[:MAX_TOLD], problem.since or now
-            database.insert(
-                "alarms", kind=problem.kind, subject=problem.subject, told=told, since=since, until=None
+        new = []
+        for problem in [problem for key, problem in current.items() if key not in open_now]:
+            told = problem.told[:MAX_TOLD]
+            again = database.change(
+                "UPDATE alarms SET until = NULL, told = :told WHERE kind = :kind AND subject = :subject AND since = "
+                "(SELECT MAX(since) FROM alarms WHERE kind = :kind AND subject = :subject AND until > :over)",
+                told=told, kind=problem.kind, subject=problem.subject, over=now - AGAIN_S,
             )  # fmt: skip
+            if not again:
+                new.append(problem)
+                since = problem.since or now
+                database.insert(
+                    "alarms", kind=problem.kind, subject=problem.subject, told=told, since=since, until=None
+                )  # fmt: skip
+        database.change(
+            "DELETE FROM alarms WHERE until IS NOT NULL AND until <= (SELECT until FROM alarms WHERE until IS NOT NULL "
+            "ORDER BY until DESC LIMIT 1 OFFSET :most)", most=MAX_OVER,
+        )  # fmt: skip
     return new
 
 

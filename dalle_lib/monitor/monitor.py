@@ -20,7 +20,7 @@ from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
-from dalle_lib.monitor.telling import Gauges, send, serve, webhook_in
+from dalle_lib.monitor.telling import Gauges, Webhook, serve, webhook_in
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
@@ -38,8 +38,6 @@ CARD_EVERY_S = 300.0
 """Seconds between two looks at the run's card, whose state and message are told."""
 RESTARTS_S = 30.0
 """Seconds after which a peer that has ended is started again."""
-MAX_MESSAGE = 2000
-"""Letters of a message to the webhook: Discord takes no more."""
 
 
 class Monitor:
@@ -71,7 +69,8 @@ class Monitor:
         Raises ValueError if another monitor works in this folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._webhook, self._key = webhook_in(self.folder), key_in(self.folder)
+        address, self._key = webhook_in(self.folder), key_in(self.folder)
+        self._webhook = None if address is None else Webhook(address, self.card.name)
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -180,11 +179,10 @@ class Monitor:
             self._tell(filter(None, [own.failed(error)]))
 
     def _tell(self, found: Iterable[Problem]) -> None:
-        told = [problem.told for problem in found]
-        for line in told:
+        for line in [problem.told for problem in found]:
             self._say(f"Problem: {line}")
-        if told and self._webhook is not None:
-            send(self._webhook, f"{self.card.name}: {' '.join(told)[:MAX_MESSAGE]}")
+            if self._webhook is not None:
+                self._webhook.tell(line)
 
     def _publish(self, database: MonitorDatabase, own: OwnProblems, is_history_due: bool) -> None:
         try:

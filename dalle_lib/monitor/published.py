@@ -144,8 +144,9 @@ def _totals(database: MonitorDatabase) -> dict:
 
 
 def _alarms(database: MonitorDatabase) -> list[dict]:
-    """Return what is wrong now, and then what was wrong in the last day, the newest first."""
-    rows = database.rows("SELECT * FROM alarms ORDER BY until IS NULL DESC, since DESC LIMIT :most", most=MAX_ALARMS)
+    """Return what is wrong now, that of the whole run first, and then what was wrong, the newest first."""
+    order = "until IS NULL DESC, until IS NULL AND subject != '', since DESC"  # peers cannot hide what is of the run
+    rows = database.rows(f"SELECT * FROM alarms ORDER BY {order} LIMIT :most", most=MAX_ALARMS)
     return [
         {"kind": row["kind"], "told": row["told"], "since": round(row["since"]),
          "until": row["until"] and round(row["until"])}

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,12 @@ WEBHOOK = "webhook"
 """The file in a monitor's folder with the address to which messages are sent. Who knows it can write there, so it is in
 no option and no log."""
 TIMEOUT_S = 10.0
+MAX_MESSAGE = 2000
+"""Letters of a message: Discord takes no more."""
+BETWEEN_S = 60.0
+"""Seconds between two messages; what is told meanwhile is in the next one. Peers may make problems come and go."""
+_HARMLESS = str.maketrans({"@": "＠", "<": "‹", ">": "›", "[": "(", "]": ")", "`": "'"})
+"""Signs with which a peer's name would call everybody in a channel, or be a link."""
 
 
 def webhook_in(folder: Path) -> str | None:
@@ -31,16 +38,43 @@ def webhook_in(folder: Path) -> str | None:
     return address
 
 
-def send(address: str, text: str) -> None:
-    """Send a line to a webhook of Slack, Mattermost or Discord, in the background; what fails is logged."""
-    threading.Thread(target=_post, args=(address, text), daemon=True).start()
+class Webhook:
+    """A webhook of Slack, Mattermost or Discord. It is sent messages in the background; what fails is logged."""
 
+    def __init__(self, address: str, name: str) -> None:
+        """`name` is that of the run, with which each message begins."""
+        self._address, self._name, self._lines, self._lock = address, name, [], threading.Lock()
+        self._thread: threading.Thread | None = None
 
-def _post(address: str, text: str) -> None:
-    try:
-        httpx.post(address, json={"text": text, "content": text}, timeout=TIMEOUT_S).raise_for_status()
-    except httpx.HTTPError as error:
-        logger.warning("a message was not sent to the webhook: %s", type(error).__name__)  # its text names the address
+    def __repr__(self) -> str:
+        return f"<Webhook of {self._name}>"
+
+    def tell(self, line: str) -> None:
+        """Send a line, with what else is told until the last message is BETWEEN_S old. Names in it do nothing."""
+        with self._lock:
+            if sum(map(len, self._lines)) < MAX_MESSAGE:
+                self._lines.append(line)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send, daemon=True)
+                self._thread.start()
+
+    def _send(self) -> None:
+        while True:
+            with self._lock:
+                text, self._lines = " ".join(self._lines), []
+                if not text:
+                    self._thread = None
+                    return
+            self._post(f"{self._name}: {text}".translate(_HARMLESS)[:MAX_MESSAGE])
+            time.sleep(BETWEEN_S)
+
+    def _post(self, text: str) -> None:
+        try:
+            sent = {"text": text, "content": text, "allowed_mentions": {"parse": []}}
+            with httpx.stream("POST", self._address, json=sent, timeout=TIMEOUT_S) as answer:  # read to no end
+                answer.raise_for_status()
+        except Exception as error:  # a wrong address is no HTTPError; all of their texts name it
+            logger.warning("a message was not sent to the webhook: %s", type(error).__name__)
 
 
 class Gauges:
