@@ -8,10 +8,11 @@ from pathlib import Path
 
 from dalle_lib.files import replace_file
 from dalle_lib.monitor.alarms import BEHIND
-from dalle_lib.monitor.contributions import contributions
+from dalle_lib.monitor.contributions import Contribution, contributions
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import ABSENT_S
 from dalle_lib.run import RunCard
+from dalle_lib.run.newest import USER_COLUMNS
 
 HISTORY = "history.json"
 MAX_PEERS, MAX_USERS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 30, 60
@@ -119,20 +120,22 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
             state, why = "joining", "has not ended an epoch yet"
         peers.append({
             "id": row["peer"], "name": row["name"], "user": row["user"], "team": row["team"], "state": state,
-            "why": why,
-            "epoch": row["epoch"], "samples_per_s": _short(row["samples_per_s"]), "hardware": row["hardware"],
-            "kit": row["kit"], "since": round(row["started"]),
+            "why": why, "epoch": row["epoch"], "samples_per_s": _short(row["samples_per_s"]),
+            "hardware": row["hardware"], "kit": row["kit"], "since": round(row["started"]),
         })  # fmt: skip
     order = ("flagged", "training", "joining", "lagging", "gone")
     return sorted(peers, key=lambda peer: (order.index(peer["state"]), peer["name"], peer["id"]))
 
 
-def _user(one) -> list:
-    """Return a row of the leaderboard, by `USER_COLUMNS`: a list takes a third of the bytes of names beside values."""
-    return [
-        one.rank, one.user, one.team, round(one.compute_s), round(one.present_s), round(one.samples),
-        _short(one.share), round(one.percentile, 1), one.peers, round(one.last_seen), *map(int, one.active_days),
-    ]  # fmt: skip
+def _user(one: Contribution) -> list:
+    """Return a row of the leaderboard: the values of USER_COLUMNS alone, as names beside them take twice the room."""
+    told = {
+        "rank": one.rank, "user": one.user, "team": one.team, "compute_s": round(one.compute_s),
+        "present_s": round(one.present_s), "samples": round(one.samples), "share": _short(one.share),
+        "percentile": round(one.percentile, 1), "peers": one.peers, "last_seen": round(one.last_seen),
+    }  # fmt: skip
+    told |= dict(zip(("day", "week", "month"), map(int, one.active_days), strict=True))
+    return [told[column] for column in USER_COLUMNS]
 
 
 def _totals(database: MonitorDatabase) -> dict:
@@ -158,7 +161,7 @@ def _checkpoints(database: MonitorDatabase) -> list[dict]:
     rows = database.rows("SELECT * FROM checkpoints ORDER BY epoch DESC LIMIT :most", most=MAX_CHECKPOINTS)
     return [
         {"epoch": row["epoch"], "made": round(row["made"]), "sha256": row["sha256"], "bytes": row["bytes"],
-         "revision": row["revision"], "figures": json.loads(row["figures"] or "{}")}
+         "is_sent": row["revision"] is not None, "figures": json.loads(row["figures"] or "{}")}
         for row in rows
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from dalle_lib.files import reading, small_bytes
 from dalle_lib.one_line import printable
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import MAX_CARD_BYTES, download, hub_files, require_small
+from dalle_lib.run.files import MAX_CARD_BYTES, download_small, hub_files
 from dalle_lib.run.newest import STATUS, USER_COLUMNS
 from dalle_lib.version import project_page
 
@@ -228,5 +228,4 @@ def _flat(figures: Mapping) -> dict[str, float]:
 
 def _fetched(card: RunCard, name: str) -> Path:
     """Return a small file of the run's repository of checkpoints."""
-    require_small(card.checkpoints, name, card.token)
-    return download(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints}.")
+    return download_small(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints}.")

@@ -86,8 +86,7 @@ class Home:
         if path is None:
             repository = str(run)
             require_here_or_hub(repository, CARD, "is this machine online? A run of your own is named by its folder")
-            require_small(repository, CARD, token)
-            path = download(repository, CARD, token)
+            path = download_small(repository, CARD, token)
         return cls(path.parent, repository, token), path
 
     def file(self, name: str) -> Path:
@@ -206,6 +205,19 @@ def download(
             advice = "Is the name right? A private one needs a Hub token that can read it."
             raise ValueError(f"{expected or f'no run {repository!r}: {CHOICES}.'} {advice} {why}") from error
         raise ConnectionError(f"the Hub does not give {name} of {repository!r}. Try again later. {why}") from error
+
+
+def download_small(
+    repository: str,
+    name: str,
+    token: str | None,
+    expected: str | None = None,
+    tell: Callable[[int], None] | None = None,
+    max_bytes: int = MAX_CARD_BYTES,
+) -> Path:
+    """Return the path of a file of at most `max_bytes`, as `download` does. Raises ValueError for a larger one, too."""
+    require_small(repository, name, token, max_bytes)
+    return download(repository, name, token, expected, tell)
 
 
 def _bar(tell: Callable[[int], None] | None) -> type:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dalle_lib.files import reading, sha256_of, small_bytes
 from dalle_lib.run.card import RunCard
-from dalle_lib.run.files import CHECKPOINTS, MAX_CARD_BYTES, MODEL, OPTIMIZER, checkpoint_name, download, require_small
+from dalle_lib.run.files import CHECKPOINTS, MAX_CARD_BYTES, MODEL, OPTIMIZER, checkpoint_name, download_small
 
 LATEST = "latest.json"
 """The file in a repository of checkpoints that names the newest: epoch, folder, SHA-256 and bytes of each file, and the
@@ -51,9 +51,8 @@ class Checkpoint:
         `tell` is told how many bytes have come, as by `download`.
         Raises ValueError if what comes is not what the repository promises, and ConnectionError if nothing comes.
         """
-        require_small(self.repository, self.name(file), self.token, self.bytes[file])
         missing = f"no {self.name(file)} in {self.repository}."
-        path = download(self.repository, self.name(file), self.token, missing, tell)
+        path = download_small(self.repository, self.name(file), self.token, missing, tell, self.bytes[file])
         if (found := sha256_of(path)) != self.sha256[file]:
             raise ValueError(
                 f"expected {self.name(file)} of {self.repository} with SHA-256 {self.sha256[file]:.16}..., but got "
@@ -80,8 +79,7 @@ def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     if card.checkpoints is None or (card.state == "finished" and card.checkpoint is not None):
         return None
     try:
-        require_small(card.checkpoints, LATEST, card.token)
-        path = download(card.checkpoints, LATEST, card.token, f"no checkpoints in {card.checkpoints} yet.")
+        path = download_small(card.checkpoints, LATEST, card.token, f"no checkpoints in {card.checkpoints} yet.")
     except ValueError:
         return None  # none was sent yet
     with reading(path, "what names the newest checkpoint"):
