@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -184,8 +185,8 @@ class Examiner:
         self._thread.join(EXAMINE_S)
 
     def _run(self) -> None:
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)  # Linux: of this thread alone
+        if sys.platform == "linux":  # elsewhere the whole program would give way, such as a notebook's kernel
+            os.nice(NICENESS)
         try:
             self.begin()
         except Exception:  # as below
