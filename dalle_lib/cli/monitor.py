@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.swarm.process.folder import MONITOR
 
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
 
-NAME = "monitor"
 _SETTINGS = MonitorSettings()
 
 
@@ -35,7 +35,7 @@ class Monitor:
 
     run_name: Annotated[str, tyro.conf.arg(name="run")]
     """The run: a folder with a run.json, or owner/name on the Hub."""
-    folder: Path = Path("monitor")
+    folder: Path = Path(MONITOR)
     """Folder for all that it keeps, for this run alone."""
     settings: Annotated[MonitorSettings, tyro.conf.arg(name="")] = _SETTINGS
     initial_peers: tuple[str, ...] = ()
@@ -73,9 +73,9 @@ class Monitor:
         from dalle_lib.swarm.process.crew import require_way_in, start_crew
 
         settings = PeerSettings(
-            run=self.run_name, name=NAME, role="observer", initial_peers=self.initial_peers, host=self.host,
+            run=self.run_name, name=MONITOR, role="observer", initial_peers=self.initial_peers, host=self.host,
             port=self.port, state_every_s=60 * self.settings.checkpoint_minutes,
         )  # fmt: skip
         card, folder = RunCard.load(self.run_name, token), self.folder.resolve()
         require_way_in(settings, card, folder)
-        return start_crew(settings, card, folder, token, say=partial(print, flush=True)).peers[NAME]
+        return start_crew(settings, card, folder, token, say=partial(print, flush=True)).peers[MONITOR]

@@ -14,11 +14,11 @@ from dalle_lib.auth.server.settings import Folder, RunSettings, ServerSettings
 from dalle_lib.auth.tokens import TOKEN, Role
 from dalle_lib.organizing.options import KeySettings, first_peer_address
 from dalle_lib.run import CARD, RunCard
-from dalle_lib.swarm.process.folder import IDENTITY, crew_folder
+from dalle_lib.swarm.process.folder import IDENTITY, MONITOR, crew_folder
 
-ROOT, AUTHORITY, PEERS, MONITOR = "root.pem", "authority", "peers", "monitor"
-"""What is in the folder of the keys: the root key, the folder of the authority's server, that of the first peer, and
-that of the monitor, whose peer has the same name."""
+ROOT, AUTHORITY, PEERS = "root.pem", "authority", "peers"
+"""What is in the folder of the keys beside the monitor's: the root key, the folder of the authority's server, and that
+of the first peer."""
 FIRST_PEER = "first-peer"
 """The first peer's name."""
 DAYS = 90.0

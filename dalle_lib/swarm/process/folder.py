@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PEERS = Path("peers")
 """Folder in which `dalle-lib join` keeps peers unless it is told another."""
+MONITOR = "monitor"
+"""Name of a monitor's own peer, which lies in a folder of this name in the monitor's."""
 SETTINGS = "settings.json"
 BOUND = "bound_to.json"
 IDENTITY = "identity.key"

@@ -10,14 +10,15 @@ from pathlib import Path
 from dalle_lib.platforms import bring_back
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.process.crew import Crew, join_run
-from dalle_lib.swarm.process.folder import SETTINGS
+from dalle_lib.swarm.process.folder import MONITOR, SETTINGS
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.settings import PeerSettings
 
 LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
 """Seconds after which the second neighbour joins a private swarm."""
-PARTS = RUN, BOOTSTRAP, PEERS, MONITOR = "run", "bootstrap", "peers", "monitor"
+RUN, BOOTSTRAP, PEERS = "run", "bootstrap", "peers"
+PARTS = RUN, BOOTSTRAP, PEERS, MONITOR
 """What is in a swarm's folder, a folder each."""
 MARK = "made_by_dalle_lib.txt"
 """File by which the folder of a private swarm is known, so that nobody else's folder is ever removed."""
