@@ -1,7 +1,6 @@
 """Whether peers have trained on the rows that they name: some batches drawn anew, with the model of a checkpoint."""
 
 import logging
-import os
 import random
 import threading
 import time
@@ -16,7 +15,7 @@ from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import EXAMINE_S, LOOK_S, NICENESS
+from dalle_lib.monitor.evaluating import EXAMINE_S, LOOK_S, give_way
 from dalle_lib.monitor.losses import distances, note_drawn
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.swarm.process.evidence import BatchLoss
@@ -81,8 +80,7 @@ class Drawer:
                 del self._told[epoch]
 
     def _run(self) -> None:
-        if hasattr(os, "nice"):
-            os.nice(NICENESS)  # Linux: of this thread alone
+        give_way()
         with closing(MonitorDatabase(self._database)) as database:
             while not self._stop.wait(LOOK_S):
                 try:

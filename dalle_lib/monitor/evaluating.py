@@ -185,8 +185,7 @@ class Examiner:
         self._thread.join(EXAMINE_S)
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # elsewhere the whole program would give way, such as a notebook's kernel
-            os.nice(NICENESS)
+        give_way()
         try:
             self.begin()
         except Exception:  # as below
@@ -247,6 +246,12 @@ class Examiner:
             with replace_file(page / PROMPTS_FILE) as unfinished:
                 unfinished.write_text(json.dumps(prompts, ensure_ascii=False), encoding="utf-8")
         time_lapse(self.folder, page / LAPSE)
+
+
+def give_way() -> None:
+    """Let this thread compute when no other does, on Linux: elsewhere a notebook's whole kernel would give way."""
+    if sys.platform == "linux":
+        os.nice(NICENESS)
 
 
 def as_json(figures: Figures) -> str:
