@@ -38,6 +38,9 @@ TROUBLES = (
         severity="costs",
         patterns=(
             "the Hub cannot be asked",
+            "less than ... bytes a second come",
+            "more than ... bytes come",
+            "bytes from the Hub, but more come",
             "the Hub does not give",
             "on the Hub cannot be reached",
             "the Hub does not say whether",
