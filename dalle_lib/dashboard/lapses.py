@@ -13,7 +13,8 @@ from dalle_lib.monitor.lapse import time_lapse
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.organizing.model_page import LAPSE, PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import MAX_CARD_BYTES, download, require_small
+from dalle_lib.run.files import MAX_CARD_BYTES
+from dalle_lib.run.newest import file_of_monitor
 from dalle_lib.swarm import Crew, LocalSwarm
 from dalle_lib.swarm.process.local import MONITOR
 
@@ -47,8 +48,8 @@ def show_lapse(crew: Crew, card: RunCard, out: str | Path) -> HTML:
             return sentence(f"{NO_LAPSE}the run's card names no place for them.")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(small_bytes(_fetched(card, LAPSE), MAX_CARD_BYTES))
-            prompts = _prompts(_fetched(card, PROMPTS_FILE))
+            file.write_bytes(small_bytes(file_of_monitor(card, f"{PAGE_FOLDER}/{LAPSE}"), MAX_CARD_BYTES))
+            prompts = _prompts(file_of_monitor(card, f"{PAGE_FOLDER}/{PROMPTS_FILE}"))
         except (OSError, ValueError) as error:
             return sentence(f"{NO_LAPSE}{printable(in_one_line(error))}")
         told = f"From {card.checkpoints}, also at {file}."
@@ -58,13 +59,6 @@ def show_lapse(crew: Crew, card: RunCard, out: str | Path) -> HTML:
     picture = f"<img alt='{escape(seen)}' style='max-width:none' src='data:image/webp;base64,{data}'>"
     listed = "".join(f"<li>{escape(prompt)}</li>" for prompt in prompts)
     return HTML(f"{scrolling(picture)}<ol>{listed}</ol>{sentence(told).data}")
-
-
-def _fetched(card: RunCard, name: str) -> Path:
-    """Return a small file of the page of a run's checkpoints. Raises ValueError or OSError if there is none."""
-    name = f"{PAGE_FOLDER}/{name}"
-    require_small(card.checkpoints, name, card.token)
-    return download(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints} yet.")
 
 
 def _prompts(file: Path) -> list[str]:

@@ -12,8 +12,7 @@ from dalle_lib.dashboard.words import duration
 from dalle_lib.files import BrokenFile, read_record
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import download, require_small
-from dalle_lib.run.newest import STATUS, USER_COLUMNS
+from dalle_lib.run.newest import STATUS, USER_COLUMNS, file_of_monitor
 from dalle_lib.swarm import Crew, LocalSwarm
 from dalle_lib.swarm.process.local import MONITOR
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
@@ -60,8 +59,7 @@ class RunView:
 
         disable_progress_bars()  # they would write beside the panel
         try:
-            require_small(self.card.checkpoints, STATUS, self.card.token)
-            self._take(download(self.card.checkpoints, STATUS, self.card.token))
+            self._take(file_of_monitor(self.card, STATUS))
         except (OSError, ValueError) as error:  # it is asked again later
             logger.info("the run's monitor tells nothing: %s", in_one_line(error))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from dalle_lib.files import reading, small_bytes
 from dalle_lib.one_line import printable
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import MAX_CARD_BYTES, download_small, hub_files
-from dalle_lib.run.newest import STATUS, USER_COLUMNS
+from dalle_lib.run.files import MAX_CARD_BYTES, hub_files
+from dalle_lib.run.newest import STATUS, USER_COLUMNS, file_of_monitor
 from dalle_lib.version import project_page
 
 PAGE_FOLDER = "page"
@@ -54,9 +54,9 @@ class PageFacts:
             return cls()
         there = hub_files(card.checkpoints, card.token)
         places = {name: f"{PAGE_FOLDER}/{name}" for name in SHOWN}
-        small = {name: _fetched(card, place) for name, place in places.items()
+        small = {name: file_of_monitor(card, place) for name, place in places.items()
                  if place in there and (there[place].bytes or 0) <= MAX_CARD_BYTES}  # fmt: skip
-        prompts, status = small.pop(PROMPTS_FILE, None), _fetched(card, STATUS)
+        prompts, status = small.pop(PROMPTS_FILE, None), file_of_monitor(card, STATUS)
         with reading(status, "the standing of a run"):
             asked = {} if prompts is None else json.loads(small_bytes(prompts))
             return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), small, asked)
@@ -224,8 +224,3 @@ def _flat(figures: Mapping) -> dict[str, float]:
     for needed in "held_out_loss", "half_width":
         numbers[needed]  # a KeyError, which `reading` tells
     return numbers
-
-
-def _fetched(card: RunCard, name: str) -> Path:
-    """Return a small file of the run's repository of checkpoints."""
-    return download_small(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints}.")

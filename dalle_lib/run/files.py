@@ -216,7 +216,7 @@ def download_small(
     max_bytes: int = MAX_CARD_BYTES,
 ) -> Path:
     """Return the path of a file of at most `max_bytes`, as `download` does. Raises ValueError for a larger one, too."""
-    require_small(repository, name, token, max_bytes)
+    _require_small(repository, name, token, max_bytes)
     return download(repository, name, token, expected, tell)
 
 
@@ -268,7 +268,7 @@ def has_file(repository: str, name: str, token: str | None, commit: str | None =
         raise ConnectionError(f"{repository} on the Hub cannot be reached: {in_one_line(error)}") from error
 
 
-def require_small(repository: str, name: str, token: str | None, max_bytes: int = MAX_CARD_BYTES) -> None:
+def _require_small(repository: str, name: str, token: str | None, max_bytes: int) -> None:
     """Raise ValueError if a repository on the Hub has no such file, or a larger one.
 
     The Hub's client would fetch a file of any size. Where the Hub does not answer, `download` says so, or takes the

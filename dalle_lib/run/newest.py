@@ -70,6 +70,14 @@ def folder_on_hub(epoch: int) -> str:
     return f"{CHECKPOINTS}/{checkpoint_name(epoch)}"
 
 
+def file_of_monitor(card: RunCard, name: str) -> Path:
+    """Return a small file, such as STATUS, of the repository of checkpoints that a card names.
+
+    Raises ValueError if it has none or a large one, and ConnectionError if the Hub cannot be asked.
+    """
+    return download_small(card.checkpoints, name, card.token, f"no {name} in {card.checkpoints} yet.")
+
+
 def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     """Return the newest checkpoint that the run's monitor has sent to the Hub, or None if there is none.
 
@@ -79,7 +87,7 @@ def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     if card.checkpoints is None or (card.state == "finished" and card.checkpoint is not None):
         return None
     try:
-        path = download_small(card.checkpoints, LATEST, card.token, f"no checkpoints in {card.checkpoints} yet.")
+        path = file_of_monitor(card, LATEST)
     except ValueError:
         return None  # none was sent yet
     with reading(path, "what names the newest checkpoint"):
