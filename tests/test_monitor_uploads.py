@@ -114,15 +114,19 @@ def test_what_failed_is_tried_again_and_told_once(monitored, hub, monkeypatch):
     assert sends.problem == ""
 
 
-def test_a_long_history_becomes_one_commit(monitored, hub, monkeypatch):
+def test_the_history_becomes_one_commit_after_each_start_and_once_a_day(monitored, hub, monkeypatch):
     folder, place, database = monitored
-    monkeypatch.setattr(uploading, "SQUASH_AFTER", 3)
-    sends = uploader(folder, place, database, monkeypatch)
-    for epoch in 1, 2, 3:
+    sends, lengths = uploader(folder, place, database, monkeypatch), []
+    for epoch in 1, 2, 3, 4, 5:
+        if epoch == 3:
+            sends = uploader(folder, place, database, monkeypatch)
+        elif epoch == 5:
+            monkeypatch.setattr(uploading, "SQUASH_S", 0.0)
         checkpoint(place, database, epoch)
         sends.send(database)
-    assert len(hub.store.repositories[REPOSITORY]["commits"]) == 1
-    assert len([path for path in there(hub) if path.endswith("model.safetensors")]) == 3
+        lengths.append(len(hub.store.repositories[REPOSITORY]["commits"]))
+    assert lengths == [1, 2, 1, 2, 1]
+    assert len([path for path in there(hub) if path.endswith("model.safetensors")]) == 5
 
 
 def test_a_repository_that_is_to_be_private_is_made_so(monitored, hub, monkeypatch):

@@ -33,8 +33,8 @@ DELAYS_S = (30.0, 60.0, 120.0, 300.0, 900.0)
 """Seconds until what failed is tried again, for the first failures in a row; the last one for all others."""
 PICTURES_SENT = 20
 """Pictures of the newest checkpoints that are sent along; what the Hub has already is not sent again."""
-SQUASH_AFTER = 200
-"""Commits after which the history of the repository becomes one commit: nobody needs old statuses."""
+SQUASH_S = 86_400.0
+"""Seconds after which the history of the repository becomes one commit, as after a start: nobody needs old statuses."""
 
 
 class Uploader:
@@ -56,7 +56,7 @@ class Uploader:
     ) -> None:
         self.repository, self.folder, self.place, self.token = repository, folder, place, token
         self._database, self._is_private, self._say = database, is_private, say
-        self._sent_status, self._commits, self.problem = 0.0, 0, ""
+        self._sent_status, self._squashed, self.problem = 0.0, 0.0, ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -118,7 +118,7 @@ class Uploader:
             query = "UPDATE checkpoints SET revision = :revision WHERE epoch = :epoch"
             database.change(query, revision=revision, epoch=unsent[0])
             self._say(f"Checkpoint of epoch {unsent[0]:,} is at {self.repository}.")
-        self._squash()
+        self._squash(now)
         return len(unsent) > 1
 
     def _told(self) -> dict[str, Path | bytes]:
@@ -137,12 +137,12 @@ class Uploader:
         epochs = {epoch_named(place[1]) for place in places if place[0] == CHECKPOINTS and len(place) > 1}
         return epochs - {None}
 
-    def _squash(self) -> None:
+    def _squash(self, now: float) -> None:
         from huggingface_hub import HfApi
 
-        self._commits += 1
-        if self._commits % SQUASH_AFTER == 0:
+        if now - self._squashed > SQUASH_S:
             HfApi(token=self.token).super_squash_history(self.repository, commit_message="The run so far")
+            self._squashed = now
 
 
 def pointer(repository: str, epoch: int, here: Path, key: PeerKey) -> bytes:
