@@ -38,7 +38,7 @@ def published(mini, hub, tmp_path):
         {"epoch": 30, "figures": {"held_out_loss": 3.125, "half_width": 0.05, "rows": 9}},
         {"epoch": 20, "figures": {}},
     ]
-    status = {"users": USERS, "checkpoints": examined}
+    status = {"users": USERS, "totals": {"listed": 1002}, "checkpoints": examined}
     hub.add(CHECKPOINTS, {
         LATEST: json.dumps({"epoch": 30, "folder": folder, "files": files}).encode(),
         f"{folder}/{MODEL}": (tmp_path / MODEL).read_bytes(),
@@ -66,6 +66,7 @@ def test_the_last_checkpoint_is_the_cards_and_the_page_thanks_everybody(publishe
     assert "volunteers have trained together" in page
     assert "| `ada` | 2.0 | 75.0% |" in page
     assert "| `bob ¦ <b>` | 0.5 | 25.0% |" in page, "a name makes no table or tag of its own"
+    assert "And 1,000 more." in page
     assert "| 30 | 3.125 ± 0.050 |" in page
     assert "![The first sample of each prompt, chosen by nobody](page/first.webp)" in page
     assert "`blue taco`" in page

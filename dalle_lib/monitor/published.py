@@ -57,7 +57,7 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
         "peers": peers[:MAX_PEERS],
         "peers_by_state": dict(Counter(peer["state"] for peer in peers)),
         "users": [_user(one) for one in users[:MAX_USERS]],
-        "totals": _totals(database),
+        "totals": _totals(database) | {"listed": len(users)},
         "alarms": _alarms(database),
         "checkpoints": _checkpoints(database),
     }

@@ -36,6 +36,8 @@ class PageFacts:
 
     contributors: tuple[tuple[str, float, float], ...] = ()
     """User, hours of computing, and share of the averaged gradients."""
+    listed: int = 0
+    """How many users have given ten minutes or more; `contributors` are the first of them."""
     examined: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """Epoch and figures of each examined checkpoint: `held_out_loss`, `half_width` and those of what it draws."""
     pictures: Mapping[str, Path] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class PageFacts:
         seen, unseen = (tuple(map(str, prompts.get(kind, ())[:MAX_PROMPTS])) for kind in ("seen", "unseen"))
         return cls(
             contributors=tuple((str(user["user"]), user["compute_s"] / 3600, float(user["share"])) for user in users),
+            listed=int(status["totals"]["listed"]),
             examined=tuple((epoch, _flat(checkpoints[epoch])) for epoch in sorted(checkpoints) if checkpoints[epoch]),
             pictures=pictures, seen=seen, unseen=unseen, newest=max(checkpoints, default=None),
         )  # fmt: skip
@@ -202,8 +205,8 @@ def _thanks(card: RunCard, facts: PageFacts) -> list[str]:
     lines += ["| user | hours of computing | of the averaged gradients |", "| --- | ---: | ---: |"]
     shown = facts.contributors[:MAX_LISTED]
     lines += [f"| {as_code(user, MAX_NAME)} | {hours:,.1f} | {share:.1%} |" for user, hours, share in shown]
-    left = len(facts.contributors) - len(shown)
-    return [*lines, "", *([f"And {left:,} more.", ""] if left else [])]
+    left = facts.listed - len(shown)
+    return [*lines, "", *([f"And {left:,} more.", ""] if left > 0 else [])]
 
 
 def _citation(card: RunCard, repository: str) -> list[str]:
