@@ -64,7 +64,7 @@ def test_a_finished_run_draws_with_its_last_checkpoint(card, sent):
 
 
 def test_files_that_are_not_what_the_pointer_names_are_refused(card, sent, hub):
-    told = sent[1] | {"files": {name: {"sha256": "0" * 64, "bytes": 10**9} for name in (MODEL, OPTIMIZER)}}
+    told = sent[1] | {"files": {name: {"sha256": "0" * 64, "bytes": 5 * 10**7} for name in (MODEL, OPTIMIZER)}}
     hub.add(REPOSITORY, {LATEST: json.dumps(told).encode()})
     with pytest.raises(ValueError, match=r"expected checkpoints/epoch-0000030/model\.safetensors of crew/photos-check"):
         newest_checkpoint(card).fetched(MODEL)
@@ -194,3 +194,37 @@ def test_a_checkpoint_that_comes_too_slowly_is_given_up_and_gone_on_with_later(s
     fetch_state(card, folder, EventLog(folder))
     assert read_events(folder)[-1]["source"] == HUB
     assert (folder / OPTIMIZER).exists()
+
+
+def test_a_checkpoint_of_another_epoch_than_its_pointer_says_is_not_taken(signed, tmp_path, hub):
+    card, _, key = signed
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 31, FOLDER, tmp_path, key)})
+    fetch_state(card, folder, EventLog(folder))
+    assert "expected a state of epoch 31, but it is of epoch 30" in read_events(folder)[-1]["problem"]
+    assert not (folder / OPTIMIZER).exists()
+
+
+def test_a_broken_checkpoint_of_the_hub_stops_no_newcomer_and_own_progress_is_never_removed(signed, tmp_path, hub):
+    folder, broken = tmp_path / "peer", BrokenFile("it holds NaN")
+    folder.mkdir()
+    fetch_state(signed[0], folder, EventLog(folder))
+    beginning.give_up_fetched(folder, broken, EventLog(folder))
+    assert not (folder / OPTIMIZER).exists()
+    assert "it holds NaN" in read_events(folder)[-1]["problem"]
+    (folder / beginning.FROM_HUB).unlink()
+    (folder / OPTIMIZER).write_bytes(b"own")
+    with pytest.raises(BrokenFile, match="it holds NaN"):
+        beginning.give_up_fetched(folder, broken, EventLog(folder))
+    assert (folder / OPTIMIZER).read_bytes() == b"own"
+
+
+def test_a_file_that_differs_from_its_hash_is_fetched_anew_the_next_time(signed, hub):
+    card = signed[0]
+    newest = newest_checkpoint(card)
+    right = newest.fetched(MODEL).read_bytes()
+    newest.fetched(MODEL).write_bytes(b"of a broken disk")
+    with pytest.raises(ValueError, match="it was removed, try again later"):
+        newest.fetched(MODEL)
+    assert newest.fetched(MODEL).read_bytes() == right

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dalle_lib.files import reading, sha256_of, small_bytes
@@ -20,8 +20,9 @@ USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "sh
 """What the values of a row of `users` in that file are."""
 PURPOSE = b"dalle-lib newest checkpoint 1\n"
 """What is signed begins with this, so that the signature serves nothing else."""
-MAX_STATE_BYTES = 2**40
-"""Bytes of a file beyond which it belongs to no checkpoint."""
+MAX_BYTES_A_PARAMETER, MAX_OTHER_BYTES = 16, 2**24
+"""Bytes of a file for each of the model's parameters, and besides, beyond which it belongs to no checkpoint: four for
+the parameter, as many for each of LAMB's statistics at most, and one copy."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -54,9 +55,10 @@ class Checkpoint:
         missing = f"no {self.name(file)} in {self.repository}."
         path = download_small(self.repository, self.name(file), self.token, missing, tell, self.bytes[file])
         if (found := sha256_of(path)) != self.sha256[file]:
+            path.resolve().unlink()  # else the cache would give it again
             raise ValueError(
                 f"expected {self.name(file)} of {self.repository} with SHA-256 {self.sha256[file]:.16}..., but got "
-                f"{found:.16}...: remove {path} and try again."
+                f"{found:.16}...: it was removed, try again later."
             )
         return path
 
@@ -122,6 +124,12 @@ def _require_signed(told: Mapping, card: RunCard) -> None:
         )
 
 
+def _max_bytes(card: RunCard) -> int:
+    from dalle_lib.memory.dalle import DALLEDescription
+
+    return MAX_BYTES_A_PARAMETER * DALLEDescription(asdict(card.model)).parameter_count + MAX_OTHER_BYTES
+
+
 def _told(told: object, card: RunCard) -> Checkpoint:
     """Return the checkpoint that the contents of LATEST name. Raises ValueError for others."""
     match told:
@@ -129,7 +137,7 @@ def _told(told: object, card: RunCard) -> Checkpoint:
             match [files.get(name) for name in (MODEL, OPTIMIZER)]:
                 case [{"sha256": str() as model, "bytes": int() as a}, {"sha256": str() as state, "bytes": int() as b}]:
                     is_hashed = _SHA256.fullmatch(model) and _SHA256.fullmatch(state)
-                    is_sized = min(a, b) > 0 and max(a, b) <= MAX_STATE_BYTES
+                    is_sized = min(a, b) > 0 and max(a, b) <= _max_bytes(card)
                     if is_hashed and is_sized and 0 <= epoch <= card.optimizer.total_epochs:
                         hashes, sizes = {MODEL: model, OPTIMIZER: state}, {MODEL: a, OPTIMIZER: b}
                         return Checkpoint(card.checkpoints, epoch, hashes, sizes, card.token)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dalle_lib.files import replace_file
+from dalle_lib.checkpoint import read_header
+from dalle_lib.files import BrokenFile, replace_file
 from dalle_lib.machine import require_room_in_cache
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
@@ -18,13 +19,15 @@ from dalle_lib.swarm.averaging.donors import SLOWEST_BYTES_PER_S, TELL_EVERY_S, 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.state import resume
 from dalle_lib.swarm.process.events import HUB, TAKING, EventLog
-from dalle_lib.swarm.process.folder import saved_epoch
+from dalle_lib.swarm.process.folder import epoch_in, saved_epoch
 
 logger = logging.getLogger(__name__)
 
 RECENT = 100
 """Epochs by which a state may be behind the others', so that a peer goes on from it and burdens no donor: its
 parameters become theirs in the next round of parameters, and LAMB's statistics forget 98% in 100 epochs (0.96)."""
+FROM_HUB = ".from-hub"
+"""A file in a peer's folder that says that its state came from the Hub, and nobody has gone on from it yet."""
 GRACE_S = 60.0
 """Seconds for which a checkpoint may come more slowly than SLOWEST_BYTES_PER_S."""
 
@@ -41,12 +44,16 @@ def fetch_state(card: RunCard, folder: Path, events: EventLog) -> None:
             return
         size = sum(newest.bytes[name] for name in (MODEL, OPTIMIZER))
         require_room_in_cache(f"the state of run {card.name!r}", lambda: (2 * size, size))
-        before = 0
-        for name in MODEL, OPTIMIZER:  # by the second one a peer has progress
-            fetched = newest.fetched(name, _telling(events, before, size))
+        before, here = 0, {}
+        for name in MODEL, OPTIMIZER:
+            here[name] = newest.fetched(name, _telling(events, before, size))
+            before += newest.bytes[name]
+        if (epoch := epoch_in(read_header(here[OPTIMIZER])[1])) != newest.epoch:
+            raise ValueError(f"expected a state of epoch {newest.epoch:,}, but it is of epoch {epoch:,}")
+        (folder / FROM_HUB).touch()
+        for name, fetched in here.items():  # by the second one a peer has progress
             with replace_file(folder / name) as unfinished:
                 shutil.copyfile(fetched, unfinished)
-            before += newest.bytes[name]
         logger.info("begins with %r", newest)
     except (OSError, ValueError) as error:
         logger.warning("begins without the run's newest checkpoint: %s", in_one_line(error))
@@ -76,12 +83,25 @@ def take_up(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBa
     """Go on from the state in a peer's folder, or from that of another peer where its own is missing or old.
 
     How it stands with another's is written to `events`, now and whenever one is taken over later. Raises BrokenFile as
-    `resume` does.
+    `resume` does; where it is a checkpoint from the Hub that cannot be the run's, the peer begins without it.
     """
     optimizer.state_averager.tell_taking = lambda taking: events.write(TAKING, **vars(taking))
-    resume(folder, optimizer, batches)
+    try:
+        resume(folder, optimizer, batches)
+    except BrokenFile as error:
+        give_up_fetched(folder, error, events)
+    (folder / FROM_HUB).unlink(missing_ok=True)
     behind = optimizer.tracker.global_epoch - optimizer.local_epoch
     if optimizer.local_epoch > 0 and 0 < behind <= RECENT:
         optimizer.average_state_with_peers()
     elif behind > 0:
         optimizer.load_state_from_peers()
+
+
+def give_up_fetched(folder: Path, error: BrokenFile, events: EventLog) -> None:
+    """Remove the state in a peer's folder if it came from the Hub, and tell why; else raise `error`."""
+    if not (folder / FROM_HUB).exists():
+        raise error
+    for name in MODEL, OPTIMIZER:
+        (folder / name).unlink(missing_ok=True)
+    events.write("problem", peer="", problem=f"begins without the newest checkpoint: {in_one_line(error)}")
