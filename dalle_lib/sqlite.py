@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from dalle_lib.files import BrokenFile, replace_file
+from dalle_lib.files import BrokenFile, is_disk_full, replace_file
 
 WAIT_S = 5.0
 """Seconds to wait for another process that writes."""
@@ -25,7 +25,7 @@ class SQLite:
     """What to do with a broken one."""
 
     def __init__(self, file: Path, wait_s: float = WAIT_S) -> None:
-        """Raises BrokenFile for what is no such file, and ValueError for one of another version."""
+        """Raises BrokenFile for what is no such file, and ValueError for one of another version, or that is in use."""
         if not file.exists():
             os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
         try:
@@ -40,6 +40,13 @@ class SQLite:
                         self._sqlite.execute(statement)
                     self._sqlite.execute(f"PRAGMA user_version = {self.VERSION}")
         except sqlite3.DatabaseError as error:
+            if is_disk_full(error) or getattr(error, "sqlite_errorname", "").startswith(
+                ("SQLITE_BUSY", "SQLITE_LOCKED")
+            ):
+                raise ValueError(
+                    f"{file} cannot be written now ({error}): end what else uses it, or make room on its disk, and try "
+                    "again."
+                ) from error
             raise BrokenFile(f"{file} cannot be used as {self.WHAT} ({error}). {self.REMEDY}") from error
         if version not in (0, self.VERSION):
             raise ValueError(f"expected version {self.VERSION} of {file}, but it is {version}: update dalle-lib.")

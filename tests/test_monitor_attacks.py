@@ -1,14 +1,25 @@
 """What strangers and liars did to a monitor, and do no more."""
 
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
+import pytest
+from PIL import Image
 from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fixture)
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.alarms import AGAIN_S, Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, tags_in
 from dalle_lib.monitor.contributions import contributions
-from dalle_lib.monitor.observing import OVERSHOOT, Observer
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.observing import EARLIER_S, OVERSHOOT, Observer
+from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
+from dalle_lib.organizing.model_page import FIRST, PAGE_FOLDER, PROMPTS_FILE, Standing
+from dalle_lib.organizing.publishing import PAGE
+from dalle_lib.run.newest import STATUS
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.status import SwarmStatus, median_epoch
 
@@ -122,3 +133,40 @@ def test_problems_that_are_over_are_not_remembered_without_a_limit(observer, mon
     assert [row["subject"] for row in observer.database.rows("SELECT subject FROM alarms ORDER BY since")] == [
         f"M{number}" for number in range(39, 50)
     ]  # fmt: skip
+
+
+def test_a_data_base_that_is_in_use_is_not_called_broken(tmp_path):
+    file = tmp_path / "monitor.sqlite"
+    with closing(MonitorDatabase(file)), closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            ValueError, match=r"cannot be written now .database is locked.: end what else uses it"
+        ) as told:
+            MonitorDatabase(file, wait_s=0.1)
+    assert not isinstance(told.value, BrokenFile)
+    MonitorDatabase(file).close()
+
+
+def test_long_captions_of_the_data_do_not_end_the_page(mini, observer, tmp_path):  # noqa: F811
+    (tmp_path / PAGE_FOLDER).mkdir()
+    captions = ["\N{SMILE}" * 10_000 + "`|<script>\x1b[2J"] * 8
+    (tmp_path / PAGE_FOLDER / PROMPTS_FILE).write_text(json.dumps({"seen": captions, "unseen": captions}))
+    Image.new("RGB", (8, 8)).save(tmp_path / PAGE_FOLDER / FIRST)
+    write_page(tmp_path, mini, status_of(mini, observer.database, BEGAN), history_of(observer.database))
+    assert len((tmp_path / PAGE).read_text()) < 20_000
+
+
+def test_a_new_id_in_each_look_brings_little_more_than_the_time_that_passed(observer):  # noqa: F811
+    look(observer, 3600, ada(0, peer="A", name="other"))
+    peers = [ada(10**6, peer=f"M{number}", started=10.0 * number) for number in range(20)]
+    for number, peer in enumerate(peers):
+        found = look(observer, 3610 + 10 * number, peer)
+    assert {one.user: one.compute_s for one in found}["ada"] <= 20 * (EARLIER_S + 20)
+
+
+@pytest.mark.parametrize("figures", [{"held_out_loss": 1}, {"held_out_loss": 1, "half_width": 0, "rank": 1}, [1]])
+def test_a_status_on_the_hub_whose_figures_make_no_page_is_told_as_broken(mini, hub, figures):
+    status = {"users": [], "checkpoints": [{"epoch": 3, "figures": figures}]}
+    hub.add("crew/kept", {STATUS: json.dumps(status).encode()})
+    with pytest.raises(BrokenFile, match="the standing of a run"):
+        Standing.of(mini.with_changes(checkpoints="crew/kept"))

@@ -31,7 +31,7 @@ from dalle_lib.monitor.judging import CONFIDENCE, JUDGED, Judge, Judged, standar
 from dalle_lib.monitor.lapse import PICTURES, time_lapse
 from dalle_lib.monitor.settings import PROMPTS, ROWS, MonitorSettings
 from dalle_lib.one_line import in_one_line
-from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, NEAREST, PAGE_FOLDER, PROMPTS_FILE
+from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, MAX_CAPTION, NEAREST, PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard, initial_model
 from dalle_lib.run.files import MODEL, checkpoint_name
 from dalle_lib.streaming import CaptionTokenizer
@@ -190,12 +190,12 @@ class Examiner:
             self.begin()
         except Exception:  # as below
             logger.exception("the model of the beginning has drawn nothing")
-        with closing(MonitorDatabase(self._database)) as database:
-            while not self._stop.wait(LOOK_S):
-                try:
+        while not self._stop.wait(LOOK_S):
+            try:
+                with closing(MonitorDatabase(self._database)) as database:
                     self.look(database)
-                except Exception:  # whatever it is, the next checkpoint is examined
-                    logger.exception("a checkpoint was not examined")
+            except Exception:  # whatever it is, the next checkpoint is examined
+                logger.exception("a checkpoint was not examined")
 
     def begin(self) -> None:
         """Draw with the model with which the run begins, if it can draw here and has not: the first of all pictures."""
@@ -226,8 +226,9 @@ class Examiner:
             pictures, drawn = self.evaluator.draw(model)
             if pictures is not None:
                 self._keep(pictures, epoch, is_newest=epoch == max(here))
-            figures = replace(figures, drawn=drawn)
-        except (OSError, ValueError) as error:  # of the VQ-GAN or the CLIP: the loss is known without them
+            if drawn is not None and all(math.isfinite(value) for value in asdict(drawn).values() if value is not None):
+                figures = replace(figures, drawn=drawn)
+        except (OSError, ValueError, RuntimeError) as error:  # of VQ-GAN, CLIP, huge weights: the loss is known
             self._say(f"No pictures by the checkpoint of epoch {epoch:,}: {in_one_line(error)}")
         database.change(query, figures=as_json(figures), epoch=epoch)
         loss = f"{figures.held_out_loss:.3f} ± {figures.half_width:.3f} nats a code"
@@ -243,6 +244,7 @@ class Examiner:
             for file, picture in (FIRST, pictures.first), (BEST_OF_MANY, pictures.best), (NEAREST, pictures.nearest):
                 write_picture(page / file, picture)
             prompts = {"seen": self.evaluator.seen, "unseen": self.evaluator.unseen}
+            prompts = {name: [caption[:MAX_CAPTION] for caption in each] for name, each in prompts.items()}
             with replace_file(page / PROMPTS_FILE) as unfinished:
                 unfinished.write_text(json.dumps(prompts, ensure_ascii=False), encoding="utf-8")
         time_lapse(self.folder, page / LAPSE)

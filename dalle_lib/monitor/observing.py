@@ -7,8 +7,9 @@ from dalle_lib.monitor.auditing import note_claim, note_weights
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
-EARLIER_S = 600.0
-"""Seconds before the last look for which a peer that is new can be credited: what it told then may have been missed."""
+EARLIER_S = 120.0
+"""Seconds before the last look for which a peer that is new can be credited: what it told then may have been missed.
+Peers post every 20 s; with each new id somebody can claim so many seconds that they were not there."""
 ABSENT_S = 150.0
 """Seconds without a peer's record after which it was absent; records live for a minute."""
 HOUR_S, MINUTE_S = 3600.0, 60.0

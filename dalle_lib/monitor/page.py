@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from dalle_lib.files import replace_file, small_bytes
+from dalle_lib.files import replace_file, small_text
 from dalle_lib.organizing.model_page import LOSSES, PAGE_FOLDER, PAGE_PICTURES, PROMPTS_FILE, PageFacts, model_page
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run import RunCard
@@ -29,7 +29,7 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
     """
     page = folder / PAGE_FOLDER
     page.mkdir(exist_ok=True)
-    prompts = json.loads(small_bytes(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
+    prompts = json.loads(small_text(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
     facts = PageFacts.told(status, {}, prompts)
     chart = plot_of(facts, history["epochs"])
     if chart["vconcat"] and (plot := drawn(json.dumps(chart))) is not None:

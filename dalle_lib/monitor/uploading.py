@@ -71,21 +71,21 @@ class Uploader:
 
         disable_progress_bars()  # they would write over what the monitor tells
         failures = 0
-        with closing(MonitorDatabase(self._database)) as database:
-            while True:
-                is_last = self._stop.is_set()
-                try:
+        while True:
+            is_last = self._stop.is_set()
+            try:
+                with closing(MonitorDatabase(self._database)) as database:
                     while self.send(database, is_status_due=is_last):
                         pass
-                    failures, self.problem = 0, ""
-                except Exception as error:  # whatever it is, the run goes on, and it is tried again
-                    failures += 1
-                    if self.problem != (problem := in_one_line(error)):
-                        self._say(f"Not sent to {self.repository}, and tried again: {problem}")
-                    self.problem = problem
-                if is_last:
-                    return
-                self._stop.wait(DELAYS_S[min(failures, len(DELAYS_S)) - 1] if failures else LOOK_S)
+                failures, self.problem = 0, ""
+            except Exception as error:  # whatever it is, the run goes on, and it is tried again
+                failures += 1
+                if self.problem != (problem := in_one_line(error)):
+                    self._say(f"Not sent to {self.repository}, and tried again: {problem}")
+                self.problem = problem
+            if is_last:
+                return
+            self._stop.wait(DELAYS_S[min(failures, len(DELAYS_S)) - 1] if failures else LOOK_S)
 
     def send(self, database: MonitorDatabase, is_status_due: bool = False) -> bool:
         """Send the newest checkpoint that is not there yet, or the status if that is due; return whether more is left.

@@ -60,8 +60,10 @@ class PageFacts:
                  if place in there and (there[place].bytes or 0) <= MAX_CARD_BYTES}  # fmt: skip
         prompts, status = small.pop(PROMPTS_FILE, None), file_of_monitor(card, STATUS)
         with reading(status, "the standing of a run"):
-            asked = {} if prompts is None else json.loads(small_bytes(prompts))
-            return cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), small, asked)
+            asked = {} if prompts is None else json.loads(small_bytes(prompts, MAX_CARD_BYTES))
+            standing = cls.told(json.loads(small_bytes(status, MAX_CARD_BYTES)), small, asked)
+            _quality(standing)  # a figure may be missing that a sentence needs
+            return standing
 
     @classmethod
     def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "PageFacts":

@@ -42,6 +42,7 @@ TROUBLES = (
             "more than ... bytes come",
             "bytes from the Hub, but more come",
             "the Hub does not give",
+            "bytes from the Hub, but more come",
             "on the Hub cannot be reached",
             "the Hub does not say whether",
             "note CLIP not here",

@@ -117,5 +117,5 @@ def _report(
                 said_complete=said_complete,
                 users={peer.peer_id: users[peer.peer_id] for peer in peers if peer.peer_id in users},
             ).write(folder)
-        except (OSError, TimeoutError):  # a full disk, or a hash table that hangs: the next look may succeed
+        except Exception:  # a full disk, a hash table that hangs, whatever it is: the next look may succeed
             logger.exception("this look at the swarm failed")
