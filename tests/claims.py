@@ -15,6 +15,7 @@ from pathlib import Path
 from statuses import peer_status
 
 from dalle_lib.monitor.alarms import problems
+from dalle_lib.monitor.auditing import believed
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.swarm.process.evidence import witness
@@ -89,6 +90,7 @@ def flagged(epochs: int, epoch_s: float, honest: int, liars: tuple[float, ...], 
                         time=BEGAN + now, epoch=epoch - 1, total_epochs=10**6, samples_in_epoch=None,
                         target_batch_size=TARGET, peers=there,
                     )  # fmt: skip
+                    status = believed(status)
                     observer.note(status)
                     for problem in problems(status, database):
                         if problem.kind == "claims":

@@ -12,6 +12,7 @@ from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fi
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.alarms import AGAIN_S, Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, tags_in
+from dalle_lib.monitor.auditing import believed
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import EARLIER_S, OVERSHOOT, Observer
@@ -170,3 +171,23 @@ def test_a_status_on_the_hub_whose_figures_make_no_page_is_told_as_broken(mini, 
     hub.add("crew/kept", {STATUS: json.dumps(status).encode()})
     with pytest.raises(BrokenFile, match="the standing of a run"):
         Standing.of(mini.with_changes(checkpoints="crew/kept"))
+
+
+def test_a_few_who_always_tell_of_the_same_peer_cannot_have_it_flagged(observer):  # noqa: F811
+    ids = [f"Qm{number:044}" for number in range(28)]
+    for epoch in range(1, 20):
+        weights = dict.fromkeys(ids, 10.0)
+        told = [witness(epoch - 1, weights, peer) for peer in ids[:24]] + [f"0{epoch - 1} {ids[0][-8:]}=1"] * 4
+        peers = [
+            ada(30 * epoch, peer=peer, name=peer[-3:], epoch=epoch, counted=10.0 * epoch, witnessed=text)
+            for peer, text in zip(ids, told, strict=True)
+        ]  # fmt: skip
+        seen = SwarmStatus(
+            time=BEGAN + 60 * epoch, epoch=epoch, total_epochs=99, samples_in_epoch=None, target_batch_size=100,
+            peers=peers,
+        )  # fmt: skip
+        seen = believed(seen)
+        observer.note(seen)
+        assert not [problem.told for problem in problems(seen, observer.database) if problem.kind == "claims"]
+    told_of = observer.database.count("SELECT COUNT(*) FROM weights WHERE peer = :peer AND weight = 10", peer=ids[0])
+    assert told_of > 50, "the honest tell of it"

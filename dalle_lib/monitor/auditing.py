@@ -1,17 +1,18 @@
 """Whose claims do not fit: the weights of averages as other peers saw them, and the clock.
 
 Each record says the sum of the weights of its peer's own gradients, which is what the peer is credited with, and the
-weights of a few other peers in the last average, drawn by chance (`swarm.process.evidence`). An honest peer claims what
+weights of a few other peers in the last average, drawn by a hash (`swarm.process.evidence`). An honest peer claims what
 the others saw.
 """
 
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from sqlite3 import Row
 
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.swarm.process.evidence import MAX_WITNESSED, witnessed
+from dalle_lib.swarm.process.evidence import MAX_WITNESSED, drawn, witnessed
 from dalle_lib.swarm.process.status import SwarmStatus
 
 Weights = dict[str, dict[int, float]]
@@ -36,6 +37,13 @@ MISSED = 0.7
 """Share of the epochs in which others missed a peer that cannot have counted; in the others they may have by chance."""
 LATE = 3
 """Epochs before the run's of which a weight is believed; records are of the last average."""
+
+
+def believed(status: SwarmStatus) -> SwarmStatus:
+    """Return a look without what peers tell of others that they cannot have drawn; call it before ids are hidden."""
+    count = len(status.peers)
+    peers = [replace(peer, witnessed=drawn(peer.witnessed, peer.peer_id, count)) for peer in status.peers]
+    return replace(status, peers=peers)
 
 
 def note_weights(status: SwarmStatus, epoch: int | None, database: MonitorDatabase) -> None:

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from dalle_lib.monitor.alarms import Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, key_in, tags_in
+from dalle_lib.monitor.auditing import believed
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.drawing import Drawer
@@ -165,7 +166,7 @@ class Monitor:
             status = SwarmStatus.read(peer.folder)
             found = own.now(status, database, uploader.problem if uploader is not None else "")
             if status is not None:
-                seen, status = status, anonymised(status, self._key, tags_in(database, status.time))
+                seen, status = status, anonymised(believed(status), self._key, tags_in(database, status.time))
                 if drawer is not None:
                     drawer.note(seen, status)
                 observer.note(status)

@@ -3,14 +3,17 @@
 These are the weights of some other peers in its last average, and a batch of its last epoch with the loss on it.
 """
 
+import hashlib
 import math
-import random
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MAX_WITNESSED, END, MAX_EVIDENCE = 6, 8, 160
 """Peers whose weights a record tells, letters of the end of an id that name each, and letters of the whole text."""
+MAX_DRAWN = 10
+"""Peers of whom a peer may tell, as many as one expects to be drawn among all: MAX_WITNESSED and some, because not all
+were in the average."""
 MAX_WEIGHT = 1e12
 """Beyond this no weight is believed."""
 _BATCH = re.compile(r"([0-9]{1,9}) ([0-9]{1,15}) ([0-9]{1,6}) ([0-9]{1,6}\.[0-9]{1,6})")
@@ -39,13 +42,33 @@ class BatchLoss:
 
 
 def witness(epoch: int, counted: Mapping[str, float], own: str) -> str:
-    """Return the weights of some other peers in the average of an epoch, drawn by chance; "" if there was no other.
+    """Return the weights of some other peers in the average of an epoch, drawn by a hash; "" if there was no other.
 
-    `counted` are the weights of all peers in it by their ids, of which `own` is this peer's.
+    `counted` are the weights of all peers in it by their ids, of which `own` is this peer's. The hash says whom, and
+    not the peer: or a few liars would always tell of the same one, and outnumber the honest who tell of it by chance.
     """
     others = [peer for peer, weight in counted.items() if peer != own and 0 < weight <= MAX_WEIGHT]
-    some = random.sample(others, min(MAX_WITNESSED, len(others)))
+    some = sorted(others, key=lambda peer: _draw(epoch, own, peer))[:MAX_WITNESSED]
     return " ".join([str(epoch), *(f"{peer[-END:]}={counted[peer]:.6g}" for peer in some)]) if some else ""
+
+
+def drawn(text: str, own: str, peer_count: int) -> str:
+    """Return what a peer tells by `witness` without the weights of those that it cannot have drawn.
+
+    `own` is its id, and `peer_count` says how many peers there are.
+    """
+    epoch, *weights = text.split(" ")
+    if not (epoch.isascii() and epoch.isdigit() and len(epoch) < 10):
+        return ""
+    largest = MAX_DRAWN / max(1, peer_count - 1)
+    kept = [weight for weight in weights if _draw(int(epoch), own, weight.partition("=")[0]) <= largest]
+    return " ".join([epoch, *kept]) if kept else ""
+
+
+def _draw(epoch: int, own: str, other: str) -> float:
+    """Return what chance says of a peer that another may tell of in an epoch, from 0 to 1; the lowest are drawn."""
+    drawn_by = f"{epoch} {own[-END:]} {other[-END:]}".encode()
+    return int.from_bytes(hashlib.sha256(drawn_by).digest()[:7]) / 256**7
 
 
 def witnessed(text: str, peers: Iterable[str]) -> tuple[int, dict[str, float]] | None:
