@@ -18,7 +18,7 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import EARLIER_S, OVERSHOOT, Observer
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
-from dalle_lib.organizing.model_page import FIRST, PAGE_FOLDER, PROMPTS_FILE, Standing
+from dalle_lib.organizing.model_page import FIRST, PAGE_FOLDER, PROMPTS_FILE, PageFacts
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run.newest import STATUS
 from dalle_lib.swarm.process.evidence import witness
@@ -170,7 +170,7 @@ def test_a_status_on_the_hub_whose_figures_make_no_page_is_told_as_broken(mini, 
     status = {"users": [], "checkpoints": [{"epoch": 3, "figures": figures}]}
     hub.add("crew/kept", {STATUS: json.dumps(status).encode()})
     with pytest.raises(BrokenFile, match="the standing of a run"):
-        Standing.of(mini.with_changes(checkpoints="crew/kept"))
+        PageFacts.of(mini.with_changes(checkpoints="crew/kept"))
 
 
 def test_a_few_who_always_tell_of_the_same_peer_cannot_have_it_flagged(observer):  # noqa: F811
