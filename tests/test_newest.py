@@ -200,7 +200,9 @@ def test_a_checkpoint_of_another_epoch_than_its_pointer_says_is_not_taken(signed
     card, _, key = signed
     folder = tmp_path / "peer"
     folder.mkdir()
-    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 31, FOLDER, tmp_path, key)})
+    state = (tmp_path / MODEL).read_bytes()  # of epoch 30
+    hub.add(REPOSITORY, {f"checkpoints/epoch-0000031/{name}": state for name in (MODEL, OPTIMIZER)})
+    hub.add(REPOSITORY, {LATEST: pointer(REPOSITORY, 31, tmp_path, key)})
     fetch_state(card, folder, EventLog(folder))
     assert "expected a state of epoch 31, but it is of epoch 30" in read_events(folder)[-1]["problem"]
     assert not (folder / OPTIMIZER).exists()
