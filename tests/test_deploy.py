@@ -26,7 +26,7 @@ from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
 from dalle_lib.checks.organiser import AUTHORITY, FIRST_PEER, PEERS
 from dalle_lib.cli import COMMANDS, _commands, main
 from dalle_lib.hub_http import httpx
-from dalle_lib.monitor.evaluating import EXAMINE_S
+from dalle_lib.monitor.evaluating import CLOSE_S
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.organizing.keys import MONITOR
 from dalle_lib.run.parts import MembersCard
@@ -103,7 +103,7 @@ def test_every_command_is_one_that_dalle_lib_takes(where, lines):
 
 
 def test_what_stops_a_monitor_waits_until_it_has_sent_what_is_left():
-    longest_s = STOP_TIMEOUT_S + EXAMINE_S + inspect.signature(Uploader.close).parameters["timeout_s"].default
+    longest_s = STOP_TIMEOUT_S + 2 * CLOSE_S + inspect.signature(Uploader.close).parameters["timeout_s"].default
     unit = parsed(DEPLOY / "systemd/dalle-lib-monitor.service")["Service"]
     assert int(unit["TimeoutStopSec"]) >= longest_s
     assert COMPOSE["services"]["monitor"]["stop_grace_period"] == f"{unit['TimeoutStopSec']}s"

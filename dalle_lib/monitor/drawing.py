@@ -15,7 +15,7 @@ from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import EXAMINE_S, LOOK_S, give_way
+from dalle_lib.monitor.evaluating import CLOSE_S, EXAMINE_S, LOOK_S, give_way
 from dalle_lib.monitor.losses import distances, note_drawn
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.swarm.process.evidence import BatchLoss
@@ -65,9 +65,9 @@ class Drawer:
         self._thread.start()
 
     def close(self) -> None:
-        """End after the batch in hand."""
+        """End after the batch in hand, or without it where that takes longer than CLOSE_S."""
         self._stop.set()
-        self._thread.join(EXAMINE_S)
+        self._thread.join(CLOSE_S)
 
     def note(self, status: SwarmStatus, shown: SwarmStatus) -> None:
         """Remember what peers tell. `shown` has the same peers by the ids that the data base knows."""

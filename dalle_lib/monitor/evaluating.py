@@ -52,6 +52,8 @@ COLUMNS = 4
 """Pictures beside each other in a grid."""
 BEST = "best"
 """Folder in that of the monitor with a grid of each checkpoint: the best of CANDIDATES."""
+CLOSE_S = 20.0
+"""Seconds for which a monitor that is told to stop waits for what it examines."""
 LOOK_S = 5.0
 NICENESS = 15
 """How much the thread that examines gives way: what is told of the run must not wait for it."""
@@ -180,9 +182,9 @@ class Examiner:
         self._thread.start()
 
     def close(self) -> None:
-        """End after the checkpoint in hand."""
+        """End after the checkpoint in hand, or leave it to the next start where that takes longer than CLOSE_S."""
         self._stop.set()
-        self._thread.join(EXAMINE_S)
+        self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         give_way()
