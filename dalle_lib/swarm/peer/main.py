@@ -23,6 +23,8 @@ FOUND_NOBODY = (
     "this peer found no first peer of the run ({}). Does the run still go on, and is the address, with the id at its "
     "end, the one that its organiser gives now? `dalle-lib doctor` with the same options tells more."
 )
+ATTEMPTS = 3
+"""How often a peer tries to get in where somebody answers: a busy one may not have shaken hands in p2pd's 5 seconds."""
 HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
 """Loggers that would write a line for each request, with its whole address; huggingface_hub brings the one or other."""
 
@@ -174,14 +176,19 @@ def connect(card, settings: PeerSettings, membership, validators: list):
     except ConnectionError as error:
         raise CannotJoin(str(error)) from error
     (addresses, met), failure = _ways_in(card, settings, membership), None
-    for ways in filter(None, (addresses, met)):
-        answering, why = those_that_answer(ways)
-        try:
-            if not answering:
-                raise NobodyAnswers(why)
-            return enter(answering, addresses, settings, membership, validators)
-        except NobodyAnswers as error:
-            failure = failure or error
+    for attempt in range(ATTEMPTS):
+        somebody_answers = False
+        for ways in filter(None, (addresses, met)):
+            answering, why = those_that_answer(ways)
+            try:
+                if not answering:
+                    raise NobodyAnswers(why)
+                return enter(answering, addresses, settings, membership, validators)
+            except NobodyAnswers as error:
+                failure, somebody_answers = failure or error, somebody_answers or bool(answering)
+        if not somebody_answers:
+            break
+        logger.info("no first peer lets this one in (%s), attempt %d of %d", failure, attempt + 1, ATTEMPTS)
     if failure is not None and not settings.begins:
         raise CannotJoin(FOUND_NOBODY.format(failure)) from failure
     if failure is not None:
