@@ -109,17 +109,10 @@ class Monitored:
     def __init__(self, run: str, folder: Path, minutes: float, token: str) -> None:
         self.folder, self.run, self.log = folder / "monitor", run, folder / "monitor.log"
         (folder / "token").write_text(token)
-        often = ["--checkpoint-minutes", f"{minutes / 20:g}", "--look-s", "1", "--status-s", "5", "--host", "127.0.0.1"]
         self.command = [
-            sys.executable,
-            "-m",
-            "dalle_lib",
-            "monitor",
-            "--run",
-            run,
-            "--folder",
-            str(self.folder),
-        ] + often
+            *(sys.executable, "-m", "dalle_lib", "monitor", "--run", run, "--folder", str(self.folder)),
+            *("--checkpoint-minutes", f"{minutes / 20:g}", "--look-s", "1", "--status-s", "5", "--host", "127.0.0.1"),
+        ]
         self.environment = os.environ | {"HF_TOKEN_PATH": str(folder / "token")}
         self.sizes: list[dict] = []
         self.start()
