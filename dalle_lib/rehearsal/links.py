@@ -91,9 +91,7 @@ class Plug:
         return f"/ip4/{LOCALHOST}/tcp/{self.announced}"
 
     def owns(self, port: int) -> bool:
-        """Return whether a connection that comes from this port is the peer's."""
-        if port == self.listens_on:  # libp2p dials from the port on which it listens
-            return True
+        """Return whether a connection that comes from this port is one of the peer's processes'. This takes a while."""
         if self.process is None:
             return False
         with contextlib.suppress(psutil.Error):
@@ -173,7 +171,9 @@ class Relay:
                 logger.debug("a connection to port %d broke off: %s", called.listens_on, errors.exceptions)
 
     def _owner(self, port: int) -> Plug | None:
-        return next((plug for plug in self.plugs if plug.owns(port)), None)
+        # libp2p dials from the port on which it listens; with many peers, all others' processes take seconds to search.
+        listening = (plug for plug in self.plugs if plug.listens_on == port)
+        return next(listening, None) or next((plug for plug in self.plugs if plug.owns(port)), None)
 
 
 async def _carry(source: socket.socket, sink: socket.socket, first: list[Direction], second: list[Direction]) -> None:
