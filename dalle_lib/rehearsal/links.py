@@ -90,20 +90,12 @@ class Plug:
         """The address by which others reach it, as libp2p writes it."""
         return f"/ip4/{LOCALHOST}/tcp/{self.announced}"
 
-    def owns(self, port: int) -> bool:
-        """Return whether a connection that comes from this port is one of the peer's processes'. This takes a while."""
-        if self.process is None:
-            return False
-        with contextlib.suppress(psutil.Error):
-            root = psutil.Process(self.process)
-            return any(_has_port(process, port) for process in (root, *root.children(recursive=True)))
-        return False
-
 
 class Relay:
     """The network between the plugs of all peers; a context manager, which runs in a thread of its own.
 
-    Connections of processes that belong to no plug pass the link of the peer that they reach, and no other.
+    Connections of processes that belong to no plug pass the link of the peer that they reach, and no other: so do, on
+    macOS without root, those that no libp2p has opened.
     """
 
     def __init__(self) -> None:
@@ -171,9 +163,18 @@ class Relay:
                 logger.debug("a connection to port %d broke off: %s", called.listens_on, errors.exceptions)
 
     def _owner(self, port: int) -> Plug | None:
-        # libp2p dials from the port on which it listens; with many peers, all others' processes take seconds to search.
-        listening = (plug for plug in self.plugs if plug.listens_on == port)
-        return next(listening, None) or next((plug for plug in self.plugs if plug.owns(port)), None)
+        """Return whose connection comes from this port; None if it is nobody's, or this system does not tell."""
+        for plug in self.plugs:
+            if plug.listens_on == port:  # libp2p dials from the port on which it listens
+                return plug
+        by_process = {plug.process: plug for plug in self.plugs}
+        with contextlib.suppress(psutil.Error):
+            holders = [one.pid for one in psutil.net_connections("tcp4") if one.laddr.port == port and one.pid]
+            for process in map(psutil.Process, holders[:1]):
+                return next(
+                    (by_process[each.pid] for each in (process, *process.parents()) if each.pid in by_process), None
+                )
+        return None
 
 
 async def _carry(source: socket.socket, sink: socket.socket, first: list[Direction], second: list[Direction]) -> None:
@@ -216,9 +217,3 @@ def _listener() -> socket.socket:
     made.bind((LOCALHOST, 0))
     made.listen(128)
     return made
-
-
-def _has_port(process: psutil.Process, port: int) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return any(one.laddr.port == port for one in process.net_connections("tcp4"))
-    return False
