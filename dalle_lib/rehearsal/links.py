@@ -167,13 +167,12 @@ class Relay:
         for plug in self.plugs:
             if plug.listens_on == port:  # libp2p dials from the port on which it listens
                 return plug
-        by_process = {plug.process: plug for plug in self.plugs}
-        with contextlib.suppress(psutil.Error):
-            holders = [one.pid for one in psutil.net_connections("tcp4") if one.laddr.port == port and one.pid]
-            for process in map(psutil.Process, holders[:1]):
-                return next(
-                    (by_process[each.pid] for each in (process, *process.parents()) if each.pid in by_process), None
-                )
+        with contextlib.suppress(psutil.Error, StopIteration):
+            dialled = psutil.Process(
+                next(o.pid for o in psutil.net_connections("tcp4") if o.pid and o.laddr.port == port)
+            )
+            processes = {process.pid for process in (dialled, *dialled.parents())}
+            return next(plug for plug in self.plugs if plug.process in processes)
         return None
 
 
