@@ -107,8 +107,8 @@ def note_checkpoint(folder: Path, database: MonitorDatabase, epoch: int, made: f
     (folder / PICTURES).mkdir(exist_ok=True)
     (folder / PICTURES / f"{checkpoint_name(epoch)}.webp").write_bytes(random.randbytes(PICTURE_BYTES))
     database.change(
-        "UPDATE checkpoints SET made = :made, figures = :figures, revision = :revision WHERE epoch = :epoch",
-        epoch=epoch, made=made, revision="0" * 40,
+        "UPDATE checkpoints SET made = :made, figures = :figures, repository = :repository, revision = :revision "
+        "WHERE epoch = :epoch", epoch=epoch, made=made, repository=REPOSITORY, revision="0" * 40,
         figures=json.dumps(asdict(Figures(held_out_loss=random.random(), half_width=random.random(), rows=256))),
     )  # fmt: skip
 

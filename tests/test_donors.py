@@ -158,7 +158,7 @@ def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
         request_timeout, total_size = 3.0, 10
 
         def __init__(self):
-            self.trust, self.rounds_now, self._line = Trust(), RoundsNow(), donors.Line()
+            self.trust, self.rounds_now, self.line = Trust(), RoundsNow(), donors.Line()
 
     async def come() -> str:
         donor, came = Donor(), ""
@@ -171,7 +171,7 @@ def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
                 rounds.close()
             if came.endswith("s") and came.count("s") < len(WHOLE):
                 rounds.enter_context(donor.rounds_now.one_more())
-        assert donor._line.join(PeerID(b"newcomer")), "it is in the line no more"
+        assert donor.line.join(PeerID(b"newcomer")), "it is in the line no more"
         return came
 
     assert asyncio.run(come()) == "wwwswwws"

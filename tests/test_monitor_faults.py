@@ -14,10 +14,11 @@ from dalle_lib.monitor import own_problems
 from dalle_lib.monitor.alarms import MAX_APART, note, problems
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.monitor import Monitor
+from dalle_lib.monitor.monitor import Monitor, Watch
 from dalle_lib.monitor.observing import MAX_STARTS, MAX_STARTS_OF_ONE, Observer
 from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.published import fitted, publish, status_of
+from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.newest import LATEST, STATUS
@@ -106,14 +107,16 @@ def test_a_full_disk_is_told_and_nothing_is_lost_when_there_is_room_again(mini, 
     told, peer = [], Peer(tmp_path / "monitor")
     peer.folder.mkdir()
     monitor = Monitor("emoji-mini", tmp_path, lambda: peer, say=told.append)
-    observer, own = Observer(database), OwnProblems(peer.folder)
+    monkeypatch.setattr(Steward, "_run", lambda self: None)
+    steward = Steward(mini, "emoji-mini", tmp_path, peer.folder, tmp_path / "monitor.sqlite")
+    watch = Watch(peer, database, Observer(database), OwnProblems(peer.folder), steward)
 
     def look(second, may_write=True):
         if may_write:
             ada = peer_status("A", "ada", started_at=BEGAN, compute_s=float(second))
             status_at(second, [ada]).write(peer.folder)
-        monitor._look(peer, database, observer, own, None, None)
-        monitor._publish(database, own, is_history_due=True)
+        monitor._look(watch)
+        monitor._publish(watch, is_history_due=True)
 
     look(60)
     before = (tmp_path / STATUS).read_text()

@@ -146,7 +146,7 @@ def test_a_monitor_whose_key_the_card_does_not_name_sends_nothing_and_says_so(mo
     for monitors, sends in ((other,), False), ((other, own), True), ((), True):
         edit_run(run, monitors=monitors)
         monitor = Monitor(str(run), folder, lambda: Peer(place), token=TOKEN, say=told.append)
-        uploads = monitor._uploader(Peer(place))
+        uploads = monitor._uploader(monitor.card, Peer(place))
         assert (uploads is not None) == sends
         if uploads is not None:
             uploads.close()

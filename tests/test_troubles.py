@@ -26,6 +26,7 @@ NO_TROUBLE = """
     Checkpoint of epoch ….
     Checkpoint of epoch …: … on held-out data.
     Checkpoint of epoch … is at ….
+    The run … is finished: its last checkpoint lies beside its card. Thanks to everybody!
     Problem: …
 """
 """What is said of what goes well, or of a message that is looked at elsewhere."""

@@ -35,6 +35,8 @@ def state_in_words(standing: Standing) -> str:
     at = "" if standing.epoch is None else f" at epoch {standing.epoch}"
     if standing.taking is not None:
         return _taking(standing.taking)
+    if standing.state == "training" and standing.is_complete:
+        return "The run is complete; staying until its monitor has the last state"
     return {
         "postponed": "Waiting until its time to start has come",
         "starting": "Starting: loading the model" if standing.role == "trainer" else "Starting",

@@ -41,6 +41,7 @@ CREATE TABLE alarms (
     kind TEXT, subject TEXT, since REAL, until REAL, told TEXT, PRIMARY KEY (kind, subject, since)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
-    epoch INTEGER PRIMARY KEY, made REAL, sha256 TEXT, bytes INTEGER, revision TEXT, figures TEXT
+    epoch INTEGER PRIMARY KEY, made REAL, sha256 TEXT, bytes INTEGER, repository TEXT, revision TEXT,
+    figures TEXT
 );
 """

@@ -52,6 +52,8 @@ COLUMNS = 4
 """Pictures beside each other in a grid."""
 BEST = "best"
 """Folder in that of the monitor with a grid of each checkpoint: the best of CANDIDATES."""
+BROKEN = "{}"
+"""The figures of a checkpoint that is none."""
 CLOSE_S = 20.0
 """Seconds for which a monitor that is told to stop waits for what it examines."""
 LOOK_S = 5.0
@@ -216,12 +218,12 @@ class Examiner:
         try:
             model = load_model(here[epoch] / MODEL, self.evaluator.card.model).eval()
         except (OSError, ValueError) as error:
-            database.change(query, figures="{}", epoch=epoch)  # one that is broken is not read again and again
+            database.change(query, figures=BROKEN, epoch=epoch)  # one that is broken is not read again and again
             self._say(f"The checkpoint of epoch {epoch:,} cannot be examined: {in_one_line(error)}")
             return
         figures = self.evaluator.examine(model)
         if not math.isfinite(figures.held_out_loss):
-            database.change(query, figures="{}", epoch=epoch)
+            database.change(query, figures=BROKEN, epoch=epoch)
             self._say(f"The checkpoint of epoch {epoch:,} is broken: its loss on held-out data is not finite.")
             return
         try:

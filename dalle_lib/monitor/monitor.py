@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,6 +22,7 @@ from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.telling import Gauges, Webhook, serve, webhook_in
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
@@ -35,10 +37,23 @@ logger = logging.getLogger(__name__)
 DATABASE, LOCK = "monitor.sqlite", "monitor.lock"
 HISTORY_FACTOR = 4
 """How many times more seldom than the status the history is written."""
-CARD_EVERY_S = 300.0
-"""Seconds between two looks at the run's card, whose state and message are told."""
 RESTARTS_S = 30.0
 """Seconds after which a peer that has ended is started again."""
+
+
+@dataclass
+class Watch:
+    """What a monitor works with while it follows a run."""
+
+    peer: Peer
+    database: MonitorDatabase
+    observer: Observer
+    own: OwnProblems
+    steward: Steward
+    drawer: Drawer | None = None
+    uploader: Uploader | None = None
+    sends_by: tuple | None = None
+    """The repository and the monitors in the card by which `uploader` was made."""
 
 
 class Monitor:
@@ -46,7 +61,8 @@ class Monitor:
 
     `start` starts the monitor's peer there, an observer, and is called again where that has ended. `say` is told what
     a person wants to know, a line each. Where the card names a repository for checkpoints, they are sent there, with
-    the Hub token `token`; it is made, `is_private` or for everybody, if it is new.
+    the Hub token `token`; it is made, `is_private` or for everybody, if it is new. At its last epoch the run is
+    finished.
     """
 
     def __init__(
@@ -62,7 +78,7 @@ class Monitor:
         self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
         self._start, self._say, self._is_private = start, say, is_private
         self.card = RunCard.load(run, token)
-        self._looked_at_card, self._webhook, self._key, self._status = time.monotonic(), None, b"", {}
+        self._webhook, self._key, self._status = None, b"", {}
 
     def follow(self, stop: threading.Event) -> None:
         """Monitor until `stop` is set. Problems are also sent to the webhook whose address is in the folder, if any.
@@ -90,44 +106,59 @@ class Monitor:
             lock.release()
 
     def _follow(self, database: MonitorDatabase, stop: threading.Event) -> None:
-        peer, observer = self._start(), Observer(database, self.card.averaging.matchmaking_s)
-        uploader, examiner, drawer = self._uploader(peer), self._examiner(peer), self._drawer(peer)
-        own, written, restart = OwnProblems(peer.folder), 0, 0.0
+        watch, written, restart, due = self._watch(database, self._start()), 0, 0.0, 0.0
+        examiner = self._examiner(watch.peer)
         try:
-            due = 0.0
             while True:
-                if not peer.is_running and not stop.is_set() and time.monotonic() > restart:
+                if not watch.peer.is_running and not stop.is_set() and time.monotonic() > restart:
                     restart = time.monotonic() + RESTARTS_S
-                    peer = self._started_again(peer)
-                self._look(peer, database, observer, own, uploader, drawer)
+                    watch.peer = self._started_again(watch.peer)
+                self._look(watch)
                 if time.monotonic() >= due:
                     due = time.monotonic() + self.settings.status_s
-                    self._publish(database, own, is_history_due=written % HISTORY_FACTOR == 0)
+                    self._publish(watch, is_history_due=written % HISTORY_FACTOR == 0)
                     written += 1
                 if stop.wait(self.settings.look_s):
                     return
         finally:
             with suppress(PeerFailed):  # it has told in its log, and all that was seen is still sent
-                peer.stop()
-            self._look(peer, database, observer, own, uploader, drawer)
-            for examining in filter(None, (examiner, drawer)):
+                watch.peer.stop()
+            self._look(watch)
+            for examining in filter(None, (examiner, watch.drawer)):
                 examining.close()
-            self._publish(database, own, is_history_due=True)
-            if uploader is not None:
-                uploader.close()
+            watch.steward.close()
+            self._publish(watch, is_history_due=True)
+            if watch.uploader is not None:
+                watch.uploader.close()
 
-    def _uploader(self, peer: Peer) -> Uploader | None:
-        if self.card.checkpoints is None:
+    def _watch(self, database: MonitorDatabase, peer: Peer) -> Watch:
+        steward = Steward(
+            self.card, self.run_name, self.folder, peer.folder, self.folder / DATABASE, self.token,
+            self.settings.licence, self._say,
+        )  # fmt: skip
+        observer = Observer(database, self.card.averaging.matchmaking_s)
+        return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._drawer(peer))
+
+    def _send_by(self, card: RunCard, watch: Watch) -> None:
+        """Send what is kept to the repository that the card names now, if it names this monitor or none."""
+        if watch.sends_by == (sends_by := (card.checkpoints, card.monitors)):
+            return
+        if watch.uploader is not None:
+            watch.uploader.close(0.0)  # what is on its way to the one of before goes on
+        watch.uploader, watch.sends_by = self._uploader(card, watch.peer), sends_by
+
+    def _uploader(self, card: RunCard, peer: Peer) -> Uploader | None:
+        if card.checkpoints is None:
             return None
-        if self.card.monitors and own_id(peer.folder) not in self.card.monitors:
+        if card.monitors and own_id(peer.folder) not in card.monitors:
             self._say(
-                f"Nothing is sent to {self.card.checkpoints}: the run's card names its monitors "
-                f"({', '.join(self.card.monitors)}), and this one has another key, by which nobody would take a "
+                f"Nothing is sent to {card.checkpoints}: the run's card names its monitors "
+                f"({', '.join(card.monitors)}), and this one has another key, by which nobody would take a "
                 "checkpoint. Start it in the folder with theirs, or name its id too: dalle-lib run edit --monitors."
             )
             return None
         return Uploader(
-            self.card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,
+            card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,
             self._say,
         )  # fmt: skip
 
@@ -152,29 +183,23 @@ class Monitor:
             self._say(f"The monitor's peer could not be started: {in_one_line(error)}")
             return peer
 
-    def _look(
-        self,
-        peer: Peer,
-        database: MonitorDatabase,
-        observer: Observer,
-        own: OwnProblems,
-        uploader: Uploader | None,
-        drawer: Drawer | None,
-    ) -> None:
+    def _look(self, watch: Watch) -> None:
         """Take in what the peer sees now, its new checkpoints, and what is wrong. What fails is tried again."""
+        database, own, place = watch.database, watch.own, watch.peer.folder
         try:
-            status = SwarmStatus.read(peer.folder)
-            found = own.now(status, database, uploader.problem if uploader is not None else "")
+            self._send_by(watch.steward.card, watch)
+            status = SwarmStatus.read(place)
+            found = own.now(status, database, watch.uploader.problem if watch.uploader else "", watch.steward.problem)
             if status is not None:
                 seen, status = status, anonymised(believed(status), self._key, tags_in(database, status.time))
-                if drawer is not None:
-                    drawer.note(seen, status)
-                observer.note(status)
+                if watch.drawer is not None:
+                    watch.drawer.note(seen, status)
+                watch.observer.note(status)
                 found += problems(status, database)
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
-            for epoch in note_new(peer.folder, database):
+            for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
-            remove_old(peer.folder, database, time.time())
+            remove_old(place, database, time.time())
         except Exception as error:  # whatever it is, the run must be followed on
             logger.exception("this look at the run failed")
             self._tell(filter(None, [own.failed(error)]))
@@ -185,20 +210,15 @@ class Monitor:
             if self._webhook is not None:
                 self._webhook.tell(line)
 
-    def _publish(self, database: MonitorDatabase, own: OwnProblems, is_history_due: bool) -> None:
+    def _publish(self, watch: Watch, is_history_due: bool) -> None:
+        card, database = watch.steward.card, watch.database
         try:
-            if time.monotonic() - self._looked_at_card > CARD_EVERY_S:
-                self._looked_at_card = time.monotonic()
-                self.card = RunCard.load(self.run_name, self.token)
-        except (OSError, ValueError) as error:
-            logger.warning("the run's card stays as it was: %s", in_one_line(error))
-        try:
-            self._status = fitted(status_of(self.card, database, time.time()))
+            self._status = fitted(status_of(card, database, time.time()))
             publish(self.folder, STATUS, self._status)
             if is_history_due:
                 history = history_of(database)
                 publish(self.folder, HISTORY, history)
-                write_page(self.folder, self.card, self._status, history)
+                write_page(self.folder, card, self._status, history)
         except Exception as error:  # as above
             logger.exception("the status was not written")
-            self._tell(filter(None, [own.failed(error)]))
+            self._tell(filter(None, [watch.own.failed(error)]))

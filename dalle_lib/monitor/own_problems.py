@@ -40,13 +40,15 @@ class OwnProblems:
         self.failure = Problem(kind, "", f"the monitor cannot write: {in_one_line(error)}", time.time())
         return self.failure
 
-    def now(self, status: SwarmStatus | None, database: MonitorDatabase, upload: str) -> list[Problem]:
-        """Return what is wrong. `upload` says why nothing is sent, or is empty."""
+    def now(self, status: SwarmStatus | None, database: MonitorDatabase, upload: str, end: str = "") -> list[Problem]:
+        """Return what is wrong. `upload` says why nothing is sent, `end` why the run is not finished; or are empty."""
         if time.monotonic() - self._failed_at > CALM_S:
             self.failure = None
         found = [*self._disk(database), *self._checkpoints(), *self._blind(status)]
         if upload:
             found.append(Problem("upload", "", f"not sent to the Hub: {upload}"))
+        if end:
+            found.append(Problem("end", "", f"the run has its last epoch, and {end}."))
         return found if self.failure is None else [*found, self.failure]
 
     def _disk(self, database: MonitorDatabase) -> Iterator[Problem]:

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,17 +28,21 @@ def write_page(folder: Path, card: RunCard, status: Mapping, history: Mapping) -
     """
     page = folder / PAGE_FOLDER
     page.mkdir(exist_ok=True)
-    prompts = json.loads(small_text(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
-    facts = PageFacts.told(status, {}, prompts)
-    chart = plot_of(facts, history["epochs"])
+    chart = plot_of(facts_in(folder, status), history["epochs"])
     if chart["vconcat"] and (plot := drawn(json.dumps(chart))) is not None:
         with replace_file(page / LOSSES) as unfinished:
             plot.save(unfinished, "WEBP", lossless=True)
-    there = {name: page / name for name in PAGE_PICTURES if (page / name).exists()}
-    shown = replace(facts, pictures=there)
-    text = model_page(card, card.repository or card.name, shown, shown.newest)
+    facts = facts_in(folder, status)
+    text = model_page(card, card.repository or card.name, facts, facts.newest)
     with replace_file(folder / PAGE) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def facts_in(folder: Path, status: Mapping) -> PageFacts:
+    """Return what a status says, with the pictures and prompts in a monitor's folder."""
+    page = folder / PAGE_FOLDER
+    prompts = json.loads(small_text(page / PROMPTS_FILE)) if (page / PROMPTS_FILE).exists() else {}
+    return PageFacts.told(status, {name: page / name for name in PAGE_PICTURES if (page / name).exists()}, prompts)
 
 
 def plot_of(facts: PageFacts, epochs: Mapping[str, list]) -> dict:

@@ -26,6 +26,8 @@ class MonitorSettings:
     """Captions that are drawn with each checkpoint, half of them of training, the others held out."""
     judges: bool = True
     """Judge what checkpoints draw, too, and choose the best of many, as far as a processor can in minutes."""
+    licence: str = ""
+    """The model's licence by its name on the Hub, such as cc-by-4.0, for its page when the run is finished."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.metrics_port < 2**16:

@@ -95,6 +95,10 @@ class Uploader:
         made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
         here, now = found_in(self.place), time.time()
         kept = kept_by_age(made, now)
+        here_alone = (
+            "UPDATE checkpoints SET revision = NULL WHERE revision IS NOT NULL AND repository IS NOT :repository"
+        )
+        database.change(here_alone, repository=self.repository)  # another one, as the card had named before
         rows = database.rows("SELECT epoch FROM checkpoints WHERE revision IS NULL ORDER BY epoch DESC")
         unsent = [row["epoch"] for row in rows if row["epoch"] in kept and row["epoch"] in here]
         if not unsent and not (is_status_due or now - self._sent_status > STATUS_S):
@@ -115,8 +119,8 @@ class Uploader:
             return True
         self._sent_status = now
         if unsent:
-            query = "UPDATE checkpoints SET revision = :revision WHERE epoch = :epoch"
-            database.change(query, revision=revision, epoch=unsent[0])
+            query = "UPDATE checkpoints SET revision = :revision, repository = :repository WHERE epoch = :epoch"
+            database.change(query, revision=revision, repository=self.repository, epoch=unsent[0])
             self._say(f"Checkpoint of epoch {unsent[0]:,} is at {self.repository}.")
         self._squash(now)
         return len(unsent) > 1

@@ -83,9 +83,24 @@ TROUBLES = (
             "are not beside its card",
             "The monitor's peer could not be started",
             "this look at the run failed",
+            "this look at the run's card failed",
         ),
         means="The monitor could not do one of its tasks. The run goes on; what was not sent is sent later.",
         remedy="The message says why: the Hub or the webhook is away, the disk is full, or a package is missing.",
+    ),
+    Trouble(
+        title="Run not finished",
+        severity="stops",
+        patterns=(
+            "nobody has given its state",
+            "its last checkpoint is broken",
+            "its card could not be changed",
+            "the run has its last epoch, and",
+        ),
+        means="The run has its last epoch, and its monitor could not finish it: its Hub token may not write to the "
+        "run's own repository, the Hub is away, or no peer gave the last state.",
+        remedy="Type what the message says, as somebody who may write there: `dalle-lib run finish OWNER/NAME`, with "
+        "`--model` and a peer's `model.safetensors` where the last state is missing.",
     ),
     Trouble(
         title="Flood of peers",

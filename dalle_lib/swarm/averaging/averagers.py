@@ -67,7 +67,7 @@ class RunAverager(KeepsTasks):
         """Take `rounds_now` of this peer's other averager, if it has one, so that each knows of both's rounds."""
         self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
         self.complaints = Complaints()
-        self._line = Line()
+        self.line = Line()
         self._copying: asyncio.Task | None = None
         self.auditor, self._reachable = Auditor(trust), []
         if (roster := trust.roster) is not None:
@@ -211,12 +211,12 @@ class RunAverager(KeepsTasks):
             self.tell(context.remote_id, f"was refused our state: {problem}", is_request=True)
             return
         newcomer, loop = context.remote_id, asyncio.get_running_loop()
-        if not self._line.join(newcomer):
+        if not self.line.join(newcomer):
             return  # it asks another donor
         task, end = asyncio.current_task(), None
         try:
-            while (place := self._line.place_of(newcomer)) > 0 or self.rounds_now.is_any:
-                yield waiting_message(place, self._line.wait_s(place))
+            while (place := self.line.place_of(newcomer)) > 0 or self.rounds_now.is_any:
+                yield waiting_message(place, self.line.wait_s(place))
                 await asyncio.sleep(TELL_PLACE_S)
             # Who does not read keeps hivemind's task from asking for the next message, and would keep its turn.
             turn_s = self.request_timeout + PARAMETER_BYTES * self.total_size / SLOWEST_BYTES_PER_S
@@ -229,7 +229,7 @@ class RunAverager(KeepsTasks):
                     end = loop.call_at(end.when() + TELL_PLACE_S, task.cancel)
                 yield message
         finally:
-            self._line.leave(newcomer)
+            self.line.leave(newcomer)
             if end is not None:
                 end.cancel()
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import multiprocessing
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Collection
@@ -99,13 +100,19 @@ class Line:
     def __init__(self) -> None:
         self._began: dict[PeerID, float | None] = {}
         """When each began to get the state, in seconds of `time.monotonic`, None if it waits; the first comes first."""
-        self._last_s = 0.0
+        self._last_s, self._length = 0.0, multiprocessing.Value("i", 0)
+
+    @property
+    def length(self) -> int:
+        """How many newcomers are in the line, which the process that made it can ask, too."""
+        return self._length.value
 
     def join(self, newcomer: PeerID) -> bool:
         """Return whether a newcomer is now the last in the line: not if it is in it already, or the line is full."""
         if newcomer in self._began or len(self._began) >= MAX_DOWNLOADS + MAX_WAITING:
             return False
         self._began[newcomer] = None
+        self._length.value = len(self._began)
         return True
 
     def place_of(self, newcomer: PeerID) -> int:
@@ -123,6 +130,7 @@ class Line:
         """Let the others move up."""
         if (began := self._began.pop(newcomer)) is not None:
             self._last_s = time.monotonic() - began
+        self._length.value = len(self._began)
 
 
 def waiting_message(place: int, wait_s: float) -> averaging_pb2.DownloadData:

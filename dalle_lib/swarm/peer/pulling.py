@@ -178,18 +178,24 @@ def observe(
 
 
 def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: EventLog, stop: threading.Event) -> None:
-    """Write a checkpoint as soon as there is a new epoch, and then every `state_every_s` seconds.
+    """Write a checkpoint as soon as there is a new epoch, every `state_every_s` seconds, and at once of the last epoch.
 
     Where nobody gives a state, or no two donors agree, it is told, and tried again soon.
     """
-    written, due, again_s = go_on(folder), time.monotonic(), AGAIN_S
+    written, due, again_s, is_over = go_on(folder), time.monotonic(), AGAIN_S, False
     while not stop.wait(LOOK_EVERY_S):
         status = SwarmStatus.read(folder)
-        if time.monotonic() < due or status is None or not status.peers or status.epoch <= max(0, written):
+        if status is None or not status.peers or status.epoch <= max(0, written):
+            continue
+        was_over, is_over = is_over, status.epoch >= status.total_epochs
+        if is_over and not was_over:  # the peers leave soon
+            due, again_s = time.monotonic(), AGAIN_S
+        if time.monotonic() < due:
             continue
         kind, problem = "state", ""
         try:
-            pulled = puller.pull(max(0, written), min(status.epoch + SLACK, status.total_epochs))
+            earliest = status.total_epochs if is_over else max(0, written)
+            pulled = puller.pull(earliest, min(status.epoch + SLACK, status.total_epochs))
             if pulled is None or pulled.snapshot.epoch <= written:
                 problem = "no peer gave a state of the run that is newer than the last"
             else:

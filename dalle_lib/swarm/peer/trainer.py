@@ -20,6 +20,7 @@ from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.epoch import EpochSoFar
+from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
@@ -135,6 +136,8 @@ class Trainer:
                     return
                 self.step(batch)
                 stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
+            if self._is_complete:
+                give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline)
         finally:
             stop.set()
             reporter.join(LOOK_S)

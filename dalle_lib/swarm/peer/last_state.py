@@ -1,0 +1,24 @@
+"""After the last epoch: a peer stays until the run's monitor has taken the last state."""
+
+import threading
+import time
+
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.donors import Line
+
+STAY_S, LONGEST_S = 90.0, 1800.0
+"""Seconds for which a peer stays in any case, and for which it does at most while somebody takes its state."""
+LOOK_EVERY_S = 1.0
+
+
+def give_last_state(card: RunCard, line: Line, stop: threading.Event, deadline: float) -> None:
+    """Return when nobody takes this peer's state any more, or `stop` is set; at once where no monitor keeps the run.
+
+    `line` is that of those who take it; `deadline`, in seconds of `time.monotonic`, is when the peer must leave.
+    """
+    if card.checkpoints is None and not card.monitors:
+        return
+    began = time.monotonic()
+    while not stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < min(deadline, began + LONGEST_S):
+        if now > began + STAY_S and line.length == 0:
+            return
