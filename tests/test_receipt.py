@@ -1,6 +1,7 @@
-"""What a peer has given: signed by its key, and refused where a letter of it was changed."""
+"""What a peer has given: signed by its key, confirmed by a monitor, and refused where a letter of it was changed."""
 
 import json
+import re
 import sys
 from dataclasses import asdict, replace
 
@@ -10,8 +11,11 @@ from peer_files import STARTED, peer_with
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.cli import main
 from dalle_lib.files import BrokenFile
+from dalle_lib.monitor.confirming import CHECKER, confirm, confirmations
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.run.newest import CONFIRMED
 from dalle_lib.swarm.process.folder import IDENTITY
-from dalle_lib.swarm.process.receipt import Receipt, receipt_of
+from dalle_lib.swarm.process.receipt import Receipt, confirmations_in, receipt_of
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +99,46 @@ def test_the_command_writes_and_checks_them(peer, tmp_path, monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         typed("--check", str(file))
     assert ended.value.code == 2
+
+
+def test_a_monitor_confirms_what_it_has_credited_and_nobody_else_can(peer, mini, key, tmp_path, monkeypatch, capsys):
+    monitor, eve = (PeerKey.load_or_create(tmp_path / name / IDENTITY) for name in ("monitor", "eve"))
+    database = MonitorDatabase(tmp_path / "monitor.sqlite")
+    counted = [(1, key.peer_id, 9.0), (2, "bob", 99.0), (3, key.peer_id, 3.0), (3, "bob", 9.0), (9, "bob", 1000.0),
+               (3, "anonymous-12", 9.0)]  # fmt: skip
+    for hour, who, weight in counted:
+        database.insert("credits", hour=hour, user=who, peer=who, samples=8, compute_s=60, present_s=1, counted=weight)
+        database.insert(
+            "starts", peer=who, started=hour, user=f"{who} of </script>", last_seen=hour, origin_epoch=hour,
+            run_epoch=7,
+        )  # fmt: skip
+    card = mini.with_changes(monitors=(monitor.peer_id,))
+    confirm(tmp_path, card, database, monitor)
+    written = json.loads((tmp_path / CONFIRMED).read_text())
+    told = {each.peer_id: each for each in confirmations_in(written)}
+    assert told.keys() == {"bob", key.peer_id}, "nobody anonymous"
+    own = told[key.peer_id]
+    assert (own.share, own.samples, own.compute_s) == (round(12 / (9 + 99 + 3 + 9 + 9), 6), 16, 120)
+    assert (own.first_epoch, own.last_epoch) == (1, 7)
+    confirm(tmp_path, card, database, monitor)
+    assert json.loads((tmp_path / CONFIRMED).read_text()) == written, "what has not changed is not signed anew"
+
+    receipt = replace(receipt_of(peer), confirmation=own)
+    receipt.check([monitor.peer_id])
+    receipt.save(tmp_path / "r.json")
+    assert Receipt.load(tmp_path / "r.json") == receipt
+    (unsigned,) = (each for each in confirmations(card, database) if each.peer_id == key.peer_id)
+    others = [replace(own, share=0.9), unsigned.signed(eve), told["bob"], replace(unsigned, run="x").signed(monitor)]
+    for other in others:
+        with pytest.raises(ValueError, match="the receipt cannot be checked"):
+            replace(receipt, confirmation=other).check([monitor.peer_id])
+    database.close()
+
+    run = card.save(tmp_path / "run")
+    monkeypatch.setattr(sys, "argv", ["x", "receipt", "--check", str(tmp_path / "r.json"), "--run", str(run)])
+    main()
+    assert "Confirmed by the run's monitor: 9.3% of all that was averaged in epochs 1 to 7" in capsys.readouterr().out
+    page = (tmp_path / CHECKER).read_text()
+    assert f'"monitors": ["{monitor.peer_id}"]' in page
+    assert "default-src 'none'" in page
+    assert not re.search(r"(src|href)=|url\(|fetch\(|import\(", page), "it loads nothing"

@@ -1,5 +1,6 @@
 """What each of a volunteer's peers has given: signed receipts, checked, with how others check them."""
 
+import logging
 from html import escape
 from pathlib import Path
 
@@ -7,8 +8,12 @@ from IPython.display import HTML
 
 from dalle_lib.dashboard.tables import sentence, table_html
 from dalle_lib.dashboard.words import duration
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import Crew, Peer
-from dalle_lib.swarm.process.receipt import Receipt, receipt_of
+from dalle_lib.swarm.process.receipt import Receipt, confirmed, receipt_of
+from dalle_lib.version import document
+
+logger = logging.getLogger(__name__)
 
 RECEIPTS = "receipts"
 """Folder of the receipts in that of a report, a file each peer."""
@@ -16,12 +21,19 @@ NO_RECEIPT = "No gradient of a peer here has counted in an average with others, 
 
 
 def write_receipts(crew: Crew, out: Path) -> list[Path]:
-    """Write the receipt of each peer of `crew` whose gradients have counted, and return the files."""
+    """Write the receipt of each peer of `crew` whose gradients have counted, and return the files.
+
+    Each holds what the run's monitor confirms, as far as that can be asked.
+    """
     files = []
     for name, peer in crew.peers.items():
         if (receipt := receipt_if_any(peer)) is not None:
             files.append(out / RECEIPTS / f"{name}.json")
             files[-1].parent.mkdir(parents=True, exist_ok=True)
+            try:
+                receipt = confirmed(receipt, peer)
+            except (OSError, ValueError) as error:
+                logger.warning("the run's monitor confirms nothing now: %s", in_one_line(error))
             receipt.save(files[-1])
     return files
 
@@ -54,15 +66,17 @@ def show_receipts(crew: Crew, out: str | Path) -> HTML:
             f"{receipt.samples:,}",
             duration(receipt.seconds),
             f"✓ key of peer …{escape(receipt.peer_id[-6:])}",
+            "nobody" if receipt.confirmation is None else f"the run's monitor: {receipt.confirmation.share:.1%}",
         ]
         for receipt in receipts
     ]
-    header = ["peer", "its share", "of epochs", "averages", "samples", "time", "signature"]
+    header = ["peer", "its share", "of epochs", "averages", "samples", "time", "signature", "confirmed by"]
     how = (
         "The share is the mean over the averages in which the peer's gradients counted. A receipt proves that whoever "
-        "holds the peer's key says this, and that nobody has changed it since. Whether it is true, the run's monitor "
-        "knows, which has seen the same peer. Anybody who has the file can check the signature: "
+        "holds the peer's key says this, and that nobody has changed it since. What the run's monitor confirms is its "
+        "share of all that was averaged meanwhile. Anybody who has the file can check it, "
     )
     return HTML(
-        f"{table_html(header, rows)}<p>{how}<code>dalle-lib receipt --check {escape(str(files[-1]))}</code></p>"
+        f"{table_html(header, rows)}<p>{how}<a href='{document('receipts.md')}'>with a page</a> or by "
+        f"<code>dalle-lib receipt --check {escape(str(files[-1]))}</code></p>"
     )

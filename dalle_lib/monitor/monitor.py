@@ -10,10 +10,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from dalle_lib.auth.keys import PeerKey
 from dalle_lib.monitor.alarms import Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, key_in, tags_in
 from dalle_lib.monitor.auditing import believed
 from dalle_lib.monitor.checkpoints import note_new, remove_old
+from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.drawing import Drawer
 from dalle_lib.monitor.evaluating import Examiner
@@ -28,7 +30,7 @@ from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS
-from dalle_lib.swarm.process.folder import own_id
+from dalle_lib.swarm.process.folder import IDENTITY, own_id
 from dalle_lib.swarm.process.join import Peer, PeerFailed
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -219,6 +221,8 @@ class Monitor:
                 history = history_of(database)
                 publish(self.folder, HISTORY, history)
                 write_page(self.folder, card, self._status, history)
+                if card.monitors and own_id(watch.peer.folder) in card.monitors:
+                    confirm(self.folder, card, database, PeerKey.load(watch.peer.folder / IDENTITY))
         except Exception as error:  # as above
             logger.exception("the status was not written")
             self._tell(filter(None, [watch.own.failed(error)]))

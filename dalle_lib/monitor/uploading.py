@@ -12,6 +12,7 @@ from pathlib import Path
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.files import sha256_of
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
+from dalle_lib.monitor.confirming import CHECKER
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import BEST
 from dalle_lib.monitor.lapse import PICTURES
@@ -21,7 +22,7 @@ from dalle_lib.organizing.commits import Overtaken, commit, head_of
 from dalle_lib.organizing.model_page import PAGE_FOLDER, SHOWN
 from dalle_lib.organizing.publishing import PAGE
 from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, epoch_named
-from dalle_lib.run.newest import LATEST, STATUS, folder_on_hub, signed_bytes
+from dalle_lib.run.newest import CONFIRMED, LATEST, STATUS, folder_on_hub, signed_bytes
 from dalle_lib.swarm.process.folder import IDENTITY
 
 logger = logging.getLogger(__name__)
@@ -126,8 +127,8 @@ class Uploader:
         return len(unsent) > 1
 
     def _told(self) -> dict[str, Path | bytes]:
-        """Return what tells of the run, by the names there: status, history, page, and the newest pictures."""
-        found = [self.folder / name for name in (STATUS, HISTORY, PAGE)]
+        """Return what tells of the run, by the names there: status, history, pages, and the newest pictures."""
+        found = [self.folder / name for name in (STATUS, HISTORY, PAGE, CONFIRMED, CHECKER)]
         found += [self.folder / PAGE_FOLDER / name for name in SHOWN]
         for name in PICTURES, BEST:
             found += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
