@@ -2,17 +2,20 @@
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from statuses import peer_status
 
 from dalle_lib.monitor.alarms import STALL_S, note, problems
+from dalle_lib.monitor.anonymous import anonymised
 from dalle_lib.monitor.checkpoints import kept_by_age
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
-from dalle_lib.run.newest import STATUS, USER_COLUMNS
+from dalle_lib.run.newest import STATUS, TEAM_COLUMNS, USER_COLUMNS
 from dalle_lib.swarm.process.status import SwarmStatus
 
 BEGAN, LENGTH_S = 1_790_000_000.0, 4 * 3600
@@ -114,3 +117,26 @@ def test_checkpoints_are_kept_by_their_age():
     assert kept[-1] == 600
     assert kept_by_age({3: BEGAN}, now) == {3}, "the newest in any case"
     assert kept_by_age({}, now) == set()
+
+
+def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini, database, tmp_path):
+    told = [("a", "ada", "reds", True), ("b", "bob", " reds ", False), ("c", "cleo", "blues", False),
+            ("d", "dan", "", False), ("e", "eve", "/?*", False)]  # fmt: skip
+    for second in 0, 700, 1400:
+        peers = [
+            peer_status(
+                peer, user, team=team, anonymous=hidden, started_at=BEGAN, compute_s=second - 200 * (peer == "c")
+            )
+            for peer, user, team, hidden in told
+            if peer != "e" or second < 700
+        ]
+        look = replace(swarm_at(second, 9, peers), users={peer: user for peer, user, *_ in told})
+        Observer(database).note(anonymised(look, b"k" * 32))
+    status = status_of(mini, database, BEGAN + 1400)
+    teams = [dict(zip(TEAM_COLUMNS, row, strict=True)) for row in status["teams"]]
+    assert [(team["rank"], team["team"], team["members"]) for team in teams] == [(1, "reds", 2), (2, "blues", 1)]
+    assert [team["compute_s"] for team in teams] == [2800, 1200]
+    assert status["totals"]["teams"] == 2
+    assert "ada" not in json.dumps(status["teams"])
+    write_page(tmp_path, mini, status, history_of(database))
+    assert "| `reds` | 2 | 0.8 |" in (tmp_path / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Whose work a run is: what each user is credited with over all their peers, in order of their hours of computing."""
+"""Whose work a run is: what users and teams are credited with over all their peers, most hours of computing first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +61,41 @@ def contributions(database: MonitorDatabase, now: float, least_s: float = LISTED
         )
         for row, (rank, below) in zip(rows, ranks, strict=True)
         if row["compute_s"] >= least_s
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """What the peers of a team have given so far, each all that it ever gave to the team that it named last."""
+
+    team: str
+    rank: int
+    """1 for the most hours of computing; equal hours have equal ranks."""
+    compute_s: float
+    samples: float
+    share: float
+    """Their part of all gradients that were averaged, from 0 to 1."""
+    members: int
+    """Users who have computed for it, those who want no name told among them."""
+
+
+def teams(database: MonitorDatabase, least_s: float = LISTED_S) -> list[Team]:
+    """Return the teams with at least `least_s` seconds of computing in order. Anybody may name any team."""
+    averaged = database.row("SELECT SUM(counted) AS counted FROM credits")["counted"] or 1.0
+    rows = database.rows(
+        "SELECT team, SUM(samples) AS samples, SUM(compute_s) AS compute_s, SUM(counted) AS counted, "
+        "COUNT(DISTINCT CASE WHEN compute_s > 0 THEN user END) AS members FROM credits JOIN "
+        "(SELECT peer, TRIM(team) AS team, MAX(last_seen) FROM starts GROUP BY peer) USING (peer) "
+        "WHERE team != '' GROUP BY team HAVING SUM(compute_s) >= :least_s ORDER BY compute_s DESC, team",
+        least_s=least_s,
+    )
+    ranks = _ranks([row["compute_s"] for row in rows])
+    return [
+        Team(
+            team=row["team"], rank=rank, compute_s=row["compute_s"], samples=row["samples"],
+            share=row["counted"] / averaged, members=row["members"],
+        )
+        for row, (rank, _) in zip(rows, ranks, strict=True)
     ]  # fmt: skip
 
 

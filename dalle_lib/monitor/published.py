@@ -8,14 +8,14 @@ from pathlib import Path
 
 from dalle_lib.files import replace_file
 from dalle_lib.monitor.alarms import BEHIND
-from dalle_lib.monitor.contributions import Contribution, contributions
+from dalle_lib.monitor.contributions import Contribution, Team, contributions, teams
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import ABSENT_S
 from dalle_lib.run import RunCard
-from dalle_lib.run.newest import USER_COLUMNS
+from dalle_lib.run.newest import TEAM_COLUMNS, USER_COLUMNS
 
 HISTORY = "history.json"
-MAX_PEERS, MAX_USERS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 30, 60
+MAX_PEERS, MAX_USERS, MAX_TEAMS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 100, 30, 60
 """Rows of each list in the status, the first in its order; their totals count all."""
 MAX_STATUS_BYTES = 190_000
 """Bytes of the status: pages and peers fetch it again and again."""
@@ -31,7 +31,7 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
     """Return how the run stands, as what JSON can hold. Times are seconds since 1970, all in whole seconds."""
     looked = database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
     peers = _peers(database, now)
-    users = contributions(database, now)
+    users, of_teams = contributions(database, now), teams(database)
     last = database.row("SELECT * FROM epochs ORDER BY ended DESC, epoch DESC LIMIT 1")
     pace = [
         row["seconds"]
@@ -57,7 +57,8 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
         "peers": peers[:MAX_PEERS],
         "peers_by_state": dict(Counter(peer["state"] for peer in peers)),
         "users": [_user(one) for one in users[:MAX_USERS]],
-        "totals": _totals(database) | {"listed": len(users)},
+        "teams": [_team(one) for one in of_teams[:MAX_TEAMS]],
+        "totals": _totals(database) | {"listed": len(users), "teams": len(of_teams)},
         "alarms": _alarms(database),
         "checkpoints": _checkpoints(database),
     }
@@ -77,12 +78,13 @@ def history_of(database: MonitorDatabase) -> dict:
 
 
 def fitted(status: dict) -> dict:
-    """Return a status whose lists of peers and users are cut, if need be, so that it has at most MAX_STATUS_BYTES.
+    """Return a status whose lists of peers, users and teams are cut, if need be, so that it has MAX_STATUS_BYTES.
 
     Totals still count all. Names may be long, and anybody may choose them.
     """
-    while len(_as_json(status).encode()) > MAX_STATUS_BYTES and (status["peers"] or status["users"]):
-        status = {**status, **{name: status[name][: len(status[name]) * 3 // 4] for name in ("peers", "users")}}
+    lists = ("peers", "users", "teams")
+    while len(_as_json(status).encode()) > MAX_STATUS_BYTES and any(status[name] for name in lists):
+        status = {**status, **{name: status[name][: len(status[name]) * 3 // 4] for name in lists}}
     return status
 
 
@@ -136,6 +138,15 @@ def _user(one: Contribution) -> list:
     }  # fmt: skip
     told |= dict(zip(("day", "week", "month"), map(int, one.active_days), strict=True))
     return [told[column] for column in USER_COLUMNS]
+
+
+def _team(one: Team) -> list:
+    """Return a row of the teams: the values of TEAM_COLUMNS."""
+    told = {
+        "rank": one.rank, "team": one.team, "compute_s": round(one.compute_s), "samples": round(one.samples),
+        "share": _short(one.share), "members": one.members,
+    }  # fmt: skip
+    return [told[column] for column in TEAM_COLUMNS]
 
 
 def _totals(database: MonitorDatabase) -> dict:

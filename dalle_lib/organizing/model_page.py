@@ -9,7 +9,7 @@ from dalle_lib.files import reading, small_bytes
 from dalle_lib.one_line import printable
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import MAX_CARD_BYTES, hub_files
-from dalle_lib.run.newest import STATUS, USER_COLUMNS, file_of_monitor
+from dalle_lib.run.newest import STATUS, TEAM_COLUMNS, USER_COLUMNS, file_of_monitor
 from dalle_lib.version import project_page
 
 PAGE_FOLDER = "page"
@@ -19,8 +19,8 @@ PROMPTS_FILE = "prompts.json"
 PAGE_PICTURES = (LOSSES, FIRST, BEST_OF_MANY, NEAREST, LAPSE)
 SHOWN = (*PAGE_PICTURES, PROMPTS_FILE)
 """What is in it: pictures, and the prompts of those."""
-MAX_LISTED = 500
-"""Contributors on the page, those with most hours."""
+MAX_LISTED, MAX_TEAMS = 500, 100
+"""Contributors and teams on the page, those with most hours."""
 MAX_NAME, MAX_CAPTION, MAX_PROMPTS = 64, 200, 16
 """Letters of a name and of a caption that are shown, and captions."""
 _COLUMNS = {
@@ -36,6 +36,8 @@ class PageFacts:
 
     contributors: tuple[tuple[str, float, float], ...] = ()
     """User, hours of computing, and share of the averaged gradients."""
+    teams: tuple[tuple[str, int, float, float], ...] = ()
+    """Team, members, hours of computing, and share of the averaged gradients."""
     listed: int = 0
     """How many users have given ten minutes or more; `contributors` are the first of them."""
     examined: tuple[tuple[int, Mapping[str, float]], ...] = ()
@@ -69,10 +71,15 @@ class PageFacts:
     def told(cls, status: Mapping, pictures: Mapping[str, Path], prompts: Mapping) -> "PageFacts":
         """Return what a status says, and the prompts. Raises LookupError, TypeError or ValueError for another."""
         users = [dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"]]
+        teams = [dict(zip(TEAM_COLUMNS, row, strict=True)) for row in status.get("teams", ())]
         checkpoints = {int(each["epoch"]): each["figures"] for each in status["checkpoints"]}
         seen, unseen = (tuple(map(str, prompts.get(kind, ())[:MAX_PROMPTS])) for kind in ("seen", "unseen"))
         return cls(
             contributors=tuple((str(user["user"]), user["compute_s"] / 3600, float(user["share"])) for user in users),
+            teams=tuple(
+                (str(team["team"]), int(team["members"]), team["compute_s"] / 3600, float(team["share"]))
+                for team in teams
+            ),
             listed=int(status["totals"]["listed"]),
             examined=tuple((epoch, _flat(checkpoints[epoch])) for epoch in sorted(checkpoints) if checkpoints[epoch]),
             pictures=pictures, seen=seen, unseen=unseen, newest=max(checkpoints, default=None),
@@ -208,7 +215,15 @@ def _thanks(card: RunCard, facts: PageFacts) -> list[str]:
     shown = facts.contributors[:MAX_LISTED]
     lines += [f"| {as_code(user, MAX_NAME)} | {hours:,.1f} | {share:.1%} |" for user, hours, share in shown]
     left = facts.listed - len(shown)
-    return [*lines, "", *([f"And {left:,} more.", ""] if left > 0 else [])]
+    lines += ["", *([f"And {left:,} more.", ""] if left > 0 else [])]
+    if facts.teams:
+        lines += ["| team | members | hours of computing | of the averaged gradients |", "| --- | ---: | ---: | ---: |"]
+        of_teams = facts.teams[:MAX_TEAMS]
+        lines += [
+            f"| {as_code(team, MAX_NAME)} | {n:,} | {hours:,.1f} | {share:.1%} |" for team, n, hours, share in of_teams
+        ]
+        lines.append("")
+    return lines
 
 
 def _citation(card: RunCard, repository: str) -> list[str]:

@@ -20,6 +20,8 @@ CONFIRMED = "confirmed.json"
 USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",
                 "last_seen", "day", "week", "month")  # fmt: skip
 """What the values of a row of `users` in that file are."""
+TEAM_COLUMNS = ("rank", "team", "compute_s", "samples", "share", "members")
+"""The same for a row of `teams`."""
 PURPOSE = b"dalle-lib newest checkpoint 1\n"
 """What is signed begins with this, so that the signature serves nothing else."""
 MAX_BYTES_A_PARAMETER, MAX_OTHER_BYTES = 16, 2**24
