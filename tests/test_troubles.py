@@ -40,7 +40,7 @@ REASONS = """
     nobody with the id in the address answers there
     …, while it waited for first peers
     there is a peer, but its hash table is silent: it hangs, or is of something else
-    the key is not that of the peer that it names
+    the key is not that of …
     … cannot be …
     hivemind's fields do not say what the authority signed
     expected a file, but it is a folder or a pipe

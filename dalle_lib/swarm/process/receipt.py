@@ -22,6 +22,7 @@ from dalle_lib.swarm.process.standing import Standing
 
 ANEW = "Ask for it anew from who showed it."
 _NOT_SIGNED = ("signature", "confirmation")
+_CANNOT_BE = "its name, run or share cannot be so"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class Signed:
             if not is_right:
                 raise ValueError(f"{field.name} cannot be {value!r:.60}")
         if made["share"] > 1 or len(made["run"]) > MAX_NAME:
-            raise ValueError("its run or share cannot be so")
+            raise ValueError(_CANNOT_BE)
         return cls(**made)
 
 
@@ -149,7 +150,7 @@ class Receipt(Signed):
         """Return what a JSON object says. Raises ValueError for what cannot be so."""
         receipt, confirmation = super().made_of(told), told.get("confirmation")
         if not is_name(receipt.name):
-            raise ValueError(f"name cannot be {receipt.name!r:.60}")
+            raise ValueError(_CANNOT_BE)
         return replace(receipt, confirmation=None if confirmation is None else Confirmation.made_of(confirmation))
 
     def __str__(self) -> str:
