@@ -1,6 +1,7 @@
 """What strangers and liars did to a monitor, and do no more."""
 
 import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -12,9 +13,10 @@ from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fi
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.alarms import AGAIN_S, Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, tags_in
-from dalle_lib.monitor.auditing import believed
+from dalle_lib.monitor.auditing import believed, note_claim, overclaims
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.losses import MIN_DRAWN, note_drawn
 from dalle_lib.monitor.observing import EARLIER_S, OVERSHOOT, Observer
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
@@ -191,3 +193,22 @@ def test_a_few_who_always_tell_of_the_same_peer_cannot_have_it_flagged(observer)
         assert not [problem.told for problem in problems(seen, observer.database) if problem.kind == "claims"]
     told_of = observer.database.count("SELECT COUNT(*) FROM weights WHERE peer = :peer AND weight = 10", peer=ids[0])
     assert told_of > 50, "the honest tell of it"
+
+
+def test_a_checkpoint_without_a_finite_loss_does_not_end_all_later_looks(observer):  # noqa: F811
+    look(observer, 5, ada(0))
+    for epoch in range(MIN_DRAWN):
+        note_drawn(observer.database, epoch, "A", 1.5, math.nan if epoch % 2 else math.inf)
+    now = SwarmStatus(
+        time=BEGAN + 10, epoch=1, total_epochs=99, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
+    )  # fmt: skip
+    assert list(problems(now, observer.database)) == []
+    assert observer.database.count("SELECT COUNT(*) FROM drawn") == 0
+
+
+def test_a_run_that_was_long_away_from_its_monitor_is_judged_by_the_last_epochs_alone(observer):  # noqa: F811
+    note_claim(observer.database, "A", 10**9, 10**9, 1.0, 0.0)
+    status = SwarmStatus(
+        time=BEGAN, epoch=10**9, total_epochs=10**9, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
+    )  # fmt: skip
+    assert list(overclaims(status, observer.database)) == [], "nobody told anything, and no epoch is looked at"

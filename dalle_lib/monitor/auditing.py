@@ -139,7 +139,7 @@ def _missed(status: SwarmStatus, claims: Sequence[Row], told: Sequence[Row], see
     missed = Counter()
     for row in claims:
         if (peer := row["peer"]) in users:
-            for epoch in range(max(row["epoch"] - row["rounds"], min(chances, default=0)), row["epoch"]):
+            for epoch in range(max(row["epoch"] - row["rounds"], min(chances, default=row["epoch"])), row["epoch"]):
                 by_user = chances.get(epoch, {})
                 missed[peer] += epoch not in seen[peer] and _chance_of_few(by_user, users[peer]) <= CHANCE
     return missed

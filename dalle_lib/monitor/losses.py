@@ -1,5 +1,6 @@
 """Whose losses do not fit: what peers tell of their batches beside what a checkpoint's model finds on them."""
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ MIN_MISFITS = 2
 
 
 def note_drawn(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
-    """Remember what a peer's loss is, drawn anew with the checkpoint of an epoch."""
+    """Remember what a peer's loss is, drawn anew with the checkpoint of an epoch, if that is finite."""
+    if not math.isfinite(found):  # the model is broken, which is told elsewhere; SQLite would hold no number
+        return
     with database.writing():
         database.insert("drawn", epoch=epoch, peer=peer, claimed=claimed, found=found)
         query = "SELECT epoch FROM drawn ORDER BY epoch DESC LIMIT :most"
