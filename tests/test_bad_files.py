@@ -174,8 +174,10 @@ def test_a_peers_broken_state_is_told_with_what_to_do(tensors, metadata, told, t
     file = safetensors(tmp_path / "state", metadata, **tensors)
     with pytest.raises(BrokenFile, match=rf"state cannot be read as .*{told}.*\. Remove it: `dalle-lib join`"):
         read_state(file, OWN)
-    back = read_state(safetensors(file, ABOUT, **GOOD), OWN)
+    others = ABOUT | {"param_groups": [GROUP | {"lr": 1e9, "betas": (-1.0, 7.0)}]}
+    back = read_state(safetensors(file, others, **GOOD), OWN)
     assert (back.epoch, back.parameters[0].tolist()) == (5, [0, 0, 0])
+    assert back.statistics["param_groups"] == [GROUP], "settings are the run's, whatever a checkpoint from the Hub says"
     for broken in b"", b"garbage " * 20, file.read_bytes()[:-1]:
         file.write_bytes(broken)
         with pytest.raises(BrokenFile, match="state cannot be read"):

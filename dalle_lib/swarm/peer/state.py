@@ -49,8 +49,9 @@ def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBat
 
 
 def read_state(file: Path, own: Snapshot) -> Snapshot:
-    """Return the state in a file of `save_state`, for an optimizer whose state is now `own`.
+    """Return the state in a file of `save_state`, for an optimizer whose state is now `own`, which keeps its settings.
 
+    Those come from the run card, whatever the file says: it may be somebody else's, from the Hub.
     Raises BrokenFile if it is cut off, incomplete, of another model or not finite.
     """
     with reading(file, "the state of this run's optimizer", START_ANEW):
@@ -66,7 +67,7 @@ def read_state(file: Path, own: Snapshot) -> Snapshot:
         groups, own_groups = (json.loads(text) for text in (metadata["param_groups"], _groups_of(own)))
         if _outline(groups) != _outline(own_groups):
             raise ValueError(f"expected param_groups such as {own_groups!r:.200}, but got {groups!r:.200}")
-        saved = _snapshot(tensors, epoch_in(metadata), groups)
+        saved = _snapshot(tensors, epoch_in(metadata), own.statistics["param_groups"])
         if not saved.is_finite:
             raise ValueError("expected finite numbers, but it holds NaN or infinity")
     return saved
