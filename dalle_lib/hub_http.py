@@ -1,6 +1,7 @@
 """The HTTP client of huggingface_hub, whose errors it passes on: httpx2 since its version 2, httpx before."""
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +22,9 @@ GRACE_S, SLOWEST_BYTES_PER_S = 60.0, 1000
 
 MAX_ANSWER_BYTES = 2**26
 """Bytes of an answer that does not say how long it is, or is no file: the client keeps some of them in memory."""
+_NAMES = ("x-repo-commit", "x-linked-etag", "etag")
+"""Headers of which huggingface_hub makes names of folders and files in its cache."""
+_NAME = re.compile(r'(W/)?"?[\w-]{0,128}"?')
 
 
 class _Bounded(httpx.SyncByteStream):
@@ -45,7 +49,10 @@ class _Bounded(httpx.SyncByteStream):
 
 @cache
 def bound_answers() -> None:
-    """Have huggingface_hub give up answers that trickle, for which it would wait for ever, or that have no end."""
+    """Have huggingface_hub give up answers that trickle, for which it would wait for ever, or that have no end.
+
+    Nor may an answer name a file outside of its cache, where huggingface_hub would write what comes.
+    """
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 
@@ -59,6 +66,9 @@ def bound_answers() -> None:
 
 
 def _bound(response: httpx.Response) -> None:
+    for name in _NAMES if "x-repo-commit" in response.headers else ():
+        if not _NAME.fullmatch(told := response.headers.get(name, "")):
+            raise httpx.RemoteProtocolError(f"expected a hash as {name}, but got {told!r:.80}")
     is_file = "content-length" in response.headers and not response.url.path.startswith("/api/")
     response.stream = _Bounded(response.stream, math.inf if is_file else MAX_ANSWER_BYTES)
 

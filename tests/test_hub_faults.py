@@ -15,7 +15,7 @@ PART = b"x" * 2**20
 
 
 @contextmanager
-def hub_that(sends, size, patch, folder):
+def hub_that(sends, size, patch, folder, etag="b", commit="a" * 40):
     """Serve one file of `size` bytes, whose body `sends` writes; downloads ask there, and keep it in `folder`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -24,7 +24,7 @@ def hub_that(sends, size, patch, folder):
         def answer(self, length):
             is_asked = "/resolve/" in self.path  # the client asks for other things, too
             self.send_response(200 if is_asked else 404)
-            for name, value in ("ETag", '"b"'), ("X-Repo-Commit", "a" * 40), length:
+            for name, value in ("ETag", f'"{etag}"'), ("X-Repo-Commit", commit), length:
                 self.send_header(name, value)
             self.end_headers()
 
@@ -96,3 +96,13 @@ def test_an_answer_that_is_no_file_is_bounded(tmp_path, monkeypatch):
         address = f"{constants.ENDPOINT}/api/models/resolve/x"
         with pytest.raises(hub_http.httpx.ReadError, match="more than 4,194,304 bytes come"):
             get_session().get(address, timeout=20)
+
+
+@pytest.mark.parametrize("named", [{"etag": "../../../escaped"}, {"commit": "../../../escaped"}])
+def test_a_hub_cannot_have_a_file_written_outside_of_the_cache(named, monkeypatch, tmp_path):
+    with (
+        hub_that(lambda file: file.write(b"{}"), 2, monkeypatch, tmp_path / "cache", **named),
+        pytest.raises(ConnectionError, match=r"expected a hash as (etag|x-repo-commit), but got .*escaped"),
+    ):
+        download("crew/kept", "latest.json", None)
+    assert not list(tmp_path.rglob("*escaped*"))
