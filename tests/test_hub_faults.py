@@ -15,8 +15,11 @@ PART = b"x" * 2**20
 
 
 @contextmanager
-def hub_that(sends, size, patch, folder, etag="b", commit="a" * 40):
-    """Serve one file of `size` bytes, whose body `sends` writes; downloads ask there, and keep it in `folder`."""
+def hub_that(sends, size, patch, folder, etag="b", commit="a" * 40, xet=None):
+    """Serve one file of `size` bytes, whose body `sends` writes; downloads ask there, and keep it in `folder`.
+
+    If `xet` is given, the file is at that address of Xet's.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -26,6 +29,11 @@ def hub_that(sends, size, patch, folder, etag="b", commit="a" * 40):
             self.send_response(200 if is_asked else 404)
             for name, value in ("ETag", f'"{etag}"'), ("X-Repo-Commit", commit), length:
                 self.send_header(name, value)
+            if xet is not None:
+                refresh = f"http://127.0.0.1:{server.server_port}/resolve/token"
+                told = {"Hash": "0a" * 32, "Refresh-Route": refresh, "Cas-Url": xet, "Access-Token": "t"}
+                for name, value in (told | {"Token-Expiration": str(int(time.time()) + 3600)}).items():
+                    self.send_header(f"X-Xet-{name}", value)
             self.end_headers()
 
         def do_HEAD(self):
@@ -106,3 +114,12 @@ def test_a_hub_cannot_have_a_file_written_outside_of_the_cache(named, monkeypatc
     ):
         download("crew/kept", "latest.json", None)
     assert not list(tmp_path.rglob("*escaped*"))
+
+
+def test_xet_that_fails_is_told_as_a_hub_that_does_not_give_the_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    with (
+        hub_that(lambda file: file.write(b"{}"), 2000, monkeypatch, tmp_path, xet="no-address:"),
+        pytest.raises(ConnectionError, match=r"the Hub does not give model.safetensors of 'ada/run'.*RuntimeError"),
+    ):
+        download("ada/run", "model.safetensors", None)

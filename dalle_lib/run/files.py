@@ -196,7 +196,7 @@ def download(
     bound_answers()
     try:
         return Path(hf_hub_download(repository, name, token=token, tqdm_class=_bar(tell)))
-    except (HFValidationError, httpx.HTTPError, LocalEntryNotFoundError) as error:
+    except (HFValidationError, httpx.HTTPError, LocalEntryNotFoundError, RuntimeError) as error:  # the last is Xet's
         # LocalEntryNotFoundError advises to check the connection even where the Hub said 403: its cause is the answer.
         cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
         is_hidden = isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403, 404)
