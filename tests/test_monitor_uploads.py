@@ -16,9 +16,10 @@ from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.monitor import Monitor
-from dalle_lib.monitor.uploading import Uploader
+from dalle_lib.monitor.uploading import Uploader, pointer
 from dalle_lib.organizing.editing import edit_run
 from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.rehearsal.hub.wire import Fault
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm import Peer
 from dalle_lib.swarm.process.folder import IDENTITY
@@ -54,6 +55,39 @@ def there(hub) -> dict[str, dict]:
     return hub.store.repositories[REPOSITORY]["commits"][-1]["files"] if REPOSITORY in hub.store.repositories else {}
 
 
+def named(hub) -> int:
+    return json.loads(hub.store.blob(there(hub)[LATEST]["sha256"]).read_text())["epoch"]
+
+
+def test_a_pointer_that_somebody_changed_is_put_back_with_the_next_status(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    own = PeerKey.load_or_create(place / IDENTITY)
+    sends = uploader(folder, place, database, monkeypatch, monitors=(own.peer_id,))
+    for epoch in 5, 6:
+        checkpoint(place, database, epoch)
+        sends.send(database)
+    stranger = PeerKey.load_or_create(folder / "stranger.key")
+    older, foreign = (pointer(REPOSITORY, epoch, folder_of(place, 5), key) for epoch, key in ((5, own), (9, stranger)))
+    for wrong in older, foreign, b'{"epoch": 1e999}', b"[" * 10**5, None:
+        hub.add(REPOSITORY, {"checkpoints/epoch-0000099/x": b"-", LATEST: wrong})
+        sends.send(database, is_status_due=True)
+        assert named(hub) == 6
+    commits = len(hub.requests("POST .*/commit/"))
+    sends.send(database, is_status_due=True)
+    assert len(hub.requests("POST .*/commit/")) == commits, "what is right is not sent again"
+
+
+def test_who_is_overtaken_waits_before_the_next_try(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    checkpoint(place, database, 5)
+    hub.faults.append(Fault("POST .*/commit/", status=412))
+    sends = Uploader(REPOSITORY, folder, place, folder / "monitor.sqlite", TOKEN)
+    wait_until(lambda: "Somebody else has changed it" in sends.problem)
+    sends.close()
+    assert len(hub.requests("POST .*/commit/")) == 2, "the first, and the last one when it ends"
+    assert not sends._thread.is_alive()
+
+
 def test_the_newest_checkpoint_goes_first_and_the_pointer_names_it(monitored, hub, monkeypatch):
     folder, place, database = monitored
     checkpoint(place, database, 5)
@@ -84,8 +118,8 @@ def test_old_checkpoints_go_and_those_of_another_monitor_stay_and_stay_the_newes
     for epoch in 1, 2:
         checkpoint(place, database, epoch)
         sends.send(database)
-    files = {"checkpoints/epoch-0000009/model.safetensors": b"another's", LATEST: b'{"epoch": 9}'}
-    hub.add(REPOSITORY, files)
+    another = pointer(REPOSITORY, 9, folder_of(place, 1), PeerKey.load_or_create(folder / "another.key"))
+    hub.add(REPOSITORY, {"checkpoints/epoch-0000009/model.safetensors": b"another's", LATEST: another})
     for epoch, days in (1, 20), (2, 20):
         database.change("UPDATE checkpoints SET made = :at WHERE epoch = :epoch",
                         at=time.time() - days * DAY_S + epoch, epoch=epoch)  # fmt: skip
@@ -93,7 +127,7 @@ def test_old_checkpoints_go_and_those_of_another_monitor_stay_and_stay_the_newes
     sends.send(database)
     names = {path.split("/")[1] for path in there(hub) if path.startswith("checkpoints/")}
     assert names == {"epoch-0000002", "epoch-0000003", "epoch-0000009"}, "of the two of one week, the last is kept"
-    assert json.loads(hub.store.blob(there(hub)[LATEST]["sha256"]).read_text()) == {"epoch": 9}
+    assert named(hub) == 9
 
 
 def test_what_failed_is_tried_again_and_told_once(monitored, hub, monkeypatch):

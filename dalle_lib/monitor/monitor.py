@@ -161,7 +161,7 @@ class Monitor:
             return None
         return Uploader(
             card.checkpoints, self.folder, peer.folder, self.folder / DATABASE, self.token, self._is_private,
-            self._say,
+            self._say, card.monitors,
         )  # fmt: skip
 
     def _examiner(self, peer: Peer) -> Examiner | None:

@@ -5,12 +5,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.files import sha256_of
+from dalle_lib.files import sha256_of, small_bytes
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.confirming import CHECKER
 from dalle_lib.monitor.database import MonitorDatabase
@@ -18,10 +18,11 @@ from dalle_lib.monitor.evaluating import BEST
 from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
-from dalle_lib.organizing.commits import Overtaken, commit, head_of
+from dalle_lib.organizing.commits import commit, head_of
 from dalle_lib.organizing.model_page import PAGE_FOLDER, SHOWN
 from dalle_lib.organizing.publishing import PAGE
-from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, epoch_named
+from dalle_lib.peer_keys import signer_of
+from dalle_lib.run.files import CHECKPOINTS, MAX_CARD_BYTES, MODEL, OPTIMIZER, download_small, epoch_named
 from dalle_lib.run.newest import CONFIRMED, LATEST, STATUS, folder_on_hub, signed_bytes
 from dalle_lib.swarm.process.folder import IDENTITY
 
@@ -42,7 +43,8 @@ class Uploader:
     """Sends what a monitor's folder holds to a repository of the Hub, from a thread of its own, until `close`.
 
     `place` is the folder of the monitor's peer. Whatever fails is tried again after a while, and the run is not held
-    up. The repository is made if it is new, `is_private` or for everybody.
+    up. The repository is made if it is new, `is_private` or for everybody. `monitors` are the ids of the run's, if its
+    card names them.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class Uploader:
         token: str | None,
         is_private: bool = False,
         say: Callable[[str], None] = logger.info,
+        monitors: Collection[str] = (),
     ) -> None:
+        self.monitors = monitors
         self.repository, self.folder, self.place, self.token = repository, folder, place, token
         self._database, self._is_private, self._say = database, is_private, say
         self._sent_status, self._squashed, self.problem = 0.0, 0.0, ""
@@ -91,7 +95,8 @@ class Uploader:
     def send(self, database: MonitorDatabase, is_status_due: bool = False) -> bool:
         """Send the newest checkpoint that is not there yet, or the status if that is due; return whether more is left.
 
-        Raises the errors of `commits.commit`.
+        What names the newest checkpoint is put back, too, if somebody has changed it. Raises the errors of
+        `commits.commit`.
         """
         made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
         here, now = found_in(self.place), time.time()
@@ -110,14 +115,9 @@ class Uploader:
         if unsent:
             epoch, message = unsent[0], f"Checkpoint of epoch {unsent[0]}"
             files |= {f"{folder_on_hub(epoch)}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
-            if epoch >= max(there, default=0):  # another monitor may have sent a newer one
-                key = PeerKey.load_or_create(self.place / IDENTITY)
-                files[LATEST] = pointer(self.repository, epoch, here[epoch], key)
+        files |= self._pointer({epoch: here[epoch] for epoch in here if epoch in there or epoch in unsent[:1]})
         old = [folder_on_hub(epoch) for epoch in there if epoch in made and epoch not in kept]
-        try:
-            revision = commit(self.repository, files, message, head, self.token, old)
-        except Overtaken:  # by another monitor of this run: the next look sees what that has sent
-            return True
+        revision = commit(self.repository, files, message, head, self.token, old)
         self._sent_status = now
         if unsent:
             query = "UPDATE checkpoints SET revision = :revision, repository = :repository WHERE epoch = :epoch"
@@ -133,6 +133,29 @@ class Uploader:
         for name in PICTURES, BEST:
             found += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
         return {str(file.relative_to(self.folder)): file for file in found if file.exists()}
+
+    def _pointer(self, sent: Mapping[int, Path]) -> dict[str, bytes]:
+        """Return LATEST for the newest of these checkpoints, unless it names that, or a newer one of another monitor.
+
+        Who may write there can put back an older one, or one for a checkpoint that nobody has sent.
+        """
+        if not sent:
+            return {}
+        key, newest = PeerKey.load_or_create(self.place / IDENTITY), max(sent)
+        epoch, signer = self._named()
+        is_another = signer != key.peer_id and (signer in self.monitors or not self.monitors)
+        if (epoch == newest and signer == key.peer_id) or (epoch >= newest and is_another):
+            return {}
+        return {LATEST: pointer(self.repository, newest, sent[newest], key)}
+
+    def _named(self) -> tuple[int, str]:
+        """Return the epoch that LATEST in the repository names, and who has signed that; -1 and "" if it is broken."""
+        try:
+            told = json.loads(small_bytes(download_small(self.repository, LATEST, self.token), MAX_CARD_BYTES))
+            signer = signer_of(signed_bytes(told, self.repository), told["public_key"], told["signature"])
+            return int(told["epoch"]), signer
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
+            return -1, ""
 
     def _there(self) -> set[int]:
         """Return the epochs of the checkpoints in the repository."""
