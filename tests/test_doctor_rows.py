@@ -39,6 +39,7 @@ def test_each_check_is_told_when_it_is_done(hub, monkeypatch):
 def test_a_run_without_addresses_fails_unless_the_peer_is_to_be_the_first():
     assert not doctors._first_peers({}, here(run="owner/name")).ok
     assert "--alone" in doctors._first_peers({}, here(run="owner/name")).remedy
+    assert doctors._first_peers({}, here(run="owner/name"), is_read=False).ok, "a wrong name is one failure, not two"
     assert doctors._first_peers({}, here(run="owner/name", alone=True)).ok
     assert doctors._first_peers({}, here(run="owner/name", role="bootstrap")).ok
 

@@ -75,7 +75,7 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         if "p2pd" in news:
             yield _p2pd(news["p2pd"], settings)
         if "first_peers" in news and facts["p2pd"] is None:
-            yield _first_peers(news["first_peers"], settings)
+            yield _first_peers(news["first_peers"], settings, is_read=passed["run"])
     found = Findings(**facts)
     if found.p2pd is None:
         yield _reachable(found, settings)
@@ -139,11 +139,14 @@ def seconds_ahead_of_hub() -> float | None:
     return seconds_ahead(asked, told, time.time(), told_in=1.0)
 
 
-def _first_peers(problems: dict[str, str | None], settings: PeerSettings) -> Check:
+def _first_peers(problems: dict[str, str | None], settings: PeerSettings, *, is_read: bool = True) -> Check:
+    """Return whether a first peer answers; `is_read` says that the run's card could be asked for its first peers."""
     what, needed = "first peers", "one that answers"
     if not problems:
         if settings.begins:
             return Check(what, "not needed", "none: this peer is the first", True)
+        if not is_read:
+            return Check(what, needed, "not known, as the run cannot be read", True)
         advice = "add --initial-peers with the organiser's address, or --alone if you are the first"
         return Check(what, needed, "none is known", settings.run in EMBEDDED_RUNS, advice)
     silent = [f"not {peer} ({why})" for peer, why in problems.items() if why is not None]
