@@ -5,7 +5,7 @@ import io
 import sys
 
 import pytest
-from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running
+from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
 
 from dalle_lib.dashboard import watching
 from dalle_lib.dashboard.terminal import Lines
@@ -26,6 +26,16 @@ def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_l
     assert troubles([*BEGINNING, away, late, *epoch(10)]) == []
     (lost,) = troubles([*BEGINNING, away | {"samples": 32}, *epoch(10)])
     assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
+
+
+def test_who_caused_a_problem_is_named_as_in_the_table_of_peers_and_oneself_as_this_peer(mini, tmp_path):
+    lies = {"event": "problem", "peer": "id1", "problem": "lies"}
+    events = [*BEGINNING, *(lies | {"peer": peer} for peer in ("", "id0", "id1", "id9"))]
+    peer = peer_with(tmp_path, events, mini)
+    seen(tmp_path, 96, at_epoch=10)
+    assert troubles(events, Standing.of(peer).swarm) == [
+        "This peer: lies.", "This peer: lies.", "Peer bob (…id1): lies.", "Peer (…id9): lies.",
+    ]  # fmt: skip
 
 
 COMMANDS = "\x1b]0;named\x07 \x1b[2J\n\x1b]52;c;aGk=\x07\x9b31mred\u202e"

@@ -96,7 +96,7 @@ def describe_peer(peer: "Peer") -> str:
         helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
-    wrong = troubles(peer.events())
+    wrong = troubles(peer.events(), standing.swarm)
     lines += [*wrong, *_meanings(state, *wrong)]
     return "\n  ".join(told(line) for line in lines if line)
 
@@ -106,7 +106,8 @@ def as_dict(peer: "Peer") -> dict:
     from dalle_lib.dashboard.words import state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
 
-    standing, wrong = Standing.of(peer), troubles(peer.events())
+    standing = Standing.of(peer)
+    wrong = troubles(peer.events(), standing.swarm)
     words = state_in_words(standing)
     told = asdict(standing) | {"words": words, "troubles": wrong, "links": _links(words, *wrong)}
     return told | {"folder": str(peer.folder), "is_running": peer.is_running}

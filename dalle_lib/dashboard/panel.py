@@ -38,7 +38,7 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
             parts.append(f"<p>{looked}.</p>")
         parts += [_progress(standing.swarm), _figures(standing, view, you), _table(standing.swarm, you)]
-    parts += map(_linked, last_round(events))
+    parts += map(_linked, last_round(events, standing.swarm))
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
     return f'{_STYLE}<div class="dalle-panel">{"".join(parts)}</div>'

@@ -34,6 +34,7 @@ from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
+from dalle_lib.swarm.process.status import SwarmStatus
 
 MAX_WIDTH = 78
 BAR_WIDTH = 40
@@ -76,7 +77,8 @@ class Teller:
             yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
             if settings.role != "trainer":
                 yield from self._helped(Standing.of(peer, self.reader(peer)))
-        yield from self._untold([*(f"  {trouble}" for trouble in troubles(events)), hint])
+        wrong = troubles(events, SwarmStatus.read(peer.folder))
+        yield from self._untold([*(f"  {trouble}" for trouble in wrong), hint])
 
     def _helped(self, standing: Standing) -> Iterator[str]:
         """Yield a line where the epoch, or who is there, has changed, or a bootstrap peer looks no more or again."""

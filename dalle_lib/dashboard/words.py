@@ -156,19 +156,24 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
     return lines
 
 
-def last_round(events: list[dict]) -> list[str]:
-    """Return lines that say whose gradients the last update holds and what went wrong lately: none before an update."""
+def last_round(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
+    """Return lines that say whose gradients the last update holds, and `troubles`: none before an update."""
     rounds = [event for event in events if event["event"] == "averaged"]
     if not rounds:
         return []
     last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
     peers = f"{last['peers']} peer{'s' if last['peers'] != 1 else ''}"
     counted = f"The update of epoch {last['epoch']} holds the gradients of {peers}"
-    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events)]
+    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events, swarm)]
 
 
-def troubles(events: list[dict]) -> list[str]:
-    """Return lines that say what went wrong lately."""
+def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
+    """Return lines that say what went wrong lately, with the names of peers that are in `swarm`, and ends of their ids.
+
+    A name is what a peer says of itself; its id cannot be another's.
+    """
+    names = {} if swarm is None else {peer.peer_id: f"{peer.name} " for peer in swarm.peers}
+    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
     rounds = [event for event in events if event["event"] == "averaged"]
     lines = [f"Epoch {last['epoch']}: {printable(last['error'])}." for last in rounds[-1:] if last["error"]]
     lines += [f"Data: {printable(last['left_out'])}." for last in [e for e in events if e["event"] == "data"][-1:]]
@@ -179,8 +184,9 @@ def troubles(events: list[dict]) -> list[str]:
             lost = f"{event['samples']} samples of yours are"
             lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
         if event["event"] == "problem":
-            who = f"Peer {printable(event['peer'][-6:])}" if event["peer"] else "This peer"
-            lines.append(f"{who}: {printable(event['problem'])}.")
+            who = f"Peer {names.get(event['peer'], '')}(…{event['peer'][-6:]})"
+            told = "This peer" if event["peer"] in ("", own) else printable(who)
+            lines.append(f"{told}: {printable(event['problem'])}.")
     return lines
 
 
