@@ -69,6 +69,19 @@ def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says
     assert "The update of epoch 9 holds the gradients of 3 peers; yours are 31% of it." in page
 
 
+def test_what_a_peer_that_has_left_saw_of_the_others_is_not_shown_as_if_it_were_now(mini, tmp_path):
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12)], mini)
+    seen(tmp_path, 96, at_epoch=11)
+    with running(peer):
+        page = panel_html(peer)
+    assert "samples/s</div>" in page
+    assert "saw them last" not in page
+    page = panel_html(peer_with(tmp_path, [*BEGINNING, *epoch(12), LEFT], mini))
+    assert "epoch 12 of 60" in page
+    assert "samples/s</div>" not in page
+    assert "as yours saw them last" in page
+
+
 def test_a_terminal_shows_them_too(mini, swarm):
     peer = peer_with(swarm.folder / "ada", [*BEGINNING, *epoch(10)], mini)
     shown = io.StringIO()

@@ -18,16 +18,16 @@ SERIES = ("#4582dc", "#de7908", "#419e49", "#9f6bd4", "#30a095", "#e64c4b")
 
 
 def run_chart(epochs: pd.DataFrame) -> alt.VConcatChart:
-    """Return the training objective and the number of active participants over the epochs that `epochs_of` returned."""
+    """Return charts of the loss and of the number of peers over the epochs that `epochs_of` returned."""
     data = epochs.assign(epoch=epochs["epoch"].astype(int))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1))
     loss = (
-        alt.Chart(data, width=WIDTH, height=180, title="Training objective")
+        alt.Chart(data, width=WIDTH, height=180, title="Loss, in nats per text token or code")
         .mark_line(color=SERIES[0], point=True)
-        .encode(x=x, y=alt.Y("loss:Q", title="loss, nats per token or code", scale=alt.Scale(zero=False)))
+        .encode(x=x, y=alt.Y("loss:Q", title="loss", scale=alt.Scale(zero=False)))
     )
     peers = (
-        alt.Chart(data, width=WIDTH, height=90, title="Active participants")
+        alt.Chart(data, width=WIDTH, height=90, title="Peers that took part")
         .mark_line(color=SERIES[1], interpolate="step-after")
         .encode(x=x, y=alt.Y("peers:Q", title="peers", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0)))
     )

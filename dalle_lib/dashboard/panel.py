@@ -8,7 +8,7 @@ from dalle_lib.dashboard.tables import table_html
 from dalle_lib.dashboard.words import duration, last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
-from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.standing import AT_WORK, Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
 
@@ -37,7 +37,10 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         you = joined and joined["peer_id"]
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
             parts.append(f"<p>{looked}.</p>")
-        parts += [_progress(standing.swarm), _figures(standing, view, you), _table(standing.swarm, you)]
+        parts += [_progress(standing), _figures(standing, view, you)]
+        if not _is_live(standing):
+            parts.append("<p>The peers, as yours saw them last:</p>")
+        parts.append(_table(standing.swarm, you))
     parts += map(_linked, last_round(events, standing.swarm))
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
@@ -60,21 +63,27 @@ def _devices(joined: dict) -> str:
     return " ".join([f"Computing on {joined['device']}.", *idle])
 
 
-def _progress(status: SwarmStatus) -> str:
-    share = 100 * min(1.0, status.epoch / status.total_epochs)
+def _is_live(standing: Standing) -> bool:
+    """Return whether what the peer saw of the swarm is still so."""
+    return standing.state in (*AT_WORK, "helping")
+
+
+def _progress(standing: Standing) -> str:
+    total = standing.swarm.total_epochs
+    epoch = max(standing.swarm.epoch, standing.epoch or 0)  # a peer's own last epoch may be newer than its last look
+    share = 100 * min(1.0, epoch / total)
     return (
-        f"<div>epoch {status.epoch} of {status.total_epochs}</div>"
+        f"<div>epoch {epoch} of {total}</div>"
         f'<div class="bar"><div style="background:{SERIES[0]};width:{share:.1f}%"></div></div>'
     )
 
 
 def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
-    figures = {
-        "loss": "–" if standing.loss is None else f"{standing.loss:.3f}",
-        "samples/s": f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}",
-        "peers": str(len(standing.swarm.peers)),
-        "your samples": f"{standing.totals.samples:,}",
-    }
+    figures = {"loss": "–" if standing.loss is None else f"{standing.loss:.3f}"}
+    if _is_live(standing):
+        figures["samples/s"] = f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}"
+        figures["peers"] = str(len(standing.swarm.peers))
+    figures["your samples"] = f"{standing.totals.samples:,}"
     if view is not None:
         figures |= view.facts(standing, you)
     if standing.seconds_left is not None:
