@@ -143,3 +143,10 @@ def test_a_peers_own_address_is_nobody_elses(mini, tmp_path):
     assert not said, "it is the first and only one: nobody is missing"
     with pytest.raises(ValueError, match="no address of another peer"):
         require_way_in(PeerSettings(run="emoji-mini", name="ada"), card, tmp_path)
+
+
+@pytest.mark.parametrize(("role", "may_begin"), [("trainer", True), ("observer", False)])
+def test_only_who_may_begin_a_swarm_is_told_how(mini, tmp_path, role, may_begin):
+    with pytest.raises(ValueError, match="Add --initial-peers") as told:
+        require_way_in(PeerSettings(run="emoji-mini", name="ada", role=role), mini, tmp_path)
+    assert ("--alone" in str(told.value)) == may_begin

@@ -179,10 +179,12 @@ def require_way_in(
     if not addresses and not met and not settings.begins:
         here = running_in(folder)
         nearby = f" {here[0]} takes part in it on this machine, and its terminal shows its address." if here else ""
+        so, otherwise = ", so this peer would train by itself", ", or --alone if you are the first"
+        if settings.role != "trainer":  # a monitor's peer begins nothing
+            so, otherwise = "", ""
         raise ValueError(
-            f"no address of another peer of {settings.run} is known, so this peer would train by itself. Add "
-            "--initial-peers with the address that the run's organiser gives you, or --alone if you are the first."
-            f"{nearby}"
+            f"no address of another peer of {settings.run} is known{so}. Add --initial-peers with the address that the "
+            f"run's organiser gives you{otherwise}.{nearby}"
         )
     if settings.role == "trainer":
         card.require_beside()
