@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.rehearsal.hub.stand_in import User
+from dalle_lib.streaming import Manifest, read_codes, write_codes
 from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join
 from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog, read_events
@@ -280,9 +281,14 @@ def test_on_a_terminal_it_needs_no_hub_token_and_leaves_when_told(swarm_folder):
 
 def test_a_crash_is_shown_with_the_end_of_the_log(mini, swarm_folder):
     run = mini.save(swarm_folder / "run")
+    file, codes_format = run / mini.data.train / "codes.parquet", mini.data.format
+    write_codes(file, read_codes(file, codes_format)[:32], codes_format)  # which a few steps have gone through
+    manifest = Manifest.of_folder(file.parent, codes_format)
+    manifest.save(file.parent)
+    mini.in_folder(run).with_changes(data={**mini.data.model_dump(), "manifest": manifest.sha256}).save(run)
     peer = join(PeerSettings(run=str(run), host="127.0.0.1", alone=True), swarm_folder / "peer")
     peer.wait_for("joined")
-    (run / mini.data.train / "codes.parquet").write_bytes(b"no captions and codes")  # which it reads again and again
+    file.write_bytes(b"no captions and codes")
     told = r"(?s)^ValueError: no readable row .*The log of .* ends:.*stream\.py"
     with pytest.raises(PeerFailed, match=told) as failed:
         peer.wait(timeout_s=300)
