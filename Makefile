@@ -40,16 +40,17 @@ lint: setup ## check style, and that layers import downwards only
 # Workers compute on one thread each. torch's threads spin while they wait for each other: two workers with two threads
 # each took 148 s of the processor for the tests of VQ-GAN training on two cores, which take 7 s on one thread.
 # Many tests wait for a process or a time limit, so three workers keep two cores busy.
-# Tests with real peers come last, and two at a time: peers mostly wait, but on a busy machine they miss each other.
+# Tests with real peers come last, and two at a time: peers mostly wait, but on a busy machine they miss each other. Each
+# process gets one test after another, as some take minutes and most take seconds.
 # pytest ends with 5 where the options leave it no test.
 test: setup ## run the tests and every notebook, the longest shortened
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not chaos and not images and not peers" -n 3 --dist loadfile $(PYTEST) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -m "peers and not chaos and not images" -n 2 $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m "peers and not chaos and not images" -n 2 --maxschedchunk 1 $(PYTEST) || [ $$? = 5 ]
 
 # Seven peers at a time attack and defend themselves; the other swarms are small, and two at a time fit.
-chaos: setup ## kill, freeze and attack peers of real swarms, and send them more changed messages
+chaos: setup ## kill, freeze and attack peers of real swarms, send them more changed messages, and run the demo
 	$(BIN)/python -m pytest -m chaos tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -m chaos -n 2 --ignore tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m chaos -n 2 --maxschedchunk 1 --ignore tests/test_attacks.py $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m "not chaos" --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
 
 # The packages that Colab has installed, as far as the kit and its notebooks touch them.

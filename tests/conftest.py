@@ -14,6 +14,8 @@ from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard
 
 DATA = Path(__file__).parent / "data"
+LONGEST = {"test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"}
+"""Files whose tests come first, so that no process is left with a long one at the end."""
 
 settings.register_profile("same everywhere", deadline=None, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
@@ -97,7 +99,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start real peers, which may miss each other on a busy machine."""
+    """Mark the tests that start real peers, which may miss each other on a busy machine; begin with the longest."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
         if "swarm_folder" in item.fixturenames or item.get_closest_marker("chaos"):
             item.add_marker("peers")

@@ -3,11 +3,13 @@ import re
 import subprocess
 import sys
 
+import pytest
 from PIL import Image
 
 from dalle_lib.swarm.process.receipt import Receipt
 
 
+@pytest.mark.chaos
 def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
     out = swarm_folder / "demo"
     command = [

@@ -79,6 +79,7 @@ def send(number: signal.Signals, family: list[psutil.Process]) -> None:
             os.kill(process.pid, number)
 
 
+@pytest.mark.chaos
 def test_members_go_on_past_a_ban_a_dead_bootstrap_peer_and_a_sleep_longer_than_their_access(authority, swarm_folder):
     folder = swarm_folder / "swarm"
     folder.mkdir()
