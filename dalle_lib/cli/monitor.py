@@ -1,5 +1,6 @@
 """`dalle-lib monitor`."""
 
+import os
 import signal
 import threading
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Monitor:
         except KeyboardInterrupt:
             stop.set()
             print("The monitor has left; started again in the same folder, it goes on.", flush=True)
+            os._exit(0)  # torch aborts a process that ends while a thread computes, as one that examines may still do
 
     def _start(self, token: str | None) -> "Peer":
         from dalle_lib.run import RunCard
