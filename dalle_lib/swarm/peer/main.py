@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 from dalle_lib.files import BrokenFile
@@ -23,8 +24,8 @@ FOUND_NOBODY = (
     "this peer found no first peer of the run ({}). Does the run still go on, and is the address, with the id at its "
     "end, the one that its organiser gives now? `dalle-lib doctor` with the same options tells more."
 )
-ATTEMPTS = 3
-"""How often a peer tries to get in where somebody answers: a busy one may not have shaken hands in p2pd's 5 seconds."""
+ATTEMPTS, ATTEMPTS_EVERY_S = 5, 5.0
+"""How often a peer tries to get in where somebody answers: two busy ones may not shake hands in p2pd's 5 seconds."""
 HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
 """Loggers that would write a line for each request, with its whole address; huggingface_hub brings the one or other."""
 
@@ -176,8 +177,8 @@ def connect(card, settings: PeerSettings, membership, validators: list):
     except ConnectionError as error:
         raise CannotJoin(str(error)) from error
     (addresses, met), failure = _ways_in(card, settings, membership), None
+    somebody_answers = False
     for attempt in range(ATTEMPTS):
-        somebody_answers = False
         for ways in filter(None, (addresses, met)):
             answering, why = those_that_answer(ways)
             try:
@@ -189,6 +190,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
         if not somebody_answers:
             break
         logger.info("no first peer lets this one in (%s), attempt %d of %d", failure, attempt + 1, ATTEMPTS)
+        time.sleep(ATTEMPTS_EVERY_S)
     if failure is not None and not settings.begins:
         raise CannotJoin(FOUND_NOBODY.format(failure)) from failure
     if failure is not None:
