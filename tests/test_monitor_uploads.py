@@ -11,7 +11,7 @@ from dalle_lib.auth.keys import PeerKey
 from dalle_lib.checkpoint import save_tensors
 from dalle_lib.files import sha256_of
 from dalle_lib.hub_http import httpx
-from dalle_lib.monitor import uploading
+from dalle_lib.monitor import steward, uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
@@ -51,8 +51,8 @@ def uploader(folder, place, database, monkeypatch, **options):
     return Uploader(REPOSITORY, folder, place, folder / "monitor.sqlite", TOKEN, **options)
 
 
-def there(hub) -> dict[str, dict]:
-    return hub.store.repositories[REPOSITORY]["commits"][-1]["files"] if REPOSITORY in hub.store.repositories else {}
+def there(hub, repository=REPOSITORY) -> dict[str, dict]:
+    return hub.store.repositories[repository]["commits"][-1]["files"] if repository in hub.store.repositories else {}
 
 
 def named(hub) -> int:
@@ -186,6 +186,28 @@ def test_a_monitor_whose_key_the_card_does_not_name_sends_nothing_and_says_so(mo
             uploads.close()
     assert f"Nothing is sent to {REPOSITORY}: the run's card names its monitors ({other})" in told[0]
     assert LATEST in there(hub)
+
+
+def test_a_monitor_takes_up_another_repository_and_sends_all_there(monitored, mini, hub, monkeypatch):
+    folder, place, database = monitored
+    checkpoint(place, database, 1)
+    monkeypatch.setattr(uploading, "LOOK_S", 0.05)
+    run = mini.with_changes(name="photos", checkpoints=REPOSITORY).save(folder / "run")
+    monitor = Monitor(str(run), folder, lambda: Peer(place), token=TOKEN)
+    monkeypatch.setattr(steward, "LOOK_S", 0.05)
+    monkeypatch.setattr(steward, "CARD_EVERY_S", 0.0)
+    watch = monitor._watch(database, Peer(place))
+    try:
+        for repository in REPOSITORY, "crew/other":
+            edit_run(run, checkpoints=repository)
+            wait_until(lambda named=repository: watch.steward.card.checkpoints == named)
+            monitor._look(watch)
+            wait_until(lambda: LATEST in there(hub, watch.uploader.repository))
+            wait_until(lambda: database.count("SELECT COUNT(*) FROM checkpoints WHERE revision IS NULL") == 0)
+        assert database.row("SELECT repository FROM checkpoints")["repository"] == "crew/other"
+    finally:
+        watch.steward.close()
+        watch.uploader.close()
 
 
 def wait_until(condition, timeout_s=60.0):
