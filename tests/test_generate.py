@@ -27,14 +27,14 @@ def draw() -> TextToImage:
     return TextToImage.from_run("emoji-mini", device="cpu")
 
 
-def test_the_terminal_draws_the_same_as_python(tmp_path):
-    command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--candidates", "4", "--best", "2"]
-    command += ["--seed", "5", "--top-k", "8", "--guidance", "1", "--json", "--device", "cpu", "--out", str(tmp_path)]
+def test_the_terminal_draws_the_same_as_python(draw, tmp_path):
+    command = [sys.executable, "-m", "dalle_lib", "generate", "green frog", "--run", "emoji-mini", "--best", "2"]
+    command += ["--candidates", "4", "--seed", "5", "--top-k", "8", "--guidance", "1"]
+    command += ["--json", "--device", "cpu", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "no progress bar, no warning"
     (told,) = json.loads(done.stdout)
-    draw = TextToImage.from_run("emoji", device="cpu")
     expected = draw("green frog", candidates=4, best=2, seed=5, top_k=8, guidance=1.0)
     assert [p["candidate"] for p in told["pictures"]] == [f"{number + 1} of 4" for number in expected.best]
     assert [p["count"] for p in told["pictures"]] == [choice.count for choice in expected.choices]
