@@ -123,7 +123,7 @@ def test_it_runs_there(notebook, session, installed, swarm_folder):
 def test_notebook_01_trains_the_run_that_notebook_05_has_made(session, installed, swarm_folder):
     by_number = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
     (settings,) = (cell for cell in by_number["01"].cells if "parameters" in cell.metadata.get("tags", []))
-    settings.source = "RUN, NAME, MINUTES, PAID_COLAB, OUT = 'outputs/icons/run', 'you', 2.0, False, 'out'"
+    settings.source = "RUN, NAME, TEAM, MINUTES, PAID_COLAB, OUT = 'outputs/icons/run', 'you', '', 2.0, False, 'out'"
     for number in "05", "01":
         resources = {"metadata": {"path": str(swarm_folder)}}
         NotebookClient(by_number[number], kernel_name=KERNEL, resources=resources).execute()
@@ -167,7 +167,7 @@ def test_a_run_of_others_is_joined_where_nobody_looks(mini, session, installed, 
         swarm.peers["ada"].wait_for("epoch", timeout_s=300)
         notebook = nbformat.read(NOTEBOOKS[0], as_version=4)
         (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-        settings.source = f"RUN, NAME, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', 1.5, False, 'out'"
+        settings.source = f"RUN, NAME, TEAM, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', '', 1.5, False, 'out'"
         monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
         NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(swarm_folder)}}).execute()
     (watched,) = (cell for cell in notebook.cells if cell.source.endswith("watch(you)"))

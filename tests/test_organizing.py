@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shlex
 import subprocess
 import sys
 from datetime import timedelta
@@ -200,14 +201,20 @@ def test_open_runs_come_first_and_one_that_cannot_be_read_says_why(run, hub):
 def test_the_invitation_has_all_ways_in(run, hub, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", HF_TOKEN)
     assert "run invite crew/icons" in typed("run", "publish", str(run), "crew/icons")
-    told = typed("run", "invite", "crew/icons", "--out", str(tmp_path / "out"))
-    assert "dalle-lib join --run crew/icons --name YOUR-NAME" in told
+    told = typed("run", "invite", "crew/icons", "--team", 'Ada\'s "owls"', "--out", str(tmp_path / "out"))
+    (line,) = (line for line in told.splitlines() if line.startswith("Terminal:"))
+    assert shlex.split(line)[1:] == [
+        "dalle-lib", "join", "--run", "crew/icons", "--name", "YOUR-NAME", "--team", 'Ada\'s "owls"'
+    ]  # fmt: skip
     assert "█" in told
     assert HF_TOKEN not in told
     notebook = nbformat.reads((tmp_path / "out" / "notebook.ipynb").read_text(), as_version=4)
     nbformat.validate(notebook)
     (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
     assert re.search(r'^RUN = "crew/icons"  # @param', settings.source, re.M)
+    filled_in = {}
+    exec(settings.source, filled_in)
+    assert filled_in["TEAM"] == 'Ada\'s "owls"'
     assert f"{hub.url}/crew/icons" in Invitation.to("crew/icons", RunCard.load("crew/icons"))._repr_html_()
     assert "is here: `dalle-lib run publish` it first" in typed("run", "invite", str(run), code=2)
 

@@ -27,7 +27,7 @@ from dalle_lib.monitor.evaluating import write_picture
 from dalle_lib.platforms import Platform, bring_back
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import Home
-from dalle_lib.swarm import Crew, LocalSwarm, Peer
+from dalle_lib.swarm import Crew, LocalSwarm, Peer, PeerSettings
 from dalle_lib.swarm.process.folder import IDENTITY
 from dalle_lib.swarm.process.receipt import Receipt
 
@@ -202,6 +202,8 @@ def test_the_summary_says_where_one_was_and_how_others_join(mini, crew, tmp_path
     published = mini.with_changes(name="photos")
     published._home = Home(tmp_path, "crew/photos")
     assert "dalle-lib join --run crew/photos" in summary_to_share(crew.peers["ada"], crew, published)
+    PeerSettings(run="x", name="ada", team="Night Owls").save(crew.peers["ada"].folder / "settings.json")
+    assert "--name YOUR-NAME --team 'Night Owls'" in summary_to_share(crew.peers["ada"], crew, published)
 
 
 @pytest.mark.parametrize(

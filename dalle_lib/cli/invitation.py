@@ -23,7 +23,8 @@ def invitation(settings: "PeerSettings", card: "RunCard", addresses: Sequence[st
     # A card with addresses of its own leads newcomers to the run; another one needs this peer's.
     needed = [] if card.initial_peers else ["--initial-peers", *shown]
     run = Path(settings.run).name if Path(settings.run).is_dir() else settings.run
-    line = ["dalle-lib", "join", "--run", run, "--name", "your-name", *needed]
+    team = ["--team", settings.team] if settings.team else []
+    line = ["dalle-lib", "join", "--run", run, "--name", "your-name", *team, *needed]
     if not known_outside:  # or the friends would listen for the whole network
         line += ["--host", "127.0.0.1"]
     lines = ["Address: " + "\n         ".join(shown), f"Friends: {shlex.join(line)}"]

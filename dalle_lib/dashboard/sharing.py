@@ -7,7 +7,8 @@ from dalle_lib.dashboard.words import count, duration
 from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
-from dalle_lib.swarm import Crew, LocalSwarm, Peer
+from dalle_lib.swarm import Crew, LocalSwarm, Peer, PeerSettings
+from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.milestones import milestones, next_milestone
 from dalle_lib.swarm.process.standing import Standing
 
@@ -29,8 +30,10 @@ def summary_to_share(you: Peer, crew: Crew, card: RunCard) -> str:
         following = next_milestone(seconds, rounds)
         lines.append(f"Reached: {', '.join(reached)}." + (f" Next: {following}." if following else ""))
     if card.repository is not None:
-        invitation = Invitation.to(card.repository, card)
+        invitation = Invitation.to(card.repository, card, PeerSettings.load(you.folder / SETTINGS).team)
         lines += [f"You can help, too: {invitation.page}", f"  {invitation.line}"]
+        if invitation.team:
+            lines.append(f"  or in its notebook, with {invitation.team} as TEAM")
     return "\n".join(lines)
 
 

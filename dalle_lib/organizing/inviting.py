@@ -2,12 +2,14 @@
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from io import StringIO
 from urllib.parse import quote
 
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import EMBEDDED
+from dalle_lib.swarm.process.settings import require_team
 
 NOTEBOOK = "notebook.ipynb"
 """Its name in the run's repository: the Hub's own button for Colab opens the file of that name."""
@@ -28,21 +30,25 @@ class Invitation:
     kaggle: str
     """Link that opens the notebook in Kaggle."""
     card: RunCard
+    team: str = ""
+    """The team that those who are invited join, if any."""
 
     @classmethod
-    def to(cls, run: str, card: RunCard) -> "Invitation":
-        """Return the invitation to a run, owner/name on the Hub."""
+    def to(cls, run: str, card: RunCard, team: str = "") -> "Invitation":
+        """Return the invitation to a run, owner/name on the Hub. Raises ValueError if no team can be called so."""
         from huggingface_hub import constants
 
+        require_team(team)
         page = f"{constants.ENDPOINT}/{run}"
         colab = f"https://colab.research.google.com/#fileId={quote(f'{page}/blob/main/{NOTEBOOK}')}"
         kaggle = f"https://kaggle.com/kernels/welcome?src={page}/resolve/main/{NOTEBOOK}"
-        return cls(run, page, colab, kaggle, card)
+        return cls(run, page, colab, kaggle, card, team)
 
     @property
     def line(self) -> str:
         """The line for a terminal."""
-        return f"dalle-lib join --run {self.run} --name YOUR-NAME"
+        team = ["--team", self.team] if self.team else []
+        return shlex.join(["dalle-lib", "join", "--run", self.run, "--name", "YOUR-NAME", *team])
 
     def __str__(self) -> str:
         members = self.card.members
@@ -53,6 +59,8 @@ class Invitation:
             f"Colab:    {self.colab}",
             f"Terminal: {self.line}",
         ]
+        if self.team:
+            told.append(f"Team:     {self.team}; in the notebook, write it into TEAM")
         if self.card.message:
             told.insert(1, f"Says:     {self.card.message}")
         if members is not None and members.organization:
@@ -76,11 +84,14 @@ class Invitation:
         return f"<div>{self.svg()}</div>{lines}"
 
 
-def notebook_for(run: str) -> bytes:
-    """Return notebook 01 with a run filled in, as Colab, Kaggle and Jupyter open it."""
+def notebook_for(run: str, team: str = "") -> bytes:
+    """Return notebook 01 with a run, and a team if one is named, filled in, as Colab, Kaggle and Jupyter open it."""
     notebook = json.loads((EMBEDDED / "01_join_training.ipynb").read_text(encoding="utf-8"))
     (settings,) = (cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", []))
-    source = re.sub(r'^RUN = ".*?"', lambda _: f"RUN = {json.dumps(run)}", "".join(settings["source"]), flags=re.M)
+    source = "".join(settings["source"])
+    for name, value in {"RUN": run, "TEAM": team}.items():
+        filled_in = f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        source = re.sub(rf'^{name} = ".*?"', lambda _, text=filled_in: text, source, flags=re.M)
     source = re.sub(r"^MINUTES = [\d.]+", f"MINUTES = {MINUTES}", source, flags=re.M)
     settings["source"] = source.splitlines(True)
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode()

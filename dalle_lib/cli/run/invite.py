@@ -16,12 +16,17 @@ class Invite:
     dalle-lib run invite owner/photos
 
     dalle-lib run invite owner/photos --out invitation
+
+    dalle-lib run invite owner/photos --team "The Night Owls"
     """
 
     named: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OWNER/NAME")]
     """The run's repository on the Hub."""
     out: Path | None = None
     """A folder for the text, the code as SVG, and notebook 01 with the run filled in."""
+
+    team: str = ""
+    """The team that those who are invited shall count for, if any."""
 
     def run(self) -> None:
         """Print it, and write the files that are asked for."""
@@ -33,11 +38,11 @@ class Invite:
             raise ValueError(
                 f"expected owner/name on the Hub, but {self.named} is here: `dalle-lib run publish` it first."
             )
-        invitation = Invitation.to(self.named, card)
+        invitation = Invitation.to(self.named, card, self.team)
         print(f"{invitation}\n\n{invitation.scanned()}")
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             (self.out / "invitation.txt").write_text(f"{invitation}\n", encoding="utf-8")
             (self.out / "page.svg").write_text(invitation.svg(), encoding="utf-8")
-            (self.out / NOTEBOOK).write_bytes(notebook_for(self.named))
+            (self.out / NOTEBOOK).write_bytes(notebook_for(self.named, self.team))
             print(f"\nFiles:    invitation.txt, page.svg and {NOTEBOOK} in {self.out}")

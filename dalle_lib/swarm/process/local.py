@@ -104,16 +104,19 @@ def local_swarm(card: RunCard, folder: str | Path, trainers: Iterable[PeerSettin
         yield swarm
 
 
-def take_part(run: str, name: str, minutes: float, folder: str | Path, token: str | None = None) -> Crew:
+def take_part(
+    run: str, name: str, minutes: float, folder: str | Path, token: str | None = None, team: str = ""
+) -> Crew:
     """Join `run` as `name` for some minutes, and return your peers and those that were started with them.
 
     An embedded run has no other peers, nor has one on this machine whose card names no first peers. So two neighbours
     are started on this machine (`private_swarm`), and the run begins anew in `folder`. Any other run is joined as by
     `join_run`, in a folder of its own beside `folder`, from where it goes on next time; on Kaggle also from the output
-    of an earlier version that was added to the notebook. `token` is a Hub token, for private runs. Raises ValueError
-    before anything is started if you have a neighbour's name, or one that no peer can have, or no minutes.
+    of an earlier version that was added to the notebook. `token` is a Hub token, for private runs; `team` is the team
+    that your contribution counts for. Raises ValueError before anything is started if you have a neighbour's name, or
+    one that no peer can have, or no minutes.
     """
-    settings = PeerSettings(run=run, name=name, max_minutes=minutes)
+    settings = PeerSettings(run=run, name=name, team=team, max_minutes=minutes)
     card = RunCard.load(run, token)
     if not is_alone(run, card):
         own = Path(folder).with_name(card.key)

@@ -99,11 +99,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
                 f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', because it is "
                 f"also a folder's, but got {self.name!r}."
             )
-        if self.team and not (is_name(self.team) and len(self.team) <= MAX_TEAM):
-            raise ValueError(
-                f"expected a team of at most {MAX_TEAM} letters, digits, spaces and signs other than '/', but got "
-                f"{self.team!r}."
-            )
+        require_team(self.team)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for a free one, but got {self.port}.")
         if not _is_ipv4(self.host):
@@ -172,6 +168,14 @@ def _is_ipv4(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def require_team(team: str) -> None:
+    """Return None if a team can be called so, or none is named. Raises ValueError otherwise."""
+    if team and not (is_name(team) and len(team) <= MAX_TEAM):
+        raise ValueError(
+            f"expected a team of at most {MAX_TEAM} letters, digits, spaces and signs other than '/', but got {team!r}."
+        )
 
 
 def is_name(name: str) -> bool:
