@@ -20,6 +20,8 @@ from dalle_lib.one_line import in_one_line
 
 _CONFIG = "config"
 _EPOCH = "epoch"
+MAX_HEADER_BYTES = 2**22
+"""Length of the header of a file beyond which it belongs to no model: one of 87 MB takes 2 GB, and a minute."""
 _NAMED_IN_ERRORS = 5
 """How many of a file's faults an error names."""
 
@@ -138,5 +140,9 @@ def _opened(file: str | Path) -> Iterator:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
     with reading(file, "safetensors"):
         require_file(path)
+        with open(path, "rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"expected a header of at most {MAX_HEADER_BYTES:,} bytes, but it has {length:,}")
         with safe_open(path, "pt") as handle:
             yield handle

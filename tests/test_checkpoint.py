@@ -5,7 +5,8 @@ from conftest import same_weights
 from safetensors.torch import load_file, save_file
 from small_models import ODD, SMALL
 
-from dalle_lib.checkpoint import load_model, save_model
+from dalle_lib.checkpoint import load_model, read_header, save_model
+from dalle_lib.files import BrokenFile
 from dalle_lib.model import DALLE
 
 
@@ -31,3 +32,10 @@ def test_a_model_goes_to_a_folder_of_the_hub_and_back(tmp_path):
     save_file(stored, tmp_path / "model.safetensors")
     with pytest.raises(RuntimeError, match=r"norm\.bias"):
         DALLE.from_pretrained(tmp_path)
+
+
+def test_a_header_that_no_model_has_is_not_read(tmp_path):
+    header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for i in range(10**5)}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(BrokenFile, match=r"a header of at most 4,194,304 bytes, but it has 6,"):
+        read_header(tmp_path / "model.safetensors")
