@@ -17,7 +17,7 @@ from dalle_lib.monitor.auditing import believed, note_claim, overclaims
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.losses import MIN_DRAWN, note_drawn
-from dalle_lib.monitor.observing import EARLIER_S, OVERSHOOT, Observer
+from dalle_lib.monitor.observing import EARLIER_S, MAX_STARTS, MAX_STARTS_OF_USER, OVERSHOOT, Observer
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
 from dalle_lib.organizing.model_page import FIRST, PAGE_FOLDER, PROMPTS_FILE, PageFacts
@@ -212,3 +212,9 @@ def test_a_run_that_was_long_away_from_its_monitor_is_judged_by_the_last_epochs_
         time=BEGAN, epoch=10**9, total_epochs=10**9, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
     )  # fmt: skip
     assert list(overclaims(status, observer.database)) == [], "nobody told anything, and no epoch is looked at"
+
+
+def test_a_user_with_many_peers_leaves_room_for_newcomers_of_others(observer):  # noqa: F811
+    peers = [ada(5, peer=f"M{number}", name=f"!{number}") for number in range(MAX_STARTS)]
+    found = look(observer, 10, *peers, ada(5, peer="A"), users={peer.peer_id: "mallory" for peer in peers})
+    assert {one.user: one.peers for one in found} == {"ada": 1, "mallory": MAX_STARTS_OF_USER}

@@ -13,8 +13,9 @@ Peers post every 20 s; with each new id somebody can claim so many seconds that 
 ABSENT_S = 150.0
 """Seconds without a peer's record after which it was absent; records live for a minute."""
 HOUR_S, MINUTE_S = 3600.0, 60.0
-MAX_STARTS, MAX_STARTS_OF_ONE = 500, 12
-"""New starts that are remembered in an hour, of all peers and of one; nobody honest makes more."""
+MAX_STARTS, MAX_STARTS_OF_USER, MAX_STARTS_OF_ONE = 500, 100, 12
+"""New starts that are remembered in an hour, of all peers, of all of one user, and of one; nobody honest makes more.
+Without the second, one user could have no newcomer of others credited."""
 COUNTERS = ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows."""
 BACK = 3
@@ -61,7 +62,7 @@ class Observer:
         newest = self.database.row(
             "SELECT * FROM starts WHERE peer = :peer ORDER BY changed DESC LIMIT 1", peer=peer.peer_id
         )
-        if known is None and not self._may_be_new(peer.peer_id, now):
+        if known is None and not self._may_be_new(peer.peer_id, status.user_of(peer), now):
             return
         seen = self.database.row("SELECT MAX(last_seen) AS at FROM starts WHERE peer = :peer", peer=peer.peer_id)["at"]
         before = {name: known[name] if known is not None else 0.0 for name in COUNTERS}
@@ -106,10 +107,15 @@ class Observer:
             **given,
         )  # fmt: skip
 
-    def _may_be_new(self, peer_id: str, now: float) -> bool:
+    def _may_be_new(self, peer_id: str, user: str, now: float) -> bool:
         """Return whether a new start of a peer is remembered now, or not before others are an hour old."""
-        query = "SELECT COUNT(*) FROM starts WHERE peer = :peer AND first_seen > :since"
-        if self._left <= 0 or self.database.count(query, peer=peer_id, since=now - HOUR_S) >= MAX_STARTS_OF_ONE:
+        query, since = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since", now - HOUR_S
+        if (
+            self._left <= 0
+            or self.database.count(f"{query} AND peer = :peer", peer=peer_id, since=since) >= MAX_STARTS_OF_ONE
+        ):
+            return False
+        if self.database.count(f"{query} AND user = :user", user=user, since=since) >= MAX_STARTS_OF_USER:
             return False
         self._left -= 1
         return True
