@@ -238,6 +238,7 @@ def send(hub, checkpoint: Path, epoch: int, key: PeerKey) -> None:
 def main(benchmark: Benchmark) -> None:
     """Measure both ways, and print the comparison."""
     load = os.getloadavg()[0]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended by `timeout`, it ends its peers too
     with tempfile.TemporaryDirectory() as made, hub_here(Path(made) / "hub") as hub:
         ways = {way: measure(benchmark, Path(made) / way, way, hub) for way in WAYS}
     figure, reference = (ways[way]["ratio"] for way in WAYS)
