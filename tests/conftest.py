@@ -14,7 +14,7 @@ from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard
 
 DATA = Path(__file__).parent / "data"
-LONGEST = {"test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"}
+LONGEST = {"test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"}
 """Files whose tests come first, so that no process is left with a long one at the end."""
 
 settings.register_profile("same everywhere", deadline=None, derandomize=True)
