@@ -113,9 +113,15 @@ def _come_and_go(peers: list[Peer], now: float) -> None:
 
 
 def _average(peers: list[Peer], epoch: int) -> None:
-    """Average in one group or two, of which some peers are left out, with more samples than the target."""
+    """Average in one group or two, of which some peers are left out, with more samples than the target.
+
+    For fifteen epochs of forty-five the two fastest find each other before the others come.
+    """
     there = [peer for peer in peers if peer.started is not None and peer.factor and random.random() > 0.05]
     groups = [there] if random.random() < 0.9 else [there[::2], there[1::2]]
+    if epoch // 15 % 3 == 2 and random.random() < 0.8:
+        by_speed = sorted(there, key=lambda peer: -peer.speed)
+        groups = [by_speed[:2], by_speed[2:]]
     total = sum(peer.speed for peer in there) or 1.0
     overshoot = random.uniform(1.0, 1.6)
     for group in groups:

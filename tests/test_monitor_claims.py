@@ -45,6 +45,10 @@ def test_peers_that_lie_by_half_or_more_are_flagged_and_honest_ones_are_not():
     assert set(found) == {"liar-0", "liar-1"}
 
 
+def test_two_fast_peers_that_average_apart_from_the_others_are_not_flagged():
+    assert not flagged(42, epoch_s=60, honest=12, liars=(), look_s=20, seed=7)
+
+
 def test_computing_longer_than_the_clock_is_flagged(observer):  # noqa: F811
     look(observer, 10, ada(5))
     for second in range(20, 200, 10):

@@ -133,30 +133,49 @@ def _weights_seen(status: SwarmStatus, told: Sequence[Row]) -> tuple[Weights, We
 
 
 def _missed(status: SwarmStatus, claims: Sequence[Row], told: Sequence[Row], seen: Weights) -> Counter[str]:
-    """Return of how many epochs, in which each peer was there, the others would have told its weight and did not."""
-    chances = _chances(told)
-    users = {peer.peer_id: status.user_of(peer) for peer in status.peers}
+    """Return of how many epochs, in which each peer was there, the others would have told its weight and did not.
+
+    Of an epoch in which the run was split, those who averaged with the peer count alone.
+    """
+    told_in = defaultdict(list)
+    for row in told:
+        told_in[row["epoch"]].append(row)
+    groups = {epoch: _groups(rows) for epoch, rows in told_in.items()}
+    users, chances = {peer.peer_id: status.user_of(peer) for peer in status.peers}, {}
     missed = Counter()
     for row in claims:
-        if (peer := row["peer"]) in users:
-            for epoch in range(max(row["epoch"] - row["rounds"], min(chances, default=row["epoch"])), row["epoch"]):
-                by_user = chances.get(epoch, {})
-                missed[peer] += epoch not in seen[peer] and _chance_of_few(by_user, users[peer]) <= CHANCE
+        if (peer := row["peer"]) not in users:
+            continue
+        for epoch in range(max(row["epoch"] - row["rounds"], min(told_in, default=row["epoch"])), row["epoch"]):
+            if epoch in seen[peer]:
+                continue
+            group = next((group for group in groups.get(epoch, ()) if peer in group), None)
+            if (epoch, group) not in chances:
+                rows = told_in.get(epoch, ())
+                chances[epoch, group] = _chances([row for row in rows if group is None or row["peer"] in group])
+            missed[peer] += _chance_of_few(chances[epoch, group], users[peer]) <= CHANCE
     return missed
 
 
-def _chances(told: Sequence[Row]) -> dict[int, dict[str, float]]:
-    """Return how likely each user is to tell of a peer in an average, by epoch: each of their peers tells of some."""
-    witnesses, there = defaultdict(lambda: defaultdict(set)), defaultdict(set)
+def _groups(told: Sequence[Row]) -> list[frozenset[str]]:
+    """Return the groups in which peers averaged in an epoch, by who tells of whom."""
+    groups = []
     for row in told:
-        witnesses[row["epoch"]][row["user"]].add(row["witness"])
-        there[row["epoch"]] |= {row["witness"], row["peer"]}
+        pair = frozenset((row["witness"], row["peer"]))
+        joined = [group for group in groups if group & pair]
+        groups = [group for group in groups if not group & pair] + [pair.union(*joined)]
+    return groups
+
+
+def _chances(told: Sequence[Row]) -> dict[str, float]:
+    """Return how likely each user is to tell of a peer in an average of which this is told."""
+    witnesses, there = defaultdict(set), set()
+    for row in told:
+        witnesses[row["user"]].add(row["witness"])
+        there |= {row["witness"], row["peer"]}
     return {
-        epoch: {
-            user: 1 - (1 - TOLD * min(1.0, MAX_WITNESSED / (len(there[epoch]) - 1))) ** len(peers)
-            for user, peers in by_user.items()
-        }
-        for epoch, by_user in witnesses.items()
+        user: 1 - (1 - TOLD * min(1.0, MAX_WITNESSED / (len(there) - 1))) ** len(peers)
+        for user, peers in witnesses.items()
     }
 
 
