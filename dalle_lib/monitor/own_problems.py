@@ -44,7 +44,7 @@ class OwnProblems:
         """Return what is wrong. `upload` says why nothing is sent, `end` why the run is not finished; or are empty."""
         if time.monotonic() - self._failed_at > CALM_S:
             self.failure = None
-        found = [*self._disk(database), *self._checkpoints(), *self._blind(status)]
+        found = [*self._disk(database), *self._checkpoints(database), *self._blind(status)]
         if upload:
             found.append(Problem("upload", "", f"not sent to the Hub: {upload}"))
         if end:
@@ -59,7 +59,7 @@ class OwnProblems:
                 "disk", "", f"the monitor's disk has {free / 1e6:,.0f} MB left, and needs {needed / 1e6:,.0f}."
             )
 
-    def _checkpoints(self) -> Iterator[Problem]:
+    def _checkpoints(self, database: MonitorDatabase) -> Iterator[Problem]:
         """Yield why no checkpoint was taken last, or whose states were refused when one was.
 
         A state that did not come is told the second time in a row: a donor may just have left.
@@ -71,8 +71,12 @@ class OwnProblems:
                     yield Problem(kind, "", problem)
             case [*_, {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused]}]:
                 for peer in refused:
+                    start = database.row(
+                        "SELECT name FROM starts WHERE peer = :peer ORDER BY last_seen DESC", peer=peer
+                    )
+                    name = f"{start['name']} ({peer[-6:]})" if start else peer
                     yield Problem(
-                        "donors", peer, f"the state of {peer} at epoch {epoch:,} is unlike those of two others."
+                        "donors", peer, f"the state of {name} at epoch {epoch:,} is unlike those of two others."
                     )
 
     def _blind(self, status: SwarmStatus | None) -> Iterator[Problem]:

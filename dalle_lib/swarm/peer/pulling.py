@@ -59,7 +59,7 @@ class Pulled:
     difference: float | None
     """How far the donors' parameters are apart, relative to their norm; None of one donor."""
     refused: tuple[str, ...] = ()
-    """Ids of the peers whose states were unlike those of these two."""
+    """Ids of the peers whose states were so unlike these two that no split of the run explains it."""
 
 
 class Puller:
@@ -91,8 +91,9 @@ class Puller:
                     continue
                 difference = distance(its, snapshot)
                 if difference <= explained:
-                    refused = tuple(peer for each, (peer, _) in taken.items() if each not in (other, user))
-                    return Pulled(snapshot, (its_donor, donor), difference, refused if differences else ())
+                    thirds = [third for each, third in taken.items() if each not in (other, user)]
+                    refused = tuple(peer for peer, its in thirds if self._is_refused(its, snapshot))
+                    return Pulled(snapshot, (its_donor, donor), difference, refused)
                 differences.append(f"{difference:.1%} from {its_donor} to {donor}")
             # The others' parameters are enough to compare with.
             taken[user] = donor, Snapshot(snapshot.epoch, snapshot.parameters, {})
@@ -118,6 +119,15 @@ class Puller:
         if self.card.averaging.strategy == "local" and epochs:
             return None
         return DIFFERENCE + min(DIFFERENCE, epochs * self.card.optimizer.lr)
+
+    def _is_refused(self, other: Snapshot, state: Snapshot) -> bool:
+        """Return whether a state is unlike another for no honest reason.
+
+        Where rounds were split, honest peers have made unlike updates since parameters were averaged last.
+        """
+        explained = self._explained(abs(other.epoch - state.epoch))
+        split = 2 * self.card.averaging.state_every * self.card.optimizer.lr
+        return explained is not None and distance(other, state) > explained + split
 
     def write(self, pulled: Pulled, folder: Path) -> Path:
         """Write a state into a folder of its own among a peer's checkpoints, whole or not at all, and return it."""
