@@ -62,7 +62,7 @@ class Observer:
         newest = self.database.row(
             "SELECT * FROM starts WHERE peer = :peer ORDER BY changed DESC LIMIT 1", peer=peer.peer_id
         )
-        if known is None and not self._may_be_new(peer.peer_id, status.user_of(peer), now):
+        if known is None and not self._may_be_new(peer.peer_id, status.users.get(peer.peer_id), now):
             return
         seen = self.database.row("SELECT MAX(last_seen) AS at FROM starts WHERE peer = :peer", peer=peer.peer_id)["at"]
         before = {name: known[name] if known is not None else 0.0 for name in COUNTERS}
@@ -107,16 +107,17 @@ class Observer:
             **given,
         )  # fmt: skip
 
-    def _may_be_new(self, peer_id: str, user: str, now: float) -> bool:
-        """Return whether a new start of a peer is remembered now, or not before others are an hour old."""
-        query, since = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since", now - HOUR_S
-        if (
-            self._left <= 0
-            or self.database.count(f"{query} AND peer = :peer", peer=peer_id, since=since) >= MAX_STARTS_OF_ONE
-        ):
+    def _may_be_new(self, peer_id: str, user: str | None, now: float) -> bool:
+        """Return whether a new start of a peer is remembered now, or not before others are an hour old.
+
+        `user` is whom its access token names, if any: a name that peers give themselves may be that of many.
+        """
+        if self._left <= 0:
             return False
-        if self.database.count(f"{query} AND user = :user", user=user, since=since) >= MAX_STARTS_OF_USER:
-            return False
+        for column, one, most in ("peer", peer_id, MAX_STARTS_OF_ONE), ("user", user, MAX_STARTS_OF_USER):
+            query = f"SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since AND {column} = :one"
+            if self.database.count(query, one=one, since=now - HOUR_S) >= most:  # of no user there are none
+                return False
         self._left -= 1
         return True
 
