@@ -163,7 +163,10 @@ STATES = [
     ({"parameter.0": torch.ones(4), "first.0": torch.ones(3)}, ABOUT, r"expected parameter\.0 to be .*3.* got .*4"),
     ({"parameter.0": torch.full((3,), math.nan), "first.0": torch.ones(3)}, ABOUT, r"it holds NaN or infinity"),
     ({"parameter.0": torch.ones(3), "first.0": torch.full((3,), math.inf)}, ABOUT, r"it holds NaN or infinity"),
-    ({"what": torch.ones(3), "parameter.0": torch.ones(3), "first.0": torch.ones(3)}, ABOUT, r"not enough values"),
+    *(
+        (GOOD | {name: torch.ones(3)}, ABOUT, rf"it has an unknown '{name}'")
+        for name in ("what", "second.0", "first.7", "first.-1", "parameter.1")
+    ),
     *((GOOD, ABOUT | {"param_groups": groups}, r"expected param_groups such as .*0\.95") for groups in GROUPS),
     *((GOOD, ABOUT | {"epoch": epoch}, r"expected an epoch in its metadata") for epoch in (10**12, -1, "x")),
 ]

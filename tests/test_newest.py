@@ -3,20 +3,22 @@
 import base64
 import json
 import re
+from contextlib import closing
 
 import pytest
 import torch
 
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.checkpoint import load_model, save_model
+from dalle_lib.checkpoint import load_model, save_model, save_tensors
 from dalle_lib.files import BrokenFile, sha256_of
 from dalle_lib.inference import TextToImage
 from dalle_lib.monitor.uploading import pointer
-from dalle_lib.run import RunCard
+from dalle_lib.run import RunCard, batches_of
 from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST, ForeignSignature, newest_checkpoint
 from dalle_lib.swarm.peer import beginning
 from dalle_lib.swarm.peer.beginning import fetch_state
+from dalle_lib.swarm.peer.state import resume_batches
 from dalle_lib.swarm.process.events import HUB, EventLog, read_events
 
 REPOSITORY, FOLDER = "crew/photos-checkpoints", "checkpoints/epoch-0000030"
@@ -230,3 +232,11 @@ def test_a_file_that_differs_from_its_hash_is_fetched_anew_the_next_time(signed,
     with pytest.raises(ValueError, match="it was removed, try again later"):
         newest.fetched(MODEL)
     assert newest.fetched(MODEL).read_bytes() == right
+
+
+@pytest.mark.parametrize("data", [{}, {"data": "["}, {"data": "[" * 10**5}, {"data": '{"position": 1e999}'}])
+def test_a_checkpoint_that_tells_nonsense_of_the_data_has_them_begin_anew(data, mini, tmp_path):
+    save_tensors(tmp_path / OPTIMIZER, {"a": torch.zeros(1)}, {"epoch": "30", **data})
+    with closing(batches_of(mini, 4, seed=1)) as batches:
+        resume_batches(tmp_path / OPTIMIZER, batches)
+        assert batches.state_dict()["position"] == 0

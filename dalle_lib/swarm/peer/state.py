@@ -42,9 +42,14 @@ def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBat
     if not (folder / OPTIMIZER).exists():
         return
     restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer.state_averager)))
+    resume_batches(folder / OPTIMIZER, batches)
+
+
+def resume_batches(file: Path, batches: TrainingBatches) -> None:
+    """Go on with the data where `save_state` wrote `file`; where that says nothing that can be, they begin anew."""
     try:
-        batches.load_state_dict(json.loads(read_header(folder / OPTIMIZER)[1]["data"]))
-    except (KeyError, ValueError) as error:
+        batches.load_state_dict(json.loads(read_header(file)[1]["data"]))
+    except (KeyError, ValueError, RecursionError) as error:
         logger.warning("the data begin anew: %s", in_one_line(error))
 
 
@@ -58,7 +63,10 @@ def read_state(file: Path, own: Snapshot) -> Snapshot:
         tensors, metadata = load_tensors(file)
         if missing := {"epoch", "param_groups"} - metadata.keys():
             raise ValueError(f"its metadata lack {', '.join(sorted(missing))}")
-        for name, tensor in _named(own).items():
+        named = _named(own)
+        if unknown := tensors.keys() - named.keys():  # the optimizer would take it, and give it to newcomers
+            raise ValueError(f"it has an unknown {min(unknown)!r:.80}")
+        for name, tensor in named.items():
             if name not in tensors:
                 raise ValueError(f"it lacks {name}")
             expected, came = ((each.dtype, tuple(each.shape)) for each in (tensor, tensors[name]))
