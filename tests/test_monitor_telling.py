@@ -10,7 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dalle_lib.hub_http import httpx
-from dalle_lib.monitor.telling import WEBHOOK, Gauges, Webhook, serve, webhook_in
+from dalle_lib.monitor.settings import MonitorSettings
+from dalle_lib.monitor.telling import WEBHOOK, Command, Gauges, Webhook, serve, webhook_in
 from dalle_lib.rehearsal.evening import free_place
 
 STATUS = {
@@ -91,3 +92,34 @@ def test_the_address_is_in_a_file_and_a_wrong_one_is_not_repeated(tmp_path):
     with pytest.raises(ValueError, match="begins with https") as refused:
         webhook_in(tmp_path)
     assert "secret" not in str(refused.value).replace(str(tmp_path), "")
+
+
+def test_a_command_finds_alarms_in_its_input_and_no_token_in_its_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    out = tmp_path / "$(touch out) it"
+    script = tmp_path / "mail"
+    script.write_text(f'#!/bin/sh\nenv > {tmp_path}/env\ncat > "$2.part" && mv "$2.part" "$2"\n')
+    script.chmod(0o700)
+    settings = MonitorSettings(alarm_command=f"{script} -s '{out}'")
+    Command(settings.alarm_words, "photos").tell("`~!rm` is apart.\n~!rm")
+    deadline = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert out.read_text() == "photos: '~!rm' is apart. ~!rm\n"
+    assert "hf_secret" not in (tmp_path / "env").read_text()
+
+
+@pytest.mark.parametrize("how", ["false", "sleep 60", "/nowhere/mail"])
+def test_a_command_that_fails_is_logged_and_ended(caplog, monkeypatch, how):
+    monkeypatch.setattr("dalle_lib.monitor.telling.COMMAND_S", 0.2)
+    Command(how.split(), "photos").tell("x")
+    told, deadline = f"the alarm command {how.split()[0]} has not sent a message", time.monotonic() + 60
+    while told not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize("command", ["'mail", "/nowhere/mail -s x", " "])
+def test_a_command_that_is_not_there_is_refused(command):
+    with pytest.raises(ValueError, match="expected a program of this machine as the alarm command"):
+        MonitorSettings(alarm_command=command)

@@ -25,7 +25,7 @@ from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.steward import Steward
-from dalle_lib.monitor.telling import Gauges, Webhook, serve, webhook_in
+from dalle_lib.monitor.telling import Command, Gauges, Messages, Webhook, serve, webhook_in
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
@@ -80,16 +80,19 @@ class Monitor:
         self.run_name, self.folder, self.settings, self.token = run, folder, settings or MonitorSettings(), token
         self._start, self._say, self._is_private = start, say, is_private
         self.card = RunCard.load(run, token)
-        self._webhook, self._key, self._status = None, b"", {}
+        self._key, self._status = b"", {}
+        self._tellers: list[Messages] = []
 
     def follow(self, stop: threading.Event) -> None:
-        """Monitor until `stop` is set. Problems are also sent to the webhook whose address is in the folder, if any.
+        """Monitor until `stop` is set. Problems are also told by a webhook and a command, where there are any.
 
         Raises ValueError if another monitor works in this folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         address, self._key = webhook_in(self.folder), key_in(self.folder)
-        self._webhook = None if address is None else Webhook(address, self.card.name)
+        self._tellers = [Webhook(address, self.card.name)] if address is not None else []
+        if words := self.settings.alarm_words:
+            self._tellers.append(Command(words, self.card.name))
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -209,8 +212,8 @@ class Monitor:
     def _tell(self, found: Iterable[Problem]) -> None:
         for line in [problem.told for problem in found]:
             self._say(f"Problem: {line}")
-            if self._webhook is not None:
-                self._webhook.tell(line)
+            for teller in self._tellers:
+                teller.tell(line)
 
     def _publish(self, watch: Watch, is_history_due: bool) -> None:
         card, database = watch.steward.card, watch.database

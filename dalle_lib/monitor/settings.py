@@ -1,7 +1,9 @@
 """How a run is monitored."""
 
 import math
+import shlex
 from dataclasses import dataclass
+from shutil import which
 
 ROWS, PROMPTS = 256, 8
 MAX_EXAMINED = 10_000
@@ -16,6 +18,9 @@ class MonitorSettings:
     """Minutes between two checkpoints, each a state of the run that two peers gave."""
     metrics_port: int = 0
     """Port of this machine at which Prometheus finds figures, at /metrics; 0 for none."""
+    alarm_command: str = ""
+    """A program and its arguments, as you would type them, that finds alarms in its standard input: such as
+    "mail -s my-run you@example.org". It is started at most every ten minutes, without a shell."""
     look_s: float = 5.0
     """Seconds between two looks at the swarm."""
     status_s: float = 15.0
@@ -30,6 +35,11 @@ class MonitorSettings:
     """The model's licence by its name on the Hub, such as cc-by-4.0, for its page when the run is finished."""
 
     def __post_init__(self) -> None:
+        if self.alarm_command and not (self.alarm_words and which(self.alarm_words[0])):
+            raise ValueError(
+                f"expected a program of this machine as the alarm command, but got {self.alarm_command!r}: install it, "
+                "or name it with its folder."
+            )
         if not 0 <= self.metrics_port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for none, but got {self.metrics_port}.")
         for name in "checkpoint_minutes", "look_s", "status_s":
@@ -38,3 +48,11 @@ class MonitorSettings:
         for name in "rows", "prompts":
             if not isinstance(given := getattr(self, name), int) or not 2 <= given <= MAX_EXAMINED:
                 raise ValueError(f"{name} must be a whole number from 2 to {MAX_EXAMINED:,}, but is {given}.")
+
+    @property
+    def alarm_words(self) -> list[str]:
+        """The alarm command as a program and its arguments; none for quotes that do not end."""
+        try:
+            return shlex.split(self.alarm_command)
+        except ValueError:
+            return []

@@ -1,15 +1,19 @@
-"""What is wrong with a run, told to people who are elsewhere: figures for Prometheus, and a message by a webhook."""
+"""What is wrong with a run, told to people elsewhere: figures for Prometheus, messages by a webhook or a command."""
 
 import logging
+import os
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.files import small_bytes
 from dalle_lib.hub_http import httpx
 from dalle_lib.names import is_web_address
+from dalle_lib.one_line import printable
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -24,6 +28,12 @@ MAX_MESSAGE = 2000
 """Letters of a message: Discord takes no more."""
 BETWEEN_S = 60.0
 """Seconds between two messages; what is told meanwhile is in the next one. Peers may make problems come and go."""
+BETWEEN_MAILS_S = 600.0
+"""The same for a command, which mostly sends mail."""
+COMMAND_S = 60.0
+"""Seconds after which a command is ended."""
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ")
+"""What a command finds in its environment: no token that the monitor was started with."""
 _HARMLESS = str.maketrans({"@": "＠", "<": "‹", ">": "›", "[": "(", "]": ")", "`": "'"})
 """Signs with which a peer's name would call everybody in a channel, or be a link."""
 
@@ -38,19 +48,19 @@ def webhook_in(folder: Path) -> str | None:
     return address
 
 
-class Webhook:
-    """A webhook of Slack, Mattermost or Discord. It is sent messages in the background; what fails is logged."""
+class Messages(ABC):
+    """Lines sent in the background, those of a while in one message; what fails is logged."""
 
-    def __init__(self, address: str, name: str) -> None:
+    def __init__(self, name: str, between_s: float) -> None:
         """`name` is that of the run, with which each message begins."""
-        self._address, self._name, self._lines, self._lock = address, name, [], threading.Lock()
+        self._name, self._between_s, self._lines, self._lock = name, between_s, [], threading.Lock()
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<Webhook of {self._name}>"
+        return f"<{type(self).__name__} of {self._name}>"
 
     def tell(self, line: str) -> None:
-        """Send a line, with what else is told until the last message is BETWEEN_S old. Names in it do nothing."""
+        """Send a line, with what else is told until the last message is old enough. Names in it do nothing."""
         with self._lock:
             if sum(map(len, self._lines)) < MAX_MESSAGE:
                 self._lines.append(line)
@@ -61,12 +71,24 @@ class Webhook:
     def _send(self) -> None:
         while True:
             with self._lock:
-                text, self._lines = " ".join(self._lines), []
+                text, self._lines = printable(" ".join(self._lines)), []
                 if not text:
                     self._thread = None
                     return
             self._post(f"{self._name}: {text}".translate(_HARMLESS)[:MAX_MESSAGE])
-            time.sleep(BETWEEN_S)
+            time.sleep(self._between_s)
+
+    @abstractmethod
+    def _post(self, text: str) -> None:
+        """Send a message of one line. What fails is logged."""
+
+
+class Webhook(Messages):
+    """A webhook of Slack, Mattermost or Discord."""
+
+    def __init__(self, address: str, name: str) -> None:
+        super().__init__(name, BETWEEN_S)
+        self._address = address
 
     def _post(self, text: str) -> None:
         try:
@@ -75,6 +97,26 @@ class Webhook:
                 answer.raise_for_status()
         except Exception as error:  # a wrong address is no HTTPError; all of their texts name it
             logger.warning("a message was not sent to the webhook: %s", type(error).__name__)
+
+
+class Command(Messages):
+    """A program of the organiser, such as `mail`, that finds each message in its standard input. No shell is asked."""
+
+    def __init__(self, words: Sequence[str], name: str) -> None:
+        super().__init__(name, BETWEEN_MAILS_S)
+        self._words = list(words)
+
+    def _post(self, text: str) -> None:
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        try:
+            subprocess.run(
+                self._words, input=f"{text}\n".encode(), timeout=COMMAND_S, check=True, env=kept,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            how = f"code {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else error
+            told = f"longer than {COMMAND_S:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else how
+            logger.warning("the alarm command %s has not sent a message: %s", self._words[0], told)
 
 
 class Gauges:
