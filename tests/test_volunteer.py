@@ -30,6 +30,7 @@ from dalle_lib.run.files import Home
 from dalle_lib.swarm import Crew, LocalSwarm, Peer, PeerSettings
 from dalle_lib.swarm.process.folder import IDENTITY
 from dalle_lib.swarm.process.receipt import Receipt
+from dalle_lib.swarm.process.standing import Standing
 
 STATUS = {
     "message": "Photos <b>begin</b> tomorrow.",
@@ -80,6 +81,30 @@ def test_what_a_peer_that_has_left_saw_of_the_others_is_not_shown_as_if_it_were_
     assert "epoch 12 of 60" in page
     assert "samples/s</div>" not in page
     assert "as yours saw them last" in page
+
+
+def test_who_is_anonymous_finds_their_rank_by_their_own_hours(mini, tmp_path, hub):
+    users = [[rank, name, "", hours * 3600, 1, 1, 0.1, 9.0, 1, 1, 1, 1, 1] for rank, name, hours in
+             ((1, "bob", 9), (2, "anonymous-12", 5.9), (3, "eve", 2))]  # fmt: skip
+    status = STATUS | {"users": users, "totals": {"users": 12, "listed": 3}}
+    hub.add("crew/photos-checkpoints", {"status.json": json.dumps(status).encode()})
+    card = RunCard.load(mini.with_changes(checkpoints="crew/photos-checkpoints").save(tmp_path / "run"))
+    one = [*epoch(10), *epoch(11)]
+    one[1] |= {"compute_s": 1 * 3600}
+    one[3] |= {"compute_s": 3 * 3600}
+    peers = {name: peer_with(tmp_path / name, [*BEGINNING, *one], mini) for name in ("ada", "ada-2")}
+    view, standing, deadline = (
+        RunView(card, Crew(tmp_path, "run", peers)),
+        Standing.of(peers["ada"]),
+        time.monotonic() + 60,
+    )
+    while not view.status() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert view.facts(standing, "Qm-not-told")["your rank of 12"] == "about 2", "six hours of both peers"
+    assert [view.rank_by_own_count(3600 * hours) for hours in (10, 1, 0.1)] == [(1, 12), (4, 12), None]
+    status["totals"]["listed"] = 9
+    view._told = status
+    assert view.rank_by_own_count(3600) is None, "the others of the list are not told"
 
 
 def test_a_terminal_shows_them_too(mini, swarm):

@@ -81,7 +81,7 @@ class Join:
             proof = proving_token() if self.hub_token and card.members and card.members.server else None
             with self._refreshing(peer, token):
                 crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
-                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card), view=RunView(card))
+                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card), view=RunView(card, crew))
                 crew.close()
         print(_fitted(ending(peer, self, card)))
 

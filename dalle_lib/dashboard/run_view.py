@@ -10,10 +10,12 @@ import psutil
 
 from dalle_lib.dashboard.words import duration
 from dalle_lib.files import BrokenFile, read_record
+from dalle_lib.monitor.contributions import LISTED_S
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS, USER_COLUMNS, file_of_monitor
 from dalle_lib.swarm import Crew, LocalSwarm
+from dalle_lib.swarm.process.events import EventReader
 from dalle_lib.swarm.process.local import MONITOR
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
@@ -35,6 +37,8 @@ class RunView:
         self.card = card
         self._file = crew.folder / MONITOR / STATUS if isinstance(crew, LocalSwarm) else None
         self._is_here = self._file is not None
+        is_yours = crew is not None and not self._is_here
+        self._readers = {peer: EventReader(peer.folder) for peer in crew.peers.values()} if is_yours else {}
         self._told: dict = {}
         self._asked = -ASK_EVERY_S
         self._traffic: deque[tuple[float, int, int]] = deque()
@@ -82,14 +86,37 @@ class RunView:
         except (LookupError, TypeError, ValueError, OverflowError, StopIteration):
             return None
 
+    def rank_by_own_count(self, compute_s: float) -> tuple[int, int] | None:
+        """Return the rank among the listed users of who has computed so long, as far as they know themselves.
+
+        So who wants no name told, or is not told yet, finds their place without the monitor telling anybody which row
+        is theirs: that has at most so many hours. None for less than what is listed, beyond the list, for nonsense.
+        """
+        status = self.status()
+        try:
+            hours = [float(dict(zip(USER_COLUMNS, row, strict=True))["compute_s"]) for row in status["users"]]
+            before = sum(other > compute_s for other in hours)
+            if compute_s < LISTED_S or (before == len(hours) < int(status["totals"]["listed"])):
+                return None
+            return before + 1, int(status["totals"]["users"])
+        except (LookupError, TypeError, ValueError, OverflowError):
+            return None
+
     def facts(self, standing: Standing, peer_id: str | None) -> dict[str, str]:
         """Return the rank of the user of a peer and, while it is at work, this machine's traffic, by their names."""
         facts = {"your time": duration(standing.totals.seconds)}
         if peer_id is not None and (found := self.rank(peer_id)) is not None:
             facts[f"your rank of {found[1]:,}"] = f"{found[0]:,}"
+        elif (found := self.rank_by_own_count(self._compute_s(standing))) is not None:
+            facts[f"your rank of {found[1]:,}"] = f"about {found[0]:,}"
         if standing.state in AT_WORK and (traffic := self.traffic_mbps()) is not None:
             facts["Mbit/s up / down"] = " / ".join(f"{mbps:.1f}" for mbps in traffic)
         return facts
+
+    def _compute_s(self, standing: Standing) -> float:
+        """Return how long the volunteer's peers here have computed: those of the crew, or the one that is shown."""
+        all_peers = (Standing.of(peer, reader) for peer, reader in self._readers.items())
+        return sum(each.totals.compute_s for each in all_peers) or standing.totals.compute_s
 
     def traffic_mbps(self) -> tuple[float, float] | None:
         """Return how many Mbit/s this machine sends and receives, over the last seconds; None before the second look.

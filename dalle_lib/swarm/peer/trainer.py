@@ -205,6 +205,7 @@ class Trainer:
             epoch=self.epoch,
             loss=self.last_loss,
             samples=ended.samples,
+            compute_s=self.compute_s,
             seconds=self.so_far.started - ended.started,
             peers=self.optimizer.tracker.global_progress.num_peers,
             lr=self.optimizer.learning_rate,

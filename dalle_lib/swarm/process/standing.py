@@ -54,6 +54,8 @@ class Totals:
     """Samples of these that no update of the others holds, nor ever will."""
     seconds: float
     """How long it took part."""
+    compute_s: float
+    """Seconds of these in which it computed gradients, in whole epochs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +210,16 @@ def _seconds_left(
 
 
 def _totals(starts: list[list[dict]], running: bool) -> Totals:
-    epochs, samples, lost, seconds = 0, 0, 0, 0.0
+    epochs, samples, lost, seconds, compute_s = 0, 0, 0, 0.0, 0.0
     for number, events in enumerate(starts, start=1):
         kinds = [event["event"] for event in events]
         joined = [event["time"] for event in events if event["event"] == "joined"]
         epochs += kinds.count("epoch")
         samples += samples_in(events)
         lost += sum(event["samples"] for event in events if is_loss(event))
+        compute_s += max((event.get("compute_s", 0.0) for event in events if event["event"] == "epoch"), default=0.0)
         if joined:
             is_now = running and number == len(starts) and "left" not in kinds
             # A clock that is set back meanwhile makes the end seem earlier than the beginning.
             seconds += max(0.0, (time.time() if is_now else events[-1]["time"]) - joined[0])
-    return Totals(starts=len(starts), epochs=epochs, samples=samples, lost=lost, seconds=seconds)
+    return Totals(starts=len(starts), epochs=epochs, samples=samples, lost=lost, seconds=seconds, compute_s=compute_s)
