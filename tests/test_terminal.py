@@ -138,13 +138,6 @@ def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mi
     assert told == "This peer has left: newcomers no longer find the others through it."
 
 
-@pytest.mark.parametrize(("peers", "has_receipt"), [(3, True), (1, False)])
-def test_who_has_given_something_is_told_how_to_show_it(mini, tmp_path, peers, has_receipt):
-    events = [*BEGINNING, *({**event, "peers": peers} for event in epoch(10)), LEFT, {"event": "ended", "exit_code": 0}]
-    told = ending(peer_with(tmp_path, events, mini), Join(peer=PeerSettings(run="emoji-mini")), mini)
-    assert (f"Receipt: dalle-lib receipt --folder {tmp_path}" in told) == has_receipt
-
-
 def test_limits_and_the_command_to_go_on_name_what_was_given():
     told = "it leaves after 30 minutes, it computes 50% of the time, on 1 processor thread"
     assert told == limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu"))

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.cli.join import Join, ending
 from dalle_lib.dashboard.cards import cards_html
 from dalle_lib.dashboard.lapses import show_lapse
 from dalle_lib.dashboard.panel import panel_html
@@ -105,6 +106,15 @@ def test_who_is_anonymous_finds_their_rank_by_their_own_hours(mini, tmp_path, hu
     status["totals"]["listed"] = 9
     view._told = status
     assert view.rank_by_own_count(3600) is None, "the others of the list are not told"
+
+
+@pytest.mark.parametrize(("others", "has_receipt"), [({"id1": 0.5}, True), ({}, False)])
+def test_who_has_given_something_is_told_how_to_show_it_though_alone_at_the_end(mini, tmp_path, others, has_receipt):
+    own = PeerKey.load_or_create(tmp_path / IDENTITY).peer_id
+    (averaged, ended), alone = epoch(10), [each | {"peers": 1} for each in epoch(11)]
+    events = [*BEGINNING, averaged | {"shares": {own: 0.5, **others}}, ended, *alone, LEFT]
+    told = ending(peer_with(tmp_path, events, mini), Join(peer=PeerSettings(run="emoji-mini")), mini)
+    assert (f"Receipt: dalle-lib receipt --folder {tmp_path}" in told) == has_receipt
 
 
 def test_a_terminal_shows_them_too(mini, swarm):

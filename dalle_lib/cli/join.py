@@ -3,7 +3,7 @@
 import shlex
 import shutil
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -196,6 +196,7 @@ def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
     """Return what a volunteer wants to know at the end: what they gave in all, where the model is, what to do next."""
     from dalle_lib.dashboard.words import state_in_words, totals_in_words
     from dalle_lib.swarm.process.folder import MODEL
+    from dalle_lib.swarm.process.receipt import receipt_of
     from dalle_lib.swarm.process.standing import Standing
 
     if command.peer.role != "trainer":
@@ -206,7 +207,8 @@ def ending(peer: "Peer", command: Join, card: "RunCard") -> str:
         lines.append(f"Model:   {peer.folder / MODEL}")
         draw = ["dalle-lib", "generate", prompt_for(card), "--run", str(peer.folder)]
         lines.append(f"Draw:    {shlex.join(draw)}")
-    if standing.share is not None and (standing.peers or 0) > 1:
+    with suppress(ValueError, FileNotFoundError):  # nothing of it has counted with others
+        receipt_of(peer)
         lines.append(f"Receipt: {shlex.join(['dalle-lib', 'receipt', '--folder', str(peer.folder)])}")
     if not standing.is_complete:
         lines.append(f"Go on:   {shlex.join(command.as_typed())}")
