@@ -22,7 +22,7 @@ from dalle_lib.dashboard.lapses import show_lapse
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.receipts import NO_RECEIPT, show_receipts
 from dalle_lib.dashboard.run_view import RunView
-from dalle_lib.dashboard.sharing import next_steps, summary_to_share
+from dalle_lib.dashboard.sharing import NOTHING, next_steps, summary_to_share
 from dalle_lib.dashboard.terminal import LivePanel
 from dalle_lib.monitor.evaluating import write_picture
 from dalle_lib.platforms import Platform, bring_back
@@ -69,6 +69,15 @@ def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says
     assert down > 0
     assert "The organiser says: Photos &lt;b&gt;begin&lt;/b&gt; tomorrow." in page
     assert "The update of epoch 9 holds the gradients of 3 peers; yours are 31% of it." in page
+
+
+def test_a_newcomer_that_sees_nobody_yet_gets_no_empty_table(mini, tmp_path):
+    seen(tmp_path, 0, at_epoch=9, names=())
+    with running(peer_with(tmp_path, BEGINNING, mini)) as peer:
+        page = panel_html(peer)
+    assert "epoch 9 of 60" in page
+    assert "<table" not in page
+    assert "peers</div>" not in page
 
 
 def test_what_a_peer_that_has_left_saw_of_the_others_is_not_shown_as_if_it_were_now(mini, tmp_path):
@@ -234,6 +243,7 @@ def test_the_summary_says_where_one_was_and_how_others_join(mini, crew, tmp_path
     assert "300 samples in 3 s" in told
     assert "Reached: first gradient that counted. Next: 10 epochs." in told
     assert "join" not in told
+    assert summary_to_share(crew.peers["ada-2"], Crew(tmp_path, "run", {"ada-2": crew.peers["ada-2"]}), mini) == NOTHING
     published = mini.with_changes(name="photos")
     published._home = Home(tmp_path, "crew/photos")
     assert "dalle-lib join --run crew/photos" in summary_to_share(crew.peers["ada"], crew, published)

@@ -38,9 +38,9 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it
             parts.append(f"<p>{looked}.</p>")
         parts += [_progress(standing), _figures(standing, view, you)]
-        if not _is_live(standing):
-            parts.append("<p>The peers, as yours saw them last:</p>")
-        parts.append(_table(standing.swarm, you))
+        if standing.swarm.peers:
+            parts += [] if _is_live(standing) else ["<p>The peers, as yours saw them last:</p>"]
+            parts.append(_table(standing.swarm, you))
     parts += map(_linked, last_round(events, standing.swarm))
     if len(epochs):
         parts.append(to_html(run_chart(epochs)))
@@ -80,7 +80,7 @@ def _progress(standing: Standing) -> str:
 
 def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
     figures = {"loss": "–" if standing.loss is None else f"{standing.loss:.3f}"}
-    if _is_live(standing):
+    if _is_live(standing) and standing.swarm.peers:  # a newcomer sees not even itself in the first seconds
         figures["samples/s"] = f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}"
         figures["peers"] = str(len(standing.swarm.peers))
     figures["your samples"] = f"{standing.totals.samples:,}"

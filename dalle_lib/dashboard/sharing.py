@@ -12,6 +12,8 @@ from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.milestones import milestones, next_milestone
 from dalle_lib.swarm.process.standing import Standing
 
+NOTHING = "Your peer has computed no samples yet, so there is nothing to share."
+
 
 def summary_to_share(you: Peer, crew: Crew, card: RunCard) -> str:
     """Return what a volunteer's peers have done in a run, in words for others, with how to join a run on the Hub.
@@ -21,6 +23,8 @@ def summary_to_share(you: Peer, crew: Crew, card: RunCard) -> str:
     peers = [you] if isinstance(crew, LocalSwarm) else list(crew.peers.values())
     totals, receipts = [Standing.of(peer).totals for peer in peers], list(filter(None, map(receipt_if_any, peers)))
     seconds, rounds = sum(each.seconds for each in totals), max((each.rounds for each in receipts), default=0)
+    if not any(each.samples for each in totals):
+        return NOTHING
     samples = count(sum(each.samples for each in totals), "sample")
     lines = [f"I have trained {card.name} together with others: {samples} in {duration(seconds)}."]
     for receipt in receipts:
