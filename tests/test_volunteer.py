@@ -63,7 +63,7 @@ def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says
     figures = dict(re.findall(r"<div><b>([^<]*)</b>([^<]*)</div>", page.replace("<div><b>", "\n<div><b>")))
     named = {name: value for value, name in figures.items()}
     assert named["your rank of 12"] == "2"
-    assert re.fullmatch(r"\d+ s", named["your time"])
+    assert re.fullmatch(r"\d+ (s|min)", named["your time"])
     up, down = map(float, named["Mbit/s up / down"].split(" / "))
     assert up > 0
     assert down > 0
@@ -132,7 +132,7 @@ def test_a_terminal_shows_them_too(mini, swarm):
     with running(peer), Live(console=Console(file=shown, width=100), auto_refresh=False) as live:
         seen(peer.folder, 96, 10)
         LivePanel(live, view=RunView(mini, swarm))(peer)
-    assert re.search(r"your time: \d+ s · your rank of 12: 2", shown.getvalue())
+    assert re.search(r"your time: \d+ (s|min) · your rank of 12: 2", shown.getvalue())
     assert "The organiser says: Photos <b>begin</b> tomorrow." in shown.getvalue()
 
 
