@@ -22,7 +22,7 @@ def look(second: float, users: dict[str, str] = USERS) -> SwarmStatus:
     peers = [
         peer_status(
             peer, f"desk-of-{USERS[peer]}", anonymous=USERS[peer] == "ada", started_at=BEGAN, compute_s=second,
-            witnessed=witness(3, dict.fromkeys(IDS, 9.0), peer),
+            counted=second, witnessed=witness(3, dict.fromkeys(IDS, 9.0), peer),
         )
         for peer in IDS
     ]  # fmt: skip

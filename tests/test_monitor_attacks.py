@@ -13,11 +13,12 @@ from test_monitor_credits import BEGAN, ada, look, observer  # noqa: F401  (a fi
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.alarms import AGAIN_S, Problem, note, problems
 from dalle_lib.monitor.anonymous import anonymised, tags_in
-from dalle_lib.monitor.auditing import believed, note_claim, overclaims
+from dalle_lib.monitor.auditing import Auditor, believed, note_claim
 from dalle_lib.monitor.contributions import contributions
+from dalle_lib.monitor.crediting import EARLIER_S, MAX_STARTS_OF_USER, OVERSHOOT
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.losses import MIN_DRAWN, note_drawn
-from dalle_lib.monitor.observing import EARLIER_S, MAX_STARTS, MAX_STARTS_OF_USER, OVERSHOOT, Observer
+from dalle_lib.monitor.observing import MAX_STARTS, Observer
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
 from dalle_lib.organizing.model_page import FIRST, PAGE_FOLDER, PROMPTS_FILE, PageFacts
@@ -211,7 +212,7 @@ def test_a_run_that_was_long_away_from_its_monitor_is_judged_by_the_last_epochs_
     status = SwarmStatus(
         time=BEGAN, epoch=10**9, total_epochs=10**9, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
     )  # fmt: skip
-    assert list(overclaims(status, observer.database)) == [], "nobody told anything, and no epoch is looked at"
+    assert list(Auditor(observer.database).overclaims(status)) == [], "nobody told anything, and no epoch is looked at"
 
 
 def test_a_user_with_many_peers_leaves_room_for_newcomers_of_others(observer):  # noqa: F811

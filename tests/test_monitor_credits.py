@@ -4,8 +4,9 @@ import pytest
 from statuses import peer_status
 
 from dalle_lib.monitor.contributions import contributions
+from dalle_lib.monitor.crediting import ABSENT_S, EARLIER_S, OVERSHOOT
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.observing import ABSENT_S, EARLIER_S, OVERSHOOT, Observer
+from dalle_lib.monitor.observing import Observer
 from dalle_lib.swarm.process.status import SwarmStatus
 
 BEGAN = 1_790_000_000.0
@@ -30,8 +31,10 @@ def look(observer, after_s, *peers, users=None, target=100):
     return contributions(observer.database, now, least_s=0.0)
 
 
-def ada(compute_s, samples=0, counted=0.0, epoch=1, started=0.0, peer="A", name="ada", **told):
-    told = {"compute_s": float(compute_s), "samples": samples, "counted": float(counted), "epoch": epoch, **told}
+def ada(compute_s, samples=0, counted=None, epoch=1, started=0.0, peer="A", name="ada", **told):
+    """Return what a peer posts, whose gradient has counted all the time unless `counted` says otherwise."""
+    counted = float(compute_s if counted is None else counted)
+    told = {"compute_s": float(compute_s), "samples": samples, "counted": counted, "epoch": epoch, **told}
     return peer_status(peer, name, started_at=BEGAN + started, **told)
 
 
@@ -83,6 +86,31 @@ def test_all_peers_of_a_user_count_together_and_names_cannot_be_forged(observer)
         ("ada", 30, 2, 1), ("mallory", 30, 1, 1)
     ]  # fmt: skip
     assert [one.percentile for one in found] == [100.0, 100.0]
+
+
+def test_hours_without_weight_bring_nothing_and_those_before_it_only_of_its_last_epochs(observer):
+    for minute in range(30):
+        counted = {"ada": 9.0 * minute, "late": 9.0 * (minute >= 29), "idle": 0.0, "slow": 1.0 * (minute // 2)}
+        peers = [
+            ada(54 * minute, samples=9 * minute, counted=weight, epoch=1 + minute, peer=name, name=name)
+            for name, weight in counted.items()
+        ]
+        found = {one.user: (one.compute_s, one.samples) for one in look(observer, 60 * minute, *peers)}
+    assert found["ada"] == (54 * 29, 9 * 29)
+    assert found["slow"] == pytest.approx((54 * 28, 9 * 28)), "one in every other epoch is enough"
+    assert found["late"] == pytest.approx((54 * 2, 9 * 2), rel=0.1)
+    assert found["idle"] == (0, 0)
+
+
+def test_a_peer_alone_needs_no_weight_and_records_of_short_epochs_may_be_late(observer):
+    (found,) = look(observer, 600, ada(100, counted=0.0, started=500.0))
+    assert found.compute_s == 100
+    for second in range(605, 901, 5):
+        posted, epoch = second // 50 * 50, second // 5
+        bob = ada(second - 600, peer="B", name="bob", started=600.0, epoch=epoch)
+        late = ada(posted - 500, counted=float(posted), started=500.0, epoch=epoch)
+        found = {one.user: one.compute_s for one in look(observer, second, late, bob)}
+    assert found == {"ada": 400, "bob": 300}
 
 
 def test_a_look_that_is_not_newer_changes_nothing_as_with_two_monitors(observer):

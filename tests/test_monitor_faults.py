@@ -13,9 +13,10 @@ from dalle_lib.files import MAX_RECORD_BYTES
 from dalle_lib.monitor import own_problems
 from dalle_lib.monitor.alarms import MAX_APART, note, problems
 from dalle_lib.monitor.checkpoints import folder_of, note_new
+from dalle_lib.monitor.crediting import MAX_STARTS_OF_ONE
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.monitor import Monitor, Watch
-from dalle_lib.monitor.observing import MAX_STARTS, MAX_STARTS_OF_ONE, Observer
+from dalle_lib.monitor.observing import MAX_STARTS, Observer
 from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.published import fitted, publish, status_of
 from dalle_lib.monitor.steward import Steward

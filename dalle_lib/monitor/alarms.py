@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from dalle_lib.monitor.auditing import overclaims
+from dalle_lib.monitor.auditing import Auditor
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.losses import misfits
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -38,8 +38,8 @@ class Problem:
     """Seconds since 1970; None for now."""
 
 
-def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
-    """Yield what is wrong at a look at the swarm, which the data base has already."""
+def problems(status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | None = None) -> Iterator[Problem]:
+    """Yield what is wrong at a look at the swarm, which the data base has; `auditor` is that of earlier ones."""
     if status.not_shown > FLOOD:
         yield Problem("flood", "", f"{status.not_shown:,} peers more post that they train than are looked at.")
     if not status.peers:
@@ -47,7 +47,8 @@ def problems(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
         return
     yield from _stalled(status, database)
     yield from _loss_rises(database)
-    yield from (Problem("claims", peer, told) for peer, told in islice(overclaims(status, database), MAX_APART))
+    over = (auditor or Auditor(database)).overclaims(status)
+    yield from (Problem("claims", peer, told) for peer, told in islice(over, MAX_APART))
     yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))
     epochs, median = sorted(peer.epoch for peer in status.peers), status.median_epoch
     far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]

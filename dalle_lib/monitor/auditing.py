@@ -76,31 +76,59 @@ def note_claim(database: MonitorDatabase, peer: str, epoch: int, rounds: int, co
         )  # fmt: skip
 
 
-def overclaims(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple[str, str]]:
-    """Yield the ids of peers that claim more than they can have done in the last epochs, and what, in words."""
-    since = status.epoch - WINDOW
+def forget_old(epoch: int, database: MonitorDatabase) -> None:
+    """Forget what is no longer compared when the run is at an epoch."""
     for table in "claims", "weights":
-        database.change(f"DELETE FROM {table} WHERE epoch <= :since", since=since - LATE)
-    told = database.rows("SELECT * FROM weights WHERE epoch >= :since", since=since - 1)
-    seen, seen_by_one = _weights_seen(status, told)
-    missed = _missed(status, database.rows("SELECT * FROM claims WHERE epoch > :since", since=since), told, seen)
-    rows = database.rows(
-        "SELECT peer, SUM(rounds) AS rounds, SUM(counted) AS counted, SUM(excess_s) AS excess_s FROM claims "
-        "WHERE epoch > :since GROUP BY peer", since=since,
-    )  # fmt: skip
-    there = {peer.peer_id: peer for peer in status.peers}
-    for row in rows:
-        if (peer := there.get(row["peer"])) is None:
-            continue
-        name = f"{peer.name} ({peer.peer_id[-6:]})"
-        weights, by_one = list(seen[peer.peer_id].values()), list(seen_by_one[peer.peer_id].values())
-        most = most_counted(row["rounds"], weights, by_one, missed[peer.peer_id])
-        if most is not None and row["counted"] > most:
-            claimed, mean = row["counted"] / row["rounds"], sum(weights) / row["rounds"]
-            told = f"{name} claims a mean weight of {claimed:,.0f} samples in averages, and others saw {mean:,.0f}."
-            yield row["peer"], told
-        elif row["excess_s"] > EXCESS_S:
-            yield row["peer"], f"{name} claims {row['excess_s']:,.0f} seconds of computing more than have passed."
+        database.change(f"DELETE FROM {table} WHERE epoch <= :since", since=epoch - WINDOW - LATE)
+
+
+class Auditor:
+    """Compares claims to what others saw, once in each epoch; what it has read of earlier ones is not read again."""
+
+    def __init__(self, database: MonitorDatabase) -> None:
+        self.database = database
+        self._epoch, self._told, self._over = -1, {}, {}
+
+    def overclaims(self, status: SwarmStatus) -> Iterator[tuple[str, str]]:
+        """Yield the ids of peers that claim more than they can have done in the last epochs, and what, in words."""
+        if status.epoch != self._epoch:
+            self._over = dict(self._judged(status))
+        there = {peer.peer_id for peer in status.peers}
+        yield from ((peer, told) for peer, told in self._over.items() if peer in there)
+
+    def _judged(self, status: SwarmStatus) -> Iterator[tuple[str, str]]:
+        since, told = status.epoch - WINDOW, self._read(status.epoch)
+        seen, seen_by_one = _weights_seen(status, told)
+        claims = self.database.rows("SELECT * FROM claims WHERE epoch > :since", since=since)
+        missed = _missed(status, claims, told, seen)
+        rows = self.database.rows(
+            "SELECT peer, SUM(rounds) AS rounds, SUM(counted) AS counted, SUM(excess_s) AS excess_s FROM claims "
+            "WHERE epoch > :since GROUP BY peer", since=since,
+        )  # fmt: skip
+        there = {peer.peer_id: peer for peer in status.peers}
+        for row in rows:
+            if (peer := there.get(row["peer"])) is None:
+                continue
+            name = f"{peer.name} ({peer.peer_id[-6:]})"
+            weights, by_one = list(seen[peer.peer_id].values()), list(seen_by_one[peer.peer_id].values())
+            most = most_counted(row["rounds"], weights, by_one, missed[peer.peer_id])
+            if most is not None and row["counted"] > most:
+                claimed, mean = row["counted"] / row["rounds"], sum(weights) / row["rounds"]
+                told = f"{name} claims a mean weight of {claimed:,.0f} samples in averages, and others saw {mean:,.0f}."
+                yield row["peer"], told
+            elif row["excess_s"] > EXCESS_S:
+                yield row["peer"], f"{name} claims {row['excess_s']:,.0f} seconds of computing more than have passed."
+
+    def _read(self, epoch: int) -> list[Row]:
+        """Return the weights that were told of the last epochs; those of which nobody tells any more are known."""
+        since, settled = epoch - WINDOW - 1, self._epoch - LATE
+        known = {of: rows for of, rows in self._told.items() if since <= of < settled} if epoch > self._epoch else {}
+        first = max(since, settled) if known else since
+        new = defaultdict(list)
+        for row in self.database.rows("SELECT * FROM weights WHERE epoch >= :first", first=first):
+            new[row["epoch"]].append(row)
+        self._epoch, self._told = epoch, known | new
+        return [row for rows in self._told.values() for row in rows]
 
 
 def most_counted(rounds: int, seen: list[float], seen_by_one: list[float], missed: int = 0) -> float | None:

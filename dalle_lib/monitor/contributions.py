@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dalle_lib.monitor.crediting import HOUR_S
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.observing import HOUR_S
 
 DAY_S = 86_400.0
 LISTED_S = 600.0

@@ -17,6 +17,7 @@ CREATE TABLE starts (
     epoch INTEGER, samples REAL, compute_s REAL, counted REAL, samples_per_s REAL, loss REAL,
     origin REAL, origin_epoch INTEGER, run_epoch INTEGER, changed REAL,
     credited_samples REAL, credited_compute_s REAL, credited_counted REAL,
+    weighed REAL, waiting_samples REAL, waiting_compute_s REAL,
     PRIMARY KEY (peer, started)
 ) WITHOUT ROWID;
 CREATE INDEX starts_seen ON starts (last_seen);

@@ -200,7 +200,7 @@ class Monitor:
                 if watch.drawer is not None:
                     watch.drawer.note(seen, status)
                 watch.observer.note(status)
-                found += problems(status, database)
+                found += problems(status, database, watch.observer.auditor)
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
             for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")

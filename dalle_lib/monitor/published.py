@@ -9,8 +9,8 @@ from pathlib import Path
 from dalle_lib.files import replace_file
 from dalle_lib.monitor.alarms import BEHIND
 from dalle_lib.monitor.contributions import Contribution, Team, contributions, teams
+from dalle_lib.monitor.crediting import ABSENT_S
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.observing import ABSENT_S
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import TEAM_COLUMNS, USER_COLUMNS
 
