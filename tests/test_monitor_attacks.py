@@ -17,7 +17,7 @@ from dalle_lib.monitor.auditing import Auditor, believed, note_claim
 from dalle_lib.monitor.contributions import contributions
 from dalle_lib.monitor.crediting import EARLIER_S, MAX_STARTS_OF_USER, OVERSHOOT
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.losses import MIN_DRAWN, note_drawn
+from dalle_lib.monitor.losses import MIN_RECOMPUTED, note_recomputed
 from dalle_lib.monitor.observing import MAX_STARTS, Observer
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import MAX_ALARMS, history_of, status_of
@@ -198,8 +198,8 @@ def test_a_few_who_always_tell_of_the_same_peer_cannot_have_it_flagged(observer)
 
 def test_a_checkpoint_without_a_finite_loss_does_not_end_all_later_looks(observer):  # noqa: F811
     look(observer, 5, ada(0))
-    for epoch in range(MIN_DRAWN):
-        note_drawn(observer.database, epoch, "A", 1.5, math.nan if epoch % 2 else math.inf)
+    for epoch in range(MIN_RECOMPUTED):
+        note_recomputed(observer.database, epoch, "A", 1.5, math.nan if epoch % 2 else math.inf)
     now = SwarmStatus(
         time=BEGAN + 10, epoch=1, total_epochs=99, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
     )  # fmt: skip

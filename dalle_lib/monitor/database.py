@@ -31,7 +31,7 @@ CREATE TABLE claims (
 CREATE TABLE weights (
     epoch INTEGER, witness TEXT, place INTEGER, user TEXT, peer TEXT, weight REAL, PRIMARY KEY (epoch, witness, place)
 ) WITHOUT ROWID;
-CREATE TABLE drawn (
+CREATE TABLE recomputed (
     epoch INTEGER, peer TEXT, claimed REAL, found REAL, PRIMARY KEY (epoch, peer)
 ) WITHOUT ROWID;
 CREATE TABLE epochs (

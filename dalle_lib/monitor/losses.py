@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.swarm.process.status import SwarmStatus
 
-DRAWN, MIN_DRAWN, MIN_TOGETHER = 60, 8, 3
-"""Losses, drawn anew last, by which peers are judged, the fewest of them, and the fewest for one checkpoint: where two
+REMEMBERED, MIN_RECOMPUTED, MIN_TOGETHER = 60, 8, 3
+"""Losses, recomputed last, by which peers are judged, the fewest of them, and the fewest for one checkpoint: where two
 differ, nobody can tell which is wrong."""
 SPREADS, MIN_SPREAD = 8.0, 0.002
 """Multiple of the usual distance from the others that still fits, and the least distance."""
@@ -18,14 +18,14 @@ MIN_MISFITS = 2
 """Losses of one peer, more than half of its own among those, that do not fit before it is flagged."""
 
 
-def note_drawn(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
-    """Remember what a peer's loss is, drawn anew with the checkpoint of an epoch, if that is finite."""
+def note_recomputed(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
+    """Remember what a peer's loss is, recomputed with the checkpoint of an epoch, if that is finite."""
     if not math.isfinite(found):  # the model is broken, which is told elsewhere; SQLite would hold no number
         return
     with database.writing():
-        database.insert("drawn", epoch=epoch, peer=peer, claimed=claimed, found=found)
-        query = "SELECT epoch FROM drawn ORDER BY epoch DESC LIMIT :most"
-        database.change(f"DELETE FROM drawn WHERE epoch < (SELECT MIN(epoch) FROM ({query}))", most=DRAWN)
+        database.insert("recomputed", epoch=epoch, peer=peer, claimed=claimed, found=found)
+        query = "SELECT epoch FROM recomputed ORDER BY epoch DESC LIMIT :most"
+        database.change(f"DELETE FROM recomputed WHERE epoch < (SELECT MIN(epoch) FROM ({query}))", most=REMEMBERED)
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ def distances(database: MonitorDatabase) -> dict[str, list[Distance]]:
     """Return how the losses of each peer fit, by its id; nothing while there are few.
 
     A checkpoint is of an epoch near that of a batch, and from another peer, so all losses differ a little from those
-    drawn anew. The median at the same checkpoint is taken off; limits follow from how far the others are from it, there
-    and in all that are remembered.
+    recomputed ones. The median at the same checkpoint is taken off; limits follow from how far the others are from it,
+    there and in all that are remembered.
     """
-    rows, by_checkpoint = database.rows("SELECT * FROM drawn"), defaultdict(list)
+    rows, by_checkpoint = database.rows("SELECT * FROM recomputed"), defaultdict(list)
     for row in rows:
         by_checkpoint[row["epoch"]].append((row["peer"], row["claimed"] - row["found"]))
-    if len(rows) < MIN_DRAWN:
+    if len(rows) < MIN_RECOMPUTED:
         return {}
     apart = {
         epoch: [(peer, abs(each - statistics.median(other for _, other in told))) for peer, each in told]
@@ -80,6 +80,6 @@ def misfits(status: SwarmStatus, database: MonitorDatabase) -> Iterator[tuple[st
                 peer.peer_id,
                 (
                     f"{peer.name} ({peer.peer_id[-6:]}) tells losses that are {off:.3f} off on the rows that it names, "
-                    f"{len(far)} of {len(own)} that were drawn anew; up to {usual:.3f} is usual."
+                    f"{len(far)} of {len(own)} that were recomputed; up to {usual:.3f} is usual."
                 ),
             )

@@ -17,12 +17,12 @@ from dalle_lib.monitor.auditing import believed
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.drawing import Drawer
 from dalle_lib.monitor.evaluating import Examiner
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
+from dalle_lib.monitor.recomputing import Recomputer
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.telling import Command, Gauges, Messages, Webhook, serve, webhook_in
@@ -52,7 +52,7 @@ class Watch:
     observer: Observer
     own: OwnProblems
     steward: Steward
-    drawer: Drawer | None = None
+    recomputer: Recomputer | None = None
     uploader: Uploader | None = None
     sends_by: tuple | None = None
     """The repository and the monitors in the card by which `uploader` was made."""
@@ -129,7 +129,7 @@ class Monitor:
             with suppress(PeerFailed):  # it has told in its log, and all that was seen is still sent
                 watch.peer.stop()
             self._look(watch)
-            for examining in filter(None, (examiner, watch.drawer)):
+            for examining in filter(None, (examiner, watch.recomputer)):
                 examining.close()
             watch.steward.close()
             self._publish(watch, is_history_due=True)
@@ -142,7 +142,7 @@ class Monitor:
             self.settings.licence, self._say,
         )  # fmt: skip
         observer = Observer(database, self.card.averaging.matchmaking_s)
-        return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._drawer(peer))
+        return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._recomputer(peer))
 
     def _send_by(self, card: RunCard, watch: Watch) -> None:
         """Send what is kept to the repository that the card names now, if it names this monitor or none."""
@@ -174,11 +174,11 @@ class Monitor:
             self._say(f"Checkpoints are not examined: {in_one_line(error)}")
             return None
 
-    def _drawer(self, peer: Peer) -> Drawer | None:
+    def _recomputer(self, peer: Peer) -> Recomputer | None:
         try:
-            return Drawer(self.card, peer.folder, self.folder / DATABASE)
+            return Recomputer(self.card, peer.folder, self.folder / DATABASE)
         except ValueError as error:
-            self._say(f"Losses that peers tell are not drawn anew: {in_one_line(error)}")
+            self._say(f"Losses that peers tell are not recomputed: {in_one_line(error)}")
             return None
 
     def _started_again(self, peer: Peer) -> Peer:
@@ -197,8 +197,8 @@ class Monitor:
             found = own.now(status, database, watch.uploader.problem if watch.uploader else "", watch.steward.problem)
             if status is not None:
                 seen, status = status, anonymised(believed(status), self._key, tags_in(database, status.time))
-                if watch.drawer is not None:
-                    watch.drawer.note(seen, status)
+                if watch.recomputer is not None:
+                    watch.recomputer.note(seen, status)
                 watch.observer.note(status)
                 found += problems(status, database, watch.observer.auditor)
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already

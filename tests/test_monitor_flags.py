@@ -48,7 +48,7 @@ def test_a_peer_that_boasts_of_weight_and_loss_is_flagged_and_honest_ones_are_no
     assert "flagged" not in {peers[name] for name in NAMES}
     with closing(sqlite3.connect(watched / "monitor.sqlite")) as database:
         rows = database.execute(
-            "SELECT claimed - found FROM drawn WHERE peer NOT IN (SELECT peer FROM starts WHERE name = 'mallory')"
+            "SELECT claimed - found FROM recomputed WHERE peer NOT IN (SELECT peer FROM starts WHERE name = 'mallory')"
         ).fetchall()
     assert statistics.median(abs(off) for (off,) in rows) < 0.01, rows
 

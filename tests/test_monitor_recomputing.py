@@ -1,4 +1,4 @@
-"""Batches that peers tell are drawn anew, and whose losses are not those of their rows is flagged."""
+"""Batches that peers tell are recomputed, and whose losses are not those of their rows is flagged."""
 
 import random
 from contextlib import closing
@@ -12,9 +12,9 @@ from dalle_lib.machine import few_threads
 from dalle_lib.monitor.alarms import problems
 from dalle_lib.monitor.checkpoints import folder_of
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.drawing import DRAWN, MAX_ROWS, Drawer
-from dalle_lib.monitor.losses import MIN_DRAWN, MIN_SPREAD, misfits, note_drawn
+from dalle_lib.monitor.losses import MIN_RECOMPUTED, MIN_SPREAD, misfits, note_recomputed
 from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.recomputing import MAX_ROWS, RECOMPUTED, Recomputer
 from dalle_lib.run import batches_of
 from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.process.evidence import BatchLoss
@@ -55,8 +55,8 @@ def trained_text(card, model, peer: str, epoch: int, batches: int) -> str:
 
 
 def test_what_a_peer_tells_is_found_again_and_copies_and_guesses_are_not(mini, model, database, tmp_path, monkeypatch):
-    monkeypatch.setattr(Drawer, "_run", lambda self: None)
-    drawer = Drawer(mini, tmp_path, tmp_path / "monitor.sqlite")
+    monkeypatch.setattr(Recomputer, "_run", lambda self: None)
+    recomputer = Recomputer(mini, tmp_path, tmp_path / "monitor.sqlite")
     for epoch in range(1, 4):
         honest = trained_text(mini, model, IDS[0], epoch, epoch)
         guess = BatchLoss.read(honest)
@@ -65,17 +65,21 @@ def test_what_a_peer_tells_is_found_again_and_copies_and_guesses_are_not(mini, m
             IDS[2]: str(BatchLoss(epoch, 8 * epoch, 8, guess.loss + random.choice([-0.1, 0.1]))),
         }  # fmt: skip
         told = swarm_at(epoch + 1, trained)
-        drawer.note(told, told)
+        recomputer.note(told, told)
         folder = folder_of(tmp_path, epoch)
         folder.mkdir(parents=True)
         save_model(folder / "model.safetensors", model, epoch)
-        drawer.look(database)
-        assert len(database.rows("SELECT * FROM drawn WHERE epoch = :epoch", epoch=epoch)) == 0, "others may still tell"
+        recomputer.look(database)
+        assert len(database.rows("SELECT * FROM recomputed WHERE epoch = :epoch", epoch=epoch)) == 0, (
+            "others may still tell"
+        )
         later = swarm_at(epoch + 2, {IDS[0]: str(BatchLoss(epoch + 1, 0, 8, 1.0))})
-        drawer.note(later, later)
-        drawer.look(database)
-    drawer.close()
-    rows = {(row["epoch"], row["peer"]): row["claimed"] - row["found"] for row in database.rows("SELECT * FROM drawn")}
+        recomputer.note(later, later)
+        recomputer.look(database)
+    recomputer.close()
+    rows = {
+        (row["epoch"], row["peer"]): row["claimed"] - row["found"] for row in database.rows("SELECT * FROM recomputed")
+    }
     assert len(rows) == 3 * len(IDS)
     for epoch in range(1, 4):
         assert rows[epoch, IDS[0]] == pytest.approx(0.0, abs=1e-4)
@@ -88,13 +92,15 @@ def test_losses_that_do_not_fit_twice_are_flagged_and_a_spread_that_all_have_is_
     flagged, size = set(), 0.01
     for epoch in range(0, 2000, 2):
         size = 10 ** random.uniform(-3, -1) if epoch % 100 == 0 else size
-        for peer in random.sample(ids, DRAWN):
-            note_drawn(database, epoch, peer, 4.0 + random.gauss(size, size), 4.0)  # the checkpoint is an epoch late
+        for peer in random.sample(ids, RECOMPUTED):
+            note_recomputed(
+                database, epoch, peer, 4.0 + random.gauss(size, size), 4.0
+            )  # the checkpoint is an epoch late
         flagged |= {peer for peer, _ in misfits(status, database)}
     assert not flagged
     for epoch in range(2000, 2008):
         for peer in ids[:4]:
-            note_drawn(database, epoch, peer, 4.0 + random.gauss(size, size) + 20 * size * (peer == IDS[1]), 4.0)
+            note_recomputed(database, epoch, peer, 4.0 + random.gauss(size, size) + 20 * size * (peer == IDS[1]), 4.0)
     observed = swarm_at(2001, dict.fromkeys(IDS, ""))
     Observer(database).note(observed)
     (problem,) = [problem for problem in problems(observed, database) if problem.kind == "losses"]
@@ -103,10 +109,12 @@ def test_losses_that_do_not_fit_twice_are_flagged_and_a_spread_that_all_have_is_
 
 def test_few_losses_judge_nobody_and_tiny_differences_fit(database):
     status = swarm_at(50, dict.fromkeys(IDS, ""))
-    for epoch in range(MIN_DRAWN):
+    for epoch in range(MIN_RECOMPUTED):
         assert not list(misfits(status, database))
         for number, peer in enumerate(IDS[: 2 if epoch % 2 else 3]):
-            note_drawn(database, epoch, peer, 4.0 + (0.9 * MIN_SPREAD if epoch % 2 == 0 else 9.0) * (number == 1), 4.0)
+            note_recomputed(
+                database, epoch, peer, 4.0 + (0.9 * MIN_SPREAD if epoch % 2 == 0 else 9.0) * (number == 1), 4.0
+            )
     assert not list(misfits(status, database))
 
 
@@ -119,13 +127,13 @@ def test_nonsense_about_batches_is_passed_over(text):
 
 
 def test_only_small_batches_of_about_now_are_remembered(mini, tmp_path, monkeypatch):
-    monkeypatch.setattr(Drawer, "_run", lambda self: None)
-    drawer = Drawer(mini, tmp_path, tmp_path / "monitor.sqlite")
+    monkeypatch.setattr(Recomputer, "_run", lambda self: None)
+    recomputer = Recomputer(mini, tmp_path, tmp_path / "monitor.sqlite")
     for batch in BatchLoss(9, 0, MAX_ROWS + 1, 1.0), BatchLoss(9, 0, 0, 1.0), BatchLoss(5, 0, 8, 1.0):
         told = swarm_at(9, {IDS[0]: str(batch)})
-        drawer.note(told, told)
-    assert drawer._told == {}
-    drawer.close()
+        recomputer.note(told, told)
+    assert recomputer._told == {}
+    recomputer.close()
     local = mini.with_changes(averaging={**mini.averaging.model_dump(), "strategy": "local", "delayed": False})
     with pytest.raises(ValueError, match="make steps of their own"):
-        Drawer(local, tmp_path, tmp_path / "monitor.sqlite")
+        Recomputer(local, tmp_path, tmp_path / "monitor.sqlite")

@@ -1,4 +1,4 @@
-"""Whether peers have trained on the rows that they name: some batches drawn anew, with the model of a checkpoint."""
+"""Whether peers have trained on the rows that they name: some batches are recomputed with a checkpoint's model."""
 
 import logging
 import random
@@ -16,7 +16,7 @@ from dalle_lib.model import DALLE
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import CLOSE_S, EXAMINE_S, LOOK_S, give_way
-from dalle_lib.monitor.losses import distances, note_drawn
+from dalle_lib.monitor.losses import distances, note_recomputed
 from dalle_lib.run import RunCard, batches_of
 from dalle_lib.swarm.process.evidence import BatchLoss
 from dalle_lib.swarm.process.folder import MODEL
@@ -25,11 +25,11 @@ from dalle_lib.swarm.process.status import SwarmStatus
 
 logger = logging.getLogger(__name__)
 
-DRAWN, SUSPECTS = 5, 1
-"""Batches that are drawn anew for each checkpoint, and those of them that are of peers with one that did not fit, if
+RECOMPUTED, SUSPECTS = 5, 1
+"""Batches that are recomputed with each checkpoint, and those of them that are of peers with one that did not fit, if
 there are such; the others are drawn by lot."""
 MAX_ROWS = 64
-"""Rows of the largest batch that is drawn: a processor takes too long for more."""
+"""Rows of the largest batch that is recomputed: a processor takes too long for more."""
 LATE = 2
 """Epochs between the run's and that of a batch when it is told: later than that nobody tells it."""
 HELD = 100
@@ -44,10 +44,10 @@ class Told:
     seed: int
 
 
-class Drawer:
-    """Draws batches anew, from a thread of its own until `close`. What peers told is in memory alone.
+class Recomputer:
+    """Computes the loss of batches again, from a thread of its own until `close`. What peers told is in memory alone.
 
-    Only batches of the order that a peer's id decides are drawn: else one could repeat what another has told.
+    Only batches of the order that a peer's id decides are taken: else one could repeat what another has told.
     """
 
     def __init__(self, card: RunCard, place: Path, database: Path) -> None:
@@ -85,11 +85,11 @@ class Drawer:
             while not self._stop.wait(LOOK_S):
                 try:
                     self.look(database)
-                except Exception:  # whatever it is, the next checkpoint's are drawn
-                    logger.exception("no batch was drawn anew")
+                except Exception:  # whatever it is, the next checkpoint's are recomputed
+                    logger.exception("no batch was recomputed")
 
     def look(self, database: MonitorDatabase) -> None:
-        """Draw some batches of the epoch of a new checkpoint, once peers are beyond it and have told theirs."""
+        """Recompute some batches of the epoch of a new checkpoint, once peers are beyond it and have told theirs."""
         folders = found_in(self._place)
         with self._lock:
             latest = max(self._told, default=-1)
@@ -102,11 +102,11 @@ class Drawer:
         suspects = {peer for peer, told in distances(database).items() if any(each.is_far for each in told)}
         by_lot = sorted(random.sample(sorted(told_of), len(told_of)), key=lambda peer: peer not in suspects)
         again = by_lot[:SUSPECTS]  # one that did not fit once may have done so by chance
-        for peer in again + random.sample(by_lot[SUSPECTS:], min(DRAWN - SUSPECTS, len(by_lot[SUSPECTS:]))):
+        for peer in again + random.sample(by_lot[SUSPECTS:], min(RECOMPUTED - SUSPECTS, len(by_lot[SUSPECTS:]))):
             if self._stop.is_set() or time.monotonic() > deadline:
                 return
             told = told_of[peer]
-            note_drawn(database, epoch, peer, told.batch.loss, loss_of(self.card, model, told))
+            note_recomputed(database, epoch, peer, told.batch.loss, loss_of(self.card, model, told))
 
 
 @torch.inference_mode()
