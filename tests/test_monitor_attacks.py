@@ -204,7 +204,7 @@ def test_a_checkpoint_without_a_finite_loss_does_not_end_all_later_looks(observe
         time=BEGAN + 10, epoch=1, total_epochs=99, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
     )  # fmt: skip
     assert list(problems(now, observer.database)) == []
-    assert observer.database.count("SELECT COUNT(*) FROM drawn") == 0
+    assert observer.database.count("SELECT COUNT(*) FROM recomputed") == 0
 
 
 def test_a_run_that_was_long_away_from_its_monitor_is_judged_by_the_last_epochs_alone(observer):  # noqa: F811

@@ -134,7 +134,13 @@ def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini
     for second in 0, 700, 1400:
         peers = [
             peer_status(
-                peer, user, team=team, anonymous=hidden, started_at=BEGAN, compute_s=second - 200 * (peer == "c")
+                peer,
+                user,
+                team=team,
+                anonymous=hidden,
+                started_at=BEGAN,
+                compute_s=second - 200 * (peer == "c"),
+                counted=second / 10,
             )
             for peer, user, team, hidden in told
             if peer != "e" or second < 700

@@ -64,6 +64,8 @@ TROUBLES = (
         patterns=(
             "Not sent to ..., and tried again",
             "a message was not sent to the webhook",
+            "the alarm command ... has not sent a message",
+            "expected a program of this machine as the alarm command",
             "the run's card stays as it was",
             "the status was not written",
             "a checkpoint was not examined",
@@ -86,7 +88,7 @@ TROUBLES = (
             "this look at the run's card failed",
         ),
         means="The monitor could not do one of its tasks. The run goes on; what was not sent is sent later.",
-        remedy="The message says why: the Hub or the webhook is away, the disk is full, or a package is missing.",
+        remedy="The message says why: the Hub or the webhook is away, the disk is full, or a program is missing.",
     ),
     Trouble(
         title="Run not finished",
