@@ -28,12 +28,13 @@ def python_with_wheel(tmp_path_factory) -> Path:
     """The interpreter of an environment that has the built package, and the rest of this one's packages."""
     folder = tmp_path_factory.mktemp("wheel")
     source = copy_checkout(folder / "source")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source)]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True, timeout=600)
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv")
     python = folder / "venv" / "bin" / "python"
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True, timeout=600)
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", wheel]
+    subprocess.run(install, check=True, timeout=600)
     packages = next((folder / "venv" / "lib").glob("python*/site-packages"))
     (packages / "rest.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
