@@ -43,7 +43,7 @@ lint: setup ## check style, and that layers import downwards only
 # Tests with real peers come last, and two at a time: peers mostly wait, but on a busy machine they miss each other. Each
 # process gets one test after another, as some take minutes and most take seconds.
 # pytest ends with 5 where the options leave it no test.
-test: setup ## run the tests and every notebook, the longest shortened
+test: setup ## run the tests and every notebook, the longer ones shortened
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not chaos and not images and not peers" -n 3 --dist loadfile $(PYTEST) || [ $$? = 5 ]
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "peers and not chaos and not images" -n 2 --maxschedchunk 1 $(PYTEST) || [ $$? = 5 ]
 
