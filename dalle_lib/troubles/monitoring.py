@@ -65,7 +65,6 @@ TROUBLES = (
             "Not sent to ..., and tried again",
             "a message was not sent to the webhook",
             "the alarm command ... has not sent a message",
-            "expected a program of this machine as the alarm command",
             "the run's card stays as it was",
             "the status was not written",
             "a checkpoint was not examined",
@@ -115,6 +114,7 @@ TROUBLES = (
         title="Monitor settings",
         severity="stops",
         patterns=(
+            "expected a program of this machine as the alarm command",
             "another monitor works in",
             "this one has another key, by which nobody would take a checkpoint",
             " must be a whole number from 2 to",
