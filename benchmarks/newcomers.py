@@ -152,11 +152,11 @@ class Swarm:
         rounds = [event for name in OTHERS for event in self.told(name, "averaged")]
         return statistics.mean(event["seconds"] for event in rounds if begin < event["time"] <= end)
 
-    def counts_at(self, name: str) -> int | None:
-        """Return the first epoch in whose average with others a peer's gradient counted."""
-        own = own_id(self.peers[name].folder)
-        counted = [event["epoch"] for event in self.told(name, "averaged") if event["shares"].get(own, 0) > 0
-                   and len(event["shares"]) > 1]  # fmt: skip
+    def counts_at(self, name: str) -> float | None:
+        """Return when a peer's gradient first counted in an average with others of the four."""
+        own, others = own_id(self.peers[name].folder), {own_id(self.peers[other].folder) for other in OTHERS}
+        counted = [event["time"] for event in self.told(name, "averaged") if event["shares"].get(own, 0) > 0
+                   and others & event["shares"].keys()]  # fmt: skip
         return min(counted, default=None)
 
 
@@ -198,8 +198,7 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
             seconds[epoch] for epoch in seconds if began < times[epoch] and times[epoch] - seconds[epoch] < ended
         ]
         joined = {name: swarm.told(name, "joined")[0]["time"] for name in names}
-        theirs = {name: max(epoch for epoch, at in times.items() if at <= joined[name]) for name in names}
-        after = [swarm.counts_at(name) - theirs[name] for name in names]
+        after = [sum(joined[name] < at <= swarm.counts_at(name) for at in times.values()) for name in names]
         found = {
             "ratio": statistics.mean(meanwhile) / statistics.mean(before),
             "epochs after the download": max(after),

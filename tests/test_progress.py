@@ -1,5 +1,6 @@
 """What a peer believes of the run's progress, and how it finds the others again when it has lost them all."""
 
+import asyncio
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ def track():
     for dht, identity in zip(tables, identities):
         key = identity.private_key
         tracker = PlausibleProgress(dht, "run", trust=Trust(), private_key=key, start=True, **limits, **refresh)
+        tracker.is_counted = True
         tracker.report_local_progress(0, 1)
         trackers.append(tracker)
 
@@ -189,6 +191,27 @@ def test_one_user_has_one_vote(tracker, monkeypatch):
     monkeypatch.setattr(Trust, "user_of", lambda self, peer: names.get(peer, peer))
     many, others = [record(1000, peer) for peer in (1, 2, 3, 4)], [record(10, peer) for peer in (5, 6)]
     assert progress(tracker, [*many, *others]).epoch == 10
+
+
+def test_a_newcomer_tells_of_itself_when_it_counts_and_not_before(tracker, monkeypatch):
+    monkeypatch.setattr("dalle_lib.swarm.averaging.progress.HELD_S", 0.01)
+    told = []
+
+    def store(**record) -> asyncio.Future:
+        told.append((record["value"]["epoch"], tracker.is_counted))
+        tracker.shutdown_triggered.set()
+        return asyncio.get_running_loop().create_future()
+
+    async def tell() -> None:
+        reporter = asyncio.create_task(tracker._progress_reporter())
+        await asyncio.sleep(0.1)
+        tracker.is_counted = True
+        await reporter
+
+    tracker.dht.store = store
+    tracker.report_local_progress(10, 5)
+    asyncio.run(tell())
+    assert told == [(10, True)]
 
 
 def test_a_record_with_a_negative_epoch_is_not_read(tracker):

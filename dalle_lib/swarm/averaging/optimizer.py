@@ -94,6 +94,7 @@ class CollaborativeOptimizer(RunOptimizer):
         self._collect_parameters()
         self._begin_averaging_parameters()
         self.grad_averager.introduction = Introduction(self.local_epoch, self.is_behind, self.trust.token)
+        self.tracker.is_counted = self.grad_averager.is_counted
         return super().step(*args, **kwargs)
 
     def _update_global_epoch(self, grad_scaler) -> None:

@@ -22,6 +22,8 @@ Records = dict[bytes, ValueWithExpiration]
 MAX_CALLED = 50
 """Peers that are pinged at once. hivemind 1.1.12 loses its way in a message to the hash table of over 16 KiB, which
 names 160 of them."""
+HELD_S = 0.5
+"""Seconds between two looks at whether a newcomer counts."""
 IMPOSSIBLE = 10.0
 """Epochs of samples that no peer computes in the time that the shortest epoch takes; it is named if it claims that."""
 
@@ -47,7 +49,13 @@ class PlausibleProgress(ProgressTracker):
     hivemind also forgets a peer for good once it did not answer: after a computer has slept for some seconds, it and
     the others may have lost each other, and it would train on alone. Here a peer without others pings those that it
     knew last, and the run's first peers.
+
+    A newcomer tells of itself when it counts, and not before: it begins with a checkpoint of an epoch long past, and
+    more newcomers than others would take that for the epoch of the run, and train on by themselves.
     """
+
+    is_counted: bool = False
+    """Whether this peer's gradients count; set at each step."""
 
     def __init__(
         self,
@@ -75,6 +83,11 @@ class PlausibleProgress(ProgressTracker):
         epoch = self.local_progress.epoch + 1 if new_epoch is None else new_epoch
         self.epochs.enter(epoch, self.global_epoch, get_dht_time())
         return super().update_epoch(epoch)
+
+    async def _progress_reporter(self) -> None:
+        while not (self.is_counted or self.shutdown_triggered.is_set()):
+            await asyncio.sleep(HELD_S)
+        await super()._progress_reporter()
 
     def _parse_swarm_progress_data(self, metadata: Records | None) -> GlobalTrainingProgress:
         # hivemind sums up all records that can be read. Here it sums up those that are believed.
