@@ -32,8 +32,9 @@ def now(monkeypatch):
     monkeypatch.setattr(introductions, "get_dht_time", lambda: NOW)
 
 
-def told_by(identity: Identity, epoch: int = 5, rounds: str = ROUNDS) -> bytes:
-    introduction = MSGPackSerializer.dumps(signed(Introduction(epoch), rounds, identity))
+def told_by(identity: Identity, epoch: int = 5, rounds: str = ROUNDS, is_counted: bool = True) -> bytes:
+    told = Introduction(epoch, is_counted=is_counted)
+    introduction = MSGPackSerializer.dumps(signed(told, rounds, identity))
     return MSGPackSerializer.dumps([None, 0, introduction])
 
 
@@ -45,6 +46,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
     made.kept, made.searches_since = Counter(), 0.0
+    made.client_mode = made._is_client = False
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
@@ -64,6 +66,16 @@ def test_parameters_are_averaged_within_an_epoch():
     assert one != two[0] == two[1]
     assert all(is_valid_group(key) for key in (one, *two))
     assert len(set(asyncio.run(keys(is_by_epoch=False)))) == 1
+
+
+def test_a_newcomer_leads_no_group_until_it_counts():
+    async def follow(matchmaking, is_counted: bool) -> bool:
+        told = SimpleNamespace(data_for_gather=told_by(ADA, is_counted=is_counted))
+        async with matchmaking.looking_for_group(told):
+            return matchmaking.client_mode
+
+    matchmaking = matchmaking_of(ADA)
+    assert [asyncio.run(follow(matchmaking, is_counted)) for is_counted in (False, True)] == [True, False]
 
 
 OWN, BOBS = told_by(ADA), told_by(BOB)

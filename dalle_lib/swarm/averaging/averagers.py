@@ -79,7 +79,8 @@ class RunAverager(KeepsTasks):
 
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
-        own = Introduction(*self.introduction[:3], is_reducer=self.mode is AveragingMode.NODE)
+        epoch, is_behind, token, _, is_counted = self.introduction
+        own = Introduction(epoch, is_behind, token, self.mode is AveragingMode.NODE, is_counted)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 

@@ -33,6 +33,9 @@ class Introduction(NamedTuple):
     """The peer's access token, as bytes; empty in a run without members."""
     is_reducer: bool = True
     """Whether it can reduce: others can connect to it, and it brings a gradient of its own."""
+    is_counted: bool = True
+    """Whether its gradients and parameters count. Who joins with an older state follows others, and leads no group:
+    newcomers alone would average with each other, and train on as a second run."""
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
@@ -80,6 +83,7 @@ def _checked(told: Any, rounds: str) -> Introduction:
             bool() as is_behind,
             bytes() as token,
             bool() as reduces,
+            bool() as counts,
         ]:
             if where != rounds:
                 raise ValueError(f"its introduction is for other rounds: {where!r:.80}")
@@ -87,7 +91,7 @@ def _checked(told: Any, rounds: str) -> Introduction:
                 raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
             if isinstance(epoch, bool) or not 0 <= epoch <= MAX_EPOCH:
                 raise ValueError(f"its introduction names epoch {epoch!r:.40}")
-            return Introduction(epoch, is_behind, token, reduces)
+            return Introduction(epoch, is_behind, token, reduces, counts)
     raise ValueError("its introduction has another form than that of the run's peers")
 
 

@@ -107,7 +107,7 @@ class MemberMatchmaking(Matchmaking):
 
     def __init__(self, *args, trust: Trust, is_by_epoch: bool, tell: Tell, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.trust, self.is_by_epoch, self.tell = trust, is_by_epoch, tell
+        self.trust, self.is_by_epoch, self.tell, self._is_client = trust, is_by_epoch, tell, self.client_mode
         self.avoided: dict[PeerID, float] = {}
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
         self.shut_out: dict[PeerID, float] = {}
@@ -137,6 +137,8 @@ class MemberMatchmaking(Matchmaking):
         hivemind looks under the same key in each epoch.
         """
         async with super().looking_for_group(step_control):
+            # hivemind lets nobody follow a client, and does not tell others that it is looking for a group.
+            self.client_mode = self._is_client or not self._own.is_counted
             if self.is_by_epoch:
                 self.group_key_manager.group_bits = _bits(self._own.epoch)
             self.kept, self.searches_since = Counter(), get_dht_time()

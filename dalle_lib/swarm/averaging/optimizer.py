@@ -93,8 +93,10 @@ class CollaborativeOptimizer(RunOptimizer):
         """Count one batch, as hivemind.Optimizer does; ends the epoch if all peers together have enough samples."""
         self._collect_parameters()
         self._begin_averaging_parameters()
-        self.grad_averager.introduction = Introduction(self.local_epoch, self.is_behind, self.trust.token)
-        self.tracker.is_counted = self.grad_averager.is_counted
+        self.tracker.is_counted = counts = self.grad_averager.is_counted
+        self.grad_averager.introduction = Introduction(
+            self.local_epoch, self.is_behind, self.trust.token, is_counted=counts
+        )
         return super().step(*args, **kwargs)
 
     def _update_global_epoch(self, grad_scaler) -> None:
@@ -172,7 +174,7 @@ class CollaborativeOptimizer(RunOptimizer):
     def _begin_averaging_parameters(self) -> None:
         """Begin the round of parameters that is due, unless an update or another such round is in progress."""
         if not self.is_updating:
-            self.parameter_rounds.begin(self.is_behind, self.trust.token)
+            self.parameter_rounds.begin(self.is_behind, self.trust.token, self.grad_averager.is_counted)
 
     def _collect_parameters(self) -> None:
         """Take over the result of a round of parameters that is over; a whole one brings all that this peer lacked."""

@@ -44,11 +44,14 @@ class ParameterRounds:
         if is_urgent or (epoch + 1) % self.every == 0:
             self.due_after = epoch
 
-    def begin(self, is_behind: bool, token: bytes) -> None:
-        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update."""
+    def begin(self, is_behind: bool, token: bytes, is_counted: bool = True) -> None:
+        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update.
+
+        Who is not counted waits for others to lead the round.
+        """
         if self.due_after is None:
             return
-        self.averager.introduction = Introduction(self.due_after, is_behind, token)
+        self.averager.introduction = Introduction(self.due_after, is_behind, token, is_counted=is_counted)
         self.due_after = None
         self.pending = self.averager.schedule_step(timeout=self.timeout_s)
         self.pending.weight = float(not is_behind)
