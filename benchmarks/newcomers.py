@@ -51,9 +51,9 @@ class Benchmark:
     """Who joins whom, over which links."""
 
     newcomers: int = 10
-    epochs: int = 4
+    epochs: int = 3
     """Epochs before the newcomers start that are compared."""
-    target_batch_size: int = 192
+    target_batch_size: int = 256
     samples_per_s: float = 4.0
     """Samples that each of the four computes in a second."""
     newcomers_samples_per_s: float = 0.25
@@ -218,6 +218,7 @@ def card_of(benchmark: Benchmark, way: str, key: PeerKey) -> RunCard:
     """Return the run's card."""
     mini = RunCard.load("emoji-mini")
     changes = {"target_batch_size": benchmark.target_batch_size, "timeout_s": 30.0}
+    changes["matchmaking_s"] = 6.0  # longer than a step of a newcomer, as in a run of a large model
     told = {"checkpoints": REPOSITORY, "monitors": (key.peer_id,)} if way == "checkpoints" else {}
     return mini.with_changes(
         name=RUN,

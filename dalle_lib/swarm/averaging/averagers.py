@@ -80,7 +80,8 @@ class RunAverager(KeepsTasks):
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
         epoch, is_behind, token, _, is_counted = self.introduction
-        own = Introduction(epoch, is_behind, token, self.mode is AveragingMode.NODE, is_counted)
+        reduces = is_counted and self.mode is AveragingMode.NODE
+        own = Introduction(epoch, is_behind, token, reduces, is_counted)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 
@@ -130,12 +131,13 @@ class RunAverager(KeepsTasks):
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
-        epochs = {str(peer): introduction.epoch for peer, introduction in told.items()}
+        epochs = {str(peer): of.epoch for peer, of in told.items() if of.is_counted}
+        epochs = epochs or {str(peer): of.epoch for peer, of in told.items()}
         votes = votes_of((self.trust.user_of(peer), epoch) for peer, epoch in epochs.items())
         return Group(
             counted=runner.counted(),
             epoch=statistics.median_high(votes.values()),
-            is_behind=len(set(epochs.values())) > 1 or any(introduction.is_behind for introduction in told.values()),
+            is_behind=len(set(epochs.values())) > 1 or any(of.is_behind for of in told.values()),
             is_whole=runner.is_whole,
             bytes_sent=runner.bytes_sent,
             unchecked=self.auditor.obstacle(runner, self._reachable),
