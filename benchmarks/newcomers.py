@@ -42,7 +42,7 @@ RUN, REPOSITORY = "timed", "crew/timed-checkpoints"
 PRELOADED = ["torch", "hivemind", "dalle_lib.swarm.peer.trainer", "dalle_lib.swarm.peer.pulling"]
 WAYS = "checkpoints", "donors"
 OTHERS = ("ada", "bob", "cem", "dia")
-NICE = 10
+NICE = 19
 PATIENCE_S = 400.0
 
 
@@ -68,7 +68,9 @@ def be_peer(folder: str, samples_per_s: float, niceness: int) -> None:
     from dalle_lib.swarm.peer import main, trainer
 
     os.setsid()  # all that it forks ends with it
-    os.nice(niceness)
+    if niceness:  # they compute on what the others leave of this machine's cores
+        os.nice(niceness)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     warnings.simplefilter("ignore")
     constants.HF_HUB_CACHE = f"{folder}/cache"  # each volunteer has a machine of their own
     leash, own_end = os.pipe()
