@@ -26,8 +26,8 @@ def test_the_lines_to_type_are_commands(monkeypatch):
 
 def test_each_option_and_command_in_the_text_exists(monkeypatch, capsys):
     options = {"--help", "--version"}
-    for command in ("join", "doctor", "generate", "status"):
-        monkeypatch.setattr(sys, "argv", ["dalle-lib", command, "--help"])
+    for command in ("join", "doctor", "generate", "status", "run finish"):
+        monkeypatch.setattr(sys, "argv", ["dalle-lib", *command.split(), "--help"])
         with pytest.raises(SystemExit):
             main()
         options |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dalle_lib.hub_http import httpx
-from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.telling import WEBHOOK, Command, Gauges, Webhook, serve, webhook_in
 from dalle_lib.rehearsal.evening import free_place
 
@@ -100,8 +99,7 @@ def test_a_command_finds_alarms_in_its_input_and_no_token_in_its_environment(tmp
     script = tmp_path / "mail"
     script.write_text(f'#!/bin/sh\nenv > {tmp_path}/env\ncat > "$2.part" && mv "$2.part" "$2"\n')
     script.chmod(0o700)
-    settings = MonitorSettings(alarm_command=f"{script} -s '{out}'")
-    Command(settings.alarm_words, "photos").tell("`~!rm` is apart.\n~!rm")
+    Command(f"{script} -s '{out}'", "photos").tell("`~!rm` is apart.\n~!rm")
     deadline = time.monotonic() + 60
     while not out.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -109,10 +107,10 @@ def test_a_command_finds_alarms_in_its_input_and_no_token_in_its_environment(tmp
     assert "hf_secret" not in (tmp_path / "env").read_text()
 
 
-@pytest.mark.parametrize("how", ["false", "sleep 60", "/nowhere/mail"])
+@pytest.mark.parametrize("how", ["false", "sleep 60"])
 def test_a_command_that_fails_is_logged_and_ended(caplog, monkeypatch, how):
     monkeypatch.setattr("dalle_lib.monitor.telling.COMMAND_S", 0.2)
-    Command(how.split(), "photos").tell("x")
+    Command(how, "photos").tell("x")
     told, deadline = f"the alarm command {how.split()[0]} has not sent a message", time.monotonic() + 60
     while told not in caplog.text and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -122,4 +120,4 @@ def test_a_command_that_fails_is_logged_and_ended(caplog, monkeypatch, how):
 @pytest.mark.parametrize("command", ["'mail", "/nowhere/mail -s x", " "])
 def test_a_command_that_is_not_there_is_refused(command):
     with pytest.raises(ValueError, match="expected a program of this machine as the alarm command"):
-        MonitorSettings(alarm_command=command)
+        Command(command, "photos")

@@ -91,8 +91,8 @@ class Monitor:
         self.folder.mkdir(parents=True, exist_ok=True)
         address, self._key = webhook_in(self.folder), key_in(self.folder)
         self._tellers = [Webhook(address, self.card.name)] if address is not None else []
-        if words := self.settings.alarm_words:
-            self._tellers.append(Command(words, self.card.name))
+        if self.settings.alarm_command:
+            self._tellers.append(Command(self.settings.alarm_command, self.card.name))
         lock = FileLock(self.folder / LOCK)
         try:
             lock.acquire(timeout=0)

@@ -1,9 +1,7 @@
 """How a run is monitored."""
 
 import math
-import shlex
 from dataclasses import dataclass
-from shutil import which
 
 ROWS, PROMPTS = 256, 8
 MAX_EXAMINED = 10_000
@@ -35,11 +33,6 @@ class MonitorSettings:
     """The model's licence by its name on the Hub, such as cc-by-4.0, for its page when the run is finished."""
 
     def __post_init__(self) -> None:
-        if self.alarm_command and not (self.alarm_words and which(self.alarm_words[0])):
-            raise ValueError(
-                f"expected a program of this machine as the alarm command, but got {self.alarm_command!r}: install it, "
-                "or name it with its folder."
-            )
         if not 0 <= self.metrics_port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for none, but got {self.metrics_port}.")
         for name in "checkpoint_minutes", "look_s", "status_s":
@@ -48,11 +41,3 @@ class MonitorSettings:
         for name in "rows", "prompts":
             if not isinstance(given := getattr(self, name), int) or not 2 <= given <= MAX_EXAMINED:
                 raise ValueError(f"{name} must be a whole number from 2 to {MAX_EXAMINED:,}, but is {given}.")
-
-    @property
-    def alarm_words(self) -> list[str]:
-        """The alarm command as a program and its arguments; none for quotes that do not end."""
-        try:
-            return shlex.split(self.alarm_command)
-        except ValueError:
-            return []

@@ -2,12 +2,14 @@
 
 import logging
 import os
+import shlex
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from dalle_lib.files import small_bytes
@@ -102,9 +104,18 @@ class Webhook(Messages):
 class Command(Messages):
     """A program of the organiser, such as `mail`, that finds each message in its standard input. No shell is asked."""
 
-    def __init__(self, words: Sequence[str], name: str) -> None:
+    def __init__(self, command: str, name: str) -> None:
+        """Take a program and its arguments as one types them. Raises ValueError if there is no such program here."""
         super().__init__(name, BETWEEN_MAILS_S)
-        self._words = list(words)
+        try:
+            self._words = shlex.split(command)
+        except ValueError:  # a quote that does not end
+            self._words = []
+        if not self._words or which(self._words[0]) is None:
+            raise ValueError(
+                f"expected a program of this machine as the alarm command, but got {command!r}: install it, or name it "
+                "with its folder."
+            )
 
     def _post(self, text: str) -> None:
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
