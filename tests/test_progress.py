@@ -1,6 +1,5 @@
 """What a peer believes of the run's progress, and how it finds the others again when it has lost them all."""
 
-import asyncio
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration, get_dht_time
 
 from dalle_lib.auth import Identity
+from dalle_lib.swarm.averaging.earned import EarnedEpochs
 from dalle_lib.swarm.averaging.progress import MAX_CALLED, PlausibleProgress
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 
@@ -193,25 +193,19 @@ def test_one_user_has_one_vote(tracker, monkeypatch):
     assert progress(tracker, [*many, *others]).epoch == 10
 
 
-def test_a_newcomer_tells_of_itself_when_it_counts_and_not_before(tracker, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.averaging.progress.HELD_S", 0.01)
-    told = []
-
-    def store(**record) -> asyncio.Future:
-        told.append((record["value"]["epoch"], tracker.is_counted))
-        tracker.shutdown_triggered.set()
-        return asyncio.get_running_loop().create_future()
-
-    async def tell() -> None:
-        reporter = asyncio.create_task(tracker._progress_reporter())
-        await asyncio.sleep(0.1)
-        tracker.is_counted = True
-        await reporter
-
-    tracker.dht.store = store
-    tracker.report_local_progress(10, 5)
-    asyncio.run(tell())
-    assert told == [(10, True)]
+def test_newcomers_have_no_vote_on_the_epoch_however_many_they_are(tracker):
+    tracker.local_progress = record(2, peer=0)
+    tracker.epochs = EarnedEpochs(1000, 1.0)
+    tracker.is_counted = False
+    tracker.report_local_progress(2, 5)
+    told = tracker.local_progress.dict()
+    assert (told["epoch"], told["samples_accumulated"], told["samples_per_second"]) == (2, 0, 0.0)
+    newcomers = [record(2, peer, samples_accumulated=0, samples_per_second=0.0) for peer in (1, 2, 3, 4)]
+    found = progress(tracker, [*newcomers, record(8, peer=5), record(8, peer=6)])
+    assert (found.epoch, found.num_peers) == (8, 3)
+    assert progress(tracker, newcomers).num_peers == 1, "nobody is there to follow"
+    tracker.is_counted = True
+    assert progress(tracker, newcomers).num_peers == 5, "they may be averaged with"
 
 
 def test_a_record_with_a_negative_epoch_is_not_read(tracker):

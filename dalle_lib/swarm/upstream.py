@@ -117,7 +117,7 @@ NAMES: dict[str, dict[str, str]] = {
     "optim.progress_tracker.ProgressTracker": {
         "def _parse_swarm_progress_data(self, metadata)": "PlausibleProgress believes members, within bounds",
         "def update_epoch(self, new_epoch=None)": "PlausibleProgress notes when it entered an epoch",
-        "async def _progress_reporter(self)": "PlausibleProgress tells of a newcomer when it counts",
+        "def _get_local_progress(self, local_epoch, samples_accumulated)": "PlausibleProgress gives newcomers no vote",
     },
     # Codecs: overridden by averaging/codec.py.
     "compression.base.CompressionBase": {

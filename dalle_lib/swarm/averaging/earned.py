@@ -27,6 +27,11 @@ class Claim:
     time: float
     """When the record was made, as its peer says."""
 
+    @property
+    def votes(self) -> bool:
+        """Whether the peer says of an epoch what counts: newcomers have no speed until their gradients count."""
+        return self.per_s > 0
+
 
 def votes_of(reports: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Return the vote of each user, who has one: the latest of the epochs that their peers report."""
@@ -40,7 +45,8 @@ class EarnedEpochs:
     """Follows the epoch of the run, as far as it is believed.
 
     Each user has one vote, for the latest epoch that one of their peers reports. Peers that are more than one epoch
-    behind this one have none: most of them are gone, and their records of epochs long past must hold nobody back.
+    behind this one have none: most of them are gone, and their records of epochs long past must hold nobody back. Nor
+    have newcomers, until their gradients count.
     This peer votes, too, once it has taken part. So in a run of two neither can carry the other along by its record,
     and one that was away takes over the other's state.
 
@@ -68,7 +74,7 @@ class EarnedEpochs:
     def believed(self, own: int, user: str, claims: Iterable[Claim], now: float) -> int:
         """Return the epoch of the run, at least this peer's own one; `user` is its user."""
         is_newcomer, claims = self._agreed is None, list(claims)
-        others = [claim for claim in claims if claim.epoch >= own - 1]
+        others = [claim for claim in claims if claim.votes and claim.epoch >= own - 1]
         votes = votes_of([*([] if is_newcomer else [(user, own)]), *((claim.user, claim.epoch) for claim in others)])
         most, half = (
             (statistics.median_low(votes.values()), statistics.median_high(votes.values())) if votes else (0, 0)

@@ -22,8 +22,6 @@ Records = dict[bytes, ValueWithExpiration]
 MAX_CALLED = 50
 """Peers that are pinged at once. hivemind 1.1.12 loses its way in a message to the hash table of over 16 KiB, which
 names 160 of them."""
-HELD_S = 0.5
-"""Seconds between two looks at whether a newcomer counts."""
 IMPOSSIBLE = 10.0
 """Epochs of samples that no peer computes in the time that the shortest epoch takes; it is named if it claims that."""
 
@@ -38,6 +36,14 @@ async def call_again(_dht: hivemind.DHT, node: DHTNode, peers: list[PeerID]) -> 
             node.blacklist.register_success(peer)
 
 
+class WithoutVote(LocalTrainingProgress):
+    """The progress of a peer that does not count yet: others are told that it is there, and of no samples."""
+
+    def dict(self, **kwargs) -> dict:
+        """Return the record as it is published."""
+        return super().dict(**kwargs) | {"samples_accumulated": 0, "samples_per_second": 0.0}
+
+
 class PlausibleProgress(ProgressTracker):
     """hivemind's progress tracker, which believes members only, and what they claim only within bounds.
 
@@ -50,8 +56,8 @@ class PlausibleProgress(ProgressTracker):
     the others may have lost each other, and it would train on alone. Here a peer without others pings those that it
     knew last, and the run's first peers.
 
-    A newcomer tells of itself when it counts, and not before: it begins with a checkpoint of an epoch long past, and
-    more newcomers than others would take that for the epoch of the run, and train on by themselves.
+    A newcomer tells of no samples and no speed until it counts, and so has no vote: it begins with a checkpoint of an
+    epoch long past. More newcomers than others would take that for the epoch of the run, and train on by themselves.
     """
 
     is_counted: bool = False
@@ -84,10 +90,9 @@ class PlausibleProgress(ProgressTracker):
         self.epochs.enter(epoch, self.global_epoch, get_dht_time())
         return super().update_epoch(epoch)
 
-    async def _progress_reporter(self) -> None:
-        while not (self.is_counted or self.shutdown_triggered.is_set()):
-            await asyncio.sleep(HELD_S)
-        await super()._progress_reporter()
+    def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
+        progress = super()._get_local_progress(local_epoch, samples_accumulated)
+        return progress if self.is_counted else WithoutVote(**progress.dict())
 
     def _parse_swarm_progress_data(self, metadata: Records | None) -> GlobalTrainingProgress:
         # hivemind sums up all records that can be read. Here it sums up those that are believed.
@@ -109,8 +114,8 @@ class PlausibleProgress(ProgressTracker):
         own_samples = own.samples_accumulated if own.epoch == epoch else 0
         own_per_s = self.performance_ema.samples_per_second + self.performance_ema.eps
         left_s = seconds_until(self.target_batch_size, own_samples, own_per_s, believed, self._samples.max_samples)
-        # hivemind looks the sooner, the more peers may have joined meanwhile.
-        peers = 1 + len(others)
+        # hivemind looks the sooner, the more peers may have joined meanwhile. Newcomers alone have nobody to follow.
+        peers = 1 + (len(others) if self.is_counted else sum(claim.votes for claim in claims))
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
         look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
         return GlobalTrainingProgress(
