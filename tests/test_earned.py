@@ -12,7 +12,7 @@ TOTAL, SHORTEST_S, TARGET = 1000, 10.0, 100.0
 def claims(*epochs: int | tuple[str, int], **changes) -> list[Claim]:
     """Return a claim for each epoch; each is of a user of its own, unless a user is named with it."""
     told = [epoch if isinstance(epoch, tuple) else (f"user{i}", epoch) for i, epoch in enumerate(epochs)]
-    made = {"samples": 0, "per_s": 0.0, "time": 0.0} | changes
+    made = {"samples": 0, "per_s": 1e-9, "time": 0.0} | changes  # who computes nothing has no vote
     return [Claim(peer=f"peer{i}", user=user, epoch=epoch, **made) for i, (user, epoch) in enumerate(told)]
 
 
@@ -132,8 +132,8 @@ def test_a_users_peers_share_the_limit_of_the_user():
 
 
 def test_two_users_whose_shares_make_no_whole_are_not_cut():
-    assert samples(share=0.5).look(5, "me", claims(5, samples=80), 0.0) == [(80.0, 0.0)]
-    assert samples(share=0.5).look(5, "me", claims(5, 5, samples=80), 0.0) == [(50.0, 0.0)] * 2
+    assert samples(share=0.5).look(5, "me", claims(5, samples=80, per_s=0.0), 0.0) == [(80.0, 0.0)]
+    assert samples(share=0.5).look(5, "me", claims(5, 5, samples=80, per_s=0.0), 0.0) == [(50.0, 0.0)] * 2
 
 
 def test_the_last_of_two_ends_its_epoch_with_the_samples_of_the_one_that_went_ahead():
