@@ -158,7 +158,7 @@ def test_two_of_seven_cannot_claim_the_majority(rule):
     torch.manual_seed(0)
     parts = [torch.ones(101) + 0.1 * torch.randn(101) for _ in range(5)] + [-torch.ones(101)] * 2
     claimed = torch.tensor([48.0] * 5 + [1e12] * 2)
-    average, weights = combine(parts, claimed, list("abcdefg"), Trust(rule=rule))
+    average, weights = combine(parts, claimed, list("abcdefg"), Trust(rule=rule), torch.ones(7, dtype=torch.bool))
     assert average.mean() > 0.4
     assert weights.tolist() == [48.0] * 7
 

@@ -14,7 +14,9 @@ SHAPES = (torch.Size([5]), torch.Size([3]))
 TRUST = Trust(max_weight=100.0)
 
 
-def reduced(sent: dict[int, list], trust: Trust = TRUST, senders: int = 3) -> tuple[list, Reducer]:
+def reduced(
+    sent: dict[int, list], trust: Trust = TRUST, counts: tuple[bool, ...] = (True, True, True)
+) -> tuple[list, Reducer]:
     """Return the answer to each sender's last part, and the reducer. `sent` holds (values, weight) pairs by sender."""
 
     async def answer(reducer: Reducer, sender: int):
@@ -28,7 +30,7 @@ def reduced(sent: dict[int, list], trust: Trust = TRUST, senders: int = 3) -> tu
         return result
 
     async def run():
-        reducer = Reducer(SHAPES, [f"peer{i}" for i in range(senders)], 0, trust)
+        reducer = Reducer(SHAPES, [f"peer{i}" for i in range(len(counts))], 0, trust, counts)
         return await asyncio.gather(*(answer(reducer, sender) for sender in sent)), reducer
 
     return asyncio.run(asyncio.wait_for(run(), 20))
@@ -67,6 +69,12 @@ def test_weights_are_limited_and_count_alike_if_all_are_zero():
     assert torch.allclose(answers[0], torch.full((3,), 0.5))
     answers, _ = reduced({0: honest(1.0, 0.0), 1: honest(2.0, 0.0), 2: honest(6.0, 0.0)})
     assert torch.allclose(answers[0], torch.full((3,), 3.0))
+
+
+def test_newcomers_have_no_weight_though_all_others_lack_an_update():
+    sent = {0: honest(1.0, 0.0), 1: honest(2.0, 0.0), 2: honest(6.0, 1.0)}
+    assert torch.allclose(reduced(sent, counts=(True, True, False))[0][0], torch.full((3,), 1.5))
+    assert torch.allclose(reduced(sent, counts=(False, False, False))[0][0], torch.full((3,), 3.0))
 
 
 def test_one_user_has_no_more_than_their_share_over_all_their_peers(monkeypatch):

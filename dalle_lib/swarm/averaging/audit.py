@@ -125,7 +125,7 @@ class Auditor:
         reducer = runner.ordered_peer_ids[check.reducer]
         try:
             received = await asyncio.wait_for(self._collect(check, tell), PATIENCE_S)
-            expected = await self._reduce_again(received, claimed_average.shape)
+            expected = await self._reduce_again(runner, received, claimed_average.shape)
         except Exception as error:
             logger.info("part %d of %s could not be checked: %r", check.part, reducer, error)
             return
@@ -139,7 +139,9 @@ class Auditor:
                 f"told them different things",
             )
 
-    async def _reduce_again(self, received: dict[PeerID, tuple[Tensor, float]], shape: torch.Size) -> Tensor:
+    async def _reduce_again(
+        self, runner: Runner, received: dict[PeerID, tuple[Tensor, float]], shape: torch.Size
+    ) -> Tensor:
         """Return the average of the parts that a reducer would not have refused."""
         usable = {
             sender: (tensor, weight)
@@ -150,8 +152,9 @@ class Auditor:
             raise LookupError("no part of it could be averaged")
         users = [self.trust.user_of(str(sender)) for sender in usable]
         tensors, claimed = zip(*usable.values(), strict=True)
+        counts = runner.tensor_part_reducer.counts[[runner.sender_peer_ids.index(sender) for sender in usable]]
         average, _weights = await asyncio.get_running_loop().run_in_executor(
-            None, combine, tensors, torch.tensor(claimed), users, self.trust
+            None, combine, tensors, torch.tensor(claimed), users, self.trust, counts
         )
         return average
 

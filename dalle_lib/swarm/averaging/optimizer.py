@@ -145,8 +145,9 @@ class CollaborativeOptimizer(RunOptimizer):
         self.is_behind |= self._joined_later_round or not group.is_whole
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind)
         seconds, bytes_sent = time.monotonic() - started, self._parameter_bytes_sent + group.bytes_sent
-        self.rounds.put(Round(epoch, group.counted, seconds, failure, bytes_sent, group.unchecked))
-        self._parameter_bytes_sent = 0
+        if group.counted:  # else it looked on
+            self.rounds.put(Round(epoch, group.counted, seconds, failure, bytes_sent, group.unchecked))
+            self._parameter_bytes_sent = 0
         if self._joined_later_round:
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=group.epoch))
@@ -185,6 +186,9 @@ class CollaborativeOptimizer(RunOptimizer):
         if group.is_whole:
             self.is_behind = False
             self._averaged_epoch = group.epoch + 1
+            scheduled = self.scheduled_grads
+            if not (self.grad_averager.is_counted or scheduled is None or scheduled.triggered):
+                self._leave_scheduled_round()  # its group was told that this peer does not count
             self._count(True)
 
     @property
@@ -194,6 +198,12 @@ class CollaborativeOptimizer(RunOptimizer):
             update.done() for update in self.state_averager.pending_updates
         )
 
+    def _leave_scheduled_round(self) -> None:
+        """Leave the round of gradients that is scheduled; hivemind looks for another group at the next step."""
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self.scheduled_grads.cancel()
+        self.scheduled_grads = None
+
     def _skip_to_their_epoch(self) -> None:
         """Take the others' epoch without an update, and keep the gradients since then for their next round.
 
@@ -202,9 +212,7 @@ class CollaborativeOptimizer(RunOptimizer):
         them again, and so stay one epoch behind for good.
         """
         self._joined_later_round = False
-        if self.scheduled_grads is not None and not self.scheduled_grads.done():
-            self.scheduled_grads.cancel()
-        self.scheduled_grads = None
+        self._leave_scheduled_round()
         # Without their parameters, their epoch is hearsay.
         theirs = self.tracker.global_epoch if self.grad_averager.is_counted else 0
         averaged = self._averaged_epoch if self._averaged_epoch <= self.tracker.epochs.latest else 0

@@ -28,12 +28,20 @@ class Reducer:
     """
 
     def __init__(
-        self, part_shapes: Sequence[torch.Size], senders: Sequence[str], own: int | None, trust: Trust
+        self,
+        part_shapes: Sequence[torch.Size],
+        senders: Sequence[str],
+        own: int | None,
+        trust: Trust,
+        counts: Sequence[bool],
     ) -> None:
-        """Expect parts of these shapes from these peers, by id; `own` is the index of this peer if it sends, too."""
+        """Expect parts of these shapes from these peers, by id; `own` is the index of this peer if it sends, too.
+
+        `counts` says of each sender whether it counts, or is a newcomer.
+        """
         self.part_shapes, self.num_parts, self.trust = part_shapes, len(part_shapes), trust
         self.users = [trust.user_of(sender) for sender in senders]
-        self.senders, self.own = senders, own
+        self.senders, self.own, self.counts = senders, own, torch.tensor(counts)
         self.weights = torch.zeros(self.num_parts, len(senders))
         """Weight of each sender in each average, of shape (parts, senders); as claimed until the part is averaged."""
         self.far: set[int] = set()
@@ -95,7 +103,7 @@ class Reducer:
         in_order = [parts[i] for i in senders]
         try:
             average, weights = await asyncio.get_running_loop().run_in_executor(
-                None, combine, in_order, claimed, users, self.trust
+                None, combine, in_order, claimed, users, self.trust, self.counts[senders]
             )
             self.weights[part_index, senders] = weights
             self.far |= {sender for sender, a, b in zip(senders, claimed, weights, strict=True) if a > 0 == b}
@@ -108,26 +116,30 @@ class Reducer:
             self.finished.set()
 
 
-def fair_weights(weights: Tensor, users: Sequence[str], trust: Trust) -> Tensor:
+def fair_weights(weights: Tensor, users: Sequence[str], trust: Trust, counts: Tensor) -> Tensor:
     """Return the weights that senders get, of shape (senders,), from those they claim and the limits of the run.
 
-    If all claim zero, all lack an update, none is better than another, and they count alike.
+    Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, all lack an update,
+    none is better than another, and they count alike; so do newcomers if there is nobody else.
     """
-    weights = weights.clamp(max=trust.max_weight)
+    weights = weights.clamp(max=trust.max_weight) * counts
     if not weights.any():
-        weights = torch.ones_like(weights)
+        weights = (counts if counts.any() else ~counts).float()
     if trust.rule != "mean":
         weights = capped(weights, MAX_WEIGHT)
     return capped_by_user(weights, users, trust.max_share_per_user)
 
 
-def combine(parts: Sequence[Tensor], claimed: Tensor, users: Sequence[str], trust: Trust) -> tuple[Tensor, Tensor]:
+def combine(
+    parts: Sequence[Tensor], claimed: Tensor, users: Sequence[str], trust: Trust, counts: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the average of parts of one shape by the run's rule, and the weight that each part had in it.
 
-    `claimed` are the senders' own weights, of shape (senders,); `users` names the user of each sender.
+    `claimed` are the senders' own weights, and `counts` whether they count, of shape (senders,); `users` names the user
+    of each sender.
     """
     stacked = torch.stack([part.float().flatten() for part in parts])
-    weights = fair_weights(claimed, users, trust)
+    weights = fair_weights(claimed, users, trust, counts)
     if trust.rule != "mean":
         weights = without_far(stacked, weights)
     return RULES[trust.rule](stacked, weights).view(parts[0].shape), weights
