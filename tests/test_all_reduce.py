@@ -73,7 +73,6 @@ def test_weights_that_no_honest_reducer_tells_are_refused(values):
 def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
     told, (ada, eve, stock) = [], map(PeerID, (b"ada", b"eve", b"stock"))
     runner = SimpleNamespace(
-        peer_id=ada,
         sender_peer_ids=[ada, eve],
         tensor_part_reducer=SimpleNamespace(weights=[torch.tensor([1.0, 3.0])]),
         tell=lambda peer, what: told.append((peer, what)),

@@ -108,5 +108,5 @@ def test_what_is_not_signed_is_refused(gathered):
 
 
 def test_hivemind_gets_a_role_and_treats_all_reducers_alike():
-    assert MSGPackSerializer.loads(for_hivemind(AveragingMode.NODE))[:2] == [None, AveragingMode.NODE.value]
-    assert MSGPackSerializer.loads(for_hivemind(AveragingMode.CLIENT))[:2] == [0.0, AveragingMode.CLIENT.value]
+    assert MSGPackSerializer.loads(for_hivemind(may_reduce=True))[:2] == [None, AveragingMode.NODE.value]
+    assert MSGPackSerializer.loads(for_hivemind(may_reduce=False))[:2] == [0.0, AveragingMode.CLIENT.value]

@@ -202,10 +202,20 @@ def test_newcomers_have_no_vote_on_the_epoch_however_many_they_are(tracker):
     assert (told["epoch"], told["samples_accumulated"], told["samples_per_second"]) == (2, 0, 0.0)
     newcomers = [record(2, peer, samples_accumulated=0, samples_per_second=0.0) for peer in (1, 2, 3, 4)]
     found = progress(tracker, [*newcomers, record(8, peer=5), record(8, peer=6)])
-    assert (found.epoch, found.num_peers) == (8, 3)
-    assert progress(tracker, newcomers).num_peers == 1, "nobody is there to follow"
-    tracker.is_counted = True
-    assert progress(tracker, newcomers).num_peers == 5, "they may be averaged with"
+    assert (found.epoch, found.num_peers, tracker.newcomers, tracker.is_alone) == (8, 3, 4, False)
+    assert (progress(tracker, newcomers).num_peers, tracker.newcomers) == (1, 4), "nobody is there to average with"
+
+
+def test_who_misses_the_others_in_one_look_is_not_alone_yet(tracker, monkeypatch):
+    assert tracker.is_alone
+    now = 1000.0
+    monkeypatch.setattr("dalle_lib.swarm.averaging.progress.time.monotonic", lambda: now)
+    progress(tracker, [record(8, peer=5)])
+    now += 50.0
+    progress(tracker, [record(8, peer=1, samples_accumulated=0, samples_per_second=0.0)])
+    assert not tracker.is_alone
+    now += 11.0
+    assert tracker.is_alone
 
 
 def test_a_record_with_a_negative_epoch_is_not_read(tracker):

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from hivemind.averaging.allreduce import AllReduceRunner, AveragingMode
+from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.partition import TensorPartContainer
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import PeerID, StubBase
@@ -129,9 +129,9 @@ class Runner(AllReduceRunner):
 
     reducer_type: type[Reducer] = Reducer
 
-    def __init__(self, *, trust: Trust, tell: Tell, roles: Sequence[tuple[AveragingMode, bool]], **kwargs) -> None:
-        """Take what each peer of the group does, and whether it counts, in `roles`; hivemind's options otherwise."""
-        super().__init__(modes=tuple(mode for mode, _ in roles), **kwargs)
+    def __init__(self, *, trust: Trust, tell: Tell, counts: Sequence[bool], **kwargs) -> None:
+        """Take whether each peer of the group counts, and hivemind's options."""
+        super().__init__(**kwargs)
         self.tell = tell
         place = self.ordered_peer_ids.index(self.peer_id)
         self.tensor_part_container = Parts.instead_of(self.tensor_part_container, keeps_sent=trust.audits > 0)
@@ -141,7 +141,6 @@ class Runner(AllReduceRunner):
         senders = [str(peer) for peer in self.sender_peer_ids]
         own = self.sender_peer_ids.index(self.peer_id) if self.peer_id in self.sender_peer_ids else None
         shapes = tuple(part.shape for part in self.parts_for_local_averaging)
-        counts = [is_counted for mode, is_counted in roles if mode is not AveragingMode.AUX]
         self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust, counts)
         self._weights_heard: list[Tensor] = []
         self._not_understood: set[PeerID] = set()
@@ -162,12 +161,7 @@ class Runner(AllReduceRunner):
         return self.tensor_part_container.failed_size == 0
 
     def counted(self) -> Counted:
-        """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN.
-
-        A peer that looks on gets no average, and {}.
-        """
-        if self.peer_id not in self.sender_peer_ids:
-            return {}
+        """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
         rows = [*self.tensor_part_reducer.weights, *self._weights_heard]
         means = torch.stack(rows).mean(0) if rows else torch.full((len(self.sender_peer_ids),), math.nan)
         return {str(peer): float(weight) for peer, weight in zip(self.sender_peer_ids, means, strict=True)}

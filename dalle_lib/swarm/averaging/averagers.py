@@ -37,7 +37,7 @@ from dalle_lib.swarm.averaging.donors import (
     waiting_message,
 )
 from dalle_lib.swarm.averaging.earned import votes_of
-from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, roles_in, signed
+from dalle_lib.swarm.averaging.introductions import Introduction, counted_in, for_hivemind, read, signed
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
@@ -58,8 +58,6 @@ class RunAverager(KeepsTasks):
     """The class that finds a group; made at the first step."""
     is_by_epoch = False
     """Whether this averager meets only peers of its own epoch."""
-    mode_of_newcomers = AveragingMode.CLIENT
-    """What peers that do not count yet do in a round: with `CLIENT` they send without weight and get the average."""
     introduction = Introduction()
     """What this peer tells the group of its next round; the owner keeps it up to date."""
     # hivemind keeps the handlers of a class there, and subclasses would inherit them: its own lack `rpc_part_sent`.
@@ -125,7 +123,9 @@ class RunAverager(KeepsTasks):
         # along. Here the run's card says who may reduce, and the caller of `step` learns what the round came to.
         peers = zip(group_info.gathered, group_info.peer_ids, strict=True)
         told = {peer: read(gathered, peer, self.prefix) for gathered, peer in peers}
-        gathered = tuple(for_hivemind(self._mode_of(peer, of), of.is_counted) for peer, of in told.items())
+        gathered = tuple(
+            for_hivemind(of.is_reducer and self.trust.may_reduce(str(peer)), of.is_counted) for peer, of in told.items()
+        )
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
@@ -142,12 +142,6 @@ class RunAverager(KeepsTasks):
             unchecked=self.auditor.obstacle(runner, self._reachable),
         )
 
-    def _mode_of(self, peer: PeerID, told: Introduction) -> AveragingMode:
-        """Return what a peer of a group does in its round: reduce and send, only send, or look on."""
-        if not told.is_counted:
-            return self.mode_of_newcomers
-        return AveragingMode.NODE if told.is_reducer and self.trust.may_reduce(str(peer)) else AveragingMode.CLIENT
-
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
         # hivemind does the same with an `AllReduceRunner`, which it names in the middle of this method. Here it is a
         # `Runner`, and part of what others reduce is checked after the round.
@@ -160,7 +154,7 @@ class RunAverager(KeepsTasks):
             tensors=tensors,
             group_id=group_info.group_id,
             ordered_peer_ids=group_info.peer_ids,
-            roles=roles_in(group_info.gathered),
+            counts=counted_in(group_info.gathered),
             **kwargs,
         )
         check = self.auditor.begin(runner, self._reachable)
@@ -274,14 +268,5 @@ class RunGradientAverager(RunAverager, GradientAverager):
     """Averages gradients, as hivemind's gradient averager does."""
 
     wire_type = GradientAverager
-    # Their group learns that they are there, and averages parameters next. They send nothing for which it would wait.
-    mode_of_newcomers = AveragingMode.AUX
     is_counted = True
     """Whether this peer's gradients are of parameters that the others know."""
-
-    def step(self, weight: float | None = None, **kwargs):
-        """Return what hivemind's `step` does; gradients of parameters that nobody knows have no weight.
-
-        Runs in the trainer's process.
-        """
-        return super().step(weight=weight if self.is_counted else 0.0, **kwargs)

@@ -96,14 +96,15 @@ def _checked(told: Any, rounds: str) -> Introduction:
     raise ValueError("its introduction has another form than that of the run's peers")
 
 
-def for_hivemind(mode: AveragingMode, is_counted: bool = True) -> bytes:
+def for_hivemind(may_reduce: bool, is_counted: bool = True) -> bytes:
     """Return what hivemind shall take for a peer's message: with a role, and no bandwidth, as all are treated alike.
 
-    A claimed bandwidth would draw work to whoever makes it. `roles_in` reads it again.
+    A claimed bandwidth would draw work to whoever makes it. `counted_in` reads the rest.
     """
-    return wire.dumps([None if mode is AveragingMode.NODE else 0.0, mode.value, wire.dumps(is_counted)])
+    mode = AveragingMode.NODE if may_reduce else AveragingMode.CLIENT
+    return wire.dumps([None if may_reduce else 0.0, mode.value, wire.dumps(is_counted)])
 
 
-def roles_in(gathered: Iterable[bytes]) -> list[tuple[AveragingMode, bool]]:
-    """Return the mode that `for_hivemind` gave each peer of a group, and whether it counts."""
-    return [(AveragingMode(mode), wire.loads(is_counted)) for _, mode, is_counted in map(wire.loads, gathered)]
+def counted_in(gathered: Iterable[bytes]) -> list[bool]:
+    """Return whether each peer of a group counts, from what `for_hivemind` made."""
+    return [wire.loads(is_counted) for _, _, is_counted in map(wire.loads, gathered)]

@@ -16,8 +16,9 @@ class ParameterRounds:
     """The plan for a peer's next round of averaging parameters, and the round in progress; one runs at a time.
 
     A round goes through `plan` (an update was made after which parameters are to be averaged), `begin` (matchmaking
-    starts) and `collect` (its result reaches the model). Peers meet only within the epoch of the plan: parameters of
-    another epoch would take an update back, or bring it a second time.
+    starts) and `collect` (its result reaches the model). Who waits for the others' parameters begins by `look_for`.
+    Peers meet only within the epoch of the plan: parameters of another epoch would take an update back, or bring it a
+    second time.
     """
 
     due_after: int | None = None
@@ -30,6 +31,9 @@ class ParameterRounds:
 
     Changed by the training thread alone; the thread that averages gradients may cancel the round.
     """
+
+    epoch: int = 0
+    """Epoch after whose update the parameters of `pending` are averaged."""
 
     def __init__(self, averager: RunStateAverager, every: int, timeout_s: float) -> None:
         self.averager, self.every, self.timeout_s = averager, every, timeout_s
@@ -44,17 +48,26 @@ class ParameterRounds:
         if is_urgent or (epoch + 1) % self.every == 0:
             self.due_after = epoch
 
-    def begin(self, is_behind: bool, token: bytes, is_counted: bool = True) -> None:
-        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update.
+    def begin(self, is_behind: bool, token: bytes) -> None:
+        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update."""
+        if self.due_after is not None:
+            self._begin(Introduction(self.due_after, is_behind, token), self.timeout_s)
+            self.due_after = None
 
-        Who is not counted waits for others to lead the round.
+    def look_for(self, epoch: int, token: bytes, timeout_s: float) -> None:
+        """Look for the others' round after `epoch`, for a peer that waits for their parameters.
+
+        If it looks for that of an earlier epoch, and has found no group, it gives that up. It leads no group.
         """
-        if self.due_after is None:
-            return
-        self.averager.introduction = Introduction(self.due_after, is_behind, token, is_counted=is_counted)
-        self.due_after = None
-        self.pending = self.averager.schedule_step(timeout=self.timeout_s)
-        self.pending.weight = float(not is_behind)
+        if self.pending is not None and self.epoch != epoch:
+            self.give_up()
+        if self.pending is None or self.pending.cancelled():
+            self._begin(Introduction(epoch, True, token, is_counted=False), timeout_s)
+
+    def _begin(self, introduction: Introduction, timeout_s: float) -> None:
+        self.averager.introduction, self.epoch = introduction, introduction.epoch
+        self.pending = self.averager.schedule_step(timeout=timeout_s)
+        self.pending.weight = float(not introduction.is_behind)
         self.pending.allow_allreduce()
 
     def give_up(self) -> None:

@@ -1,7 +1,9 @@
 """Estimates how far the run is from its peers' records of themselves, believed within bounds."""
 
 import asyncio
+import math
 import random
+import time
 from collections import Counter
 from functools import partial
 
@@ -60,8 +62,10 @@ class PlausibleProgress(ProgressTracker):
     epoch long past. More newcomers than others would take that for the epoch of the run, and train on by themselves.
     """
 
-    is_counted: bool = False
-    """Whether this peer's gradients count; set at each step."""
+    is_counted: bool = True
+    """Whether this peer's gradients count; its owner sets it."""
+    newcomers: int = 0
+    """How many others there are whose gradients do not count yet."""
 
     def __init__(
         self,
@@ -77,12 +81,18 @@ class PlausibleProgress(ProgressTracker):
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was refused or capped, by peer id."""
+        self._met_at = -math.inf
         self._known: set[bytes] = set()
         """The other peers in the last reading of the records that found any."""
         self._call = None
         self._doubts: dict[str, str] = {}
         """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""
         super().__init__(*args, target_batch_size=target_batch_size, **kwargs)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other peer that counts was there for as long as records of progress live."""
+        return time.monotonic() - self._met_at > self.metadata_expiration
 
     def update_epoch(self, new_epoch: int | None = None) -> int:
         """Begin this epoch, or the next one, without samples; return it."""
@@ -114,8 +124,11 @@ class PlausibleProgress(ProgressTracker):
         own_samples = own.samples_accumulated if own.epoch == epoch else 0
         own_per_s = self.performance_ema.samples_per_second + self.performance_ema.eps
         left_s = seconds_until(self.target_batch_size, own_samples, own_per_s, believed, self._samples.max_samples)
-        # hivemind looks the sooner, the more peers may have joined meanwhile. Newcomers alone have nobody to follow.
-        peers = 1 + (len(others) if self.is_counted else sum(claim.votes for claim in claims))
+        # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
+        voters = sum(claim.votes for claim in claims)
+        self.newcomers = len(claims) - voters
+        self._met_at = time.monotonic() if voters else self._met_at
+        peers = 1 + voters
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
         look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
         return GlobalTrainingProgress(

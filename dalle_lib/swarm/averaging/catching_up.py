@@ -1,0 +1,140 @@
+"""How a peer whose parameters are older than the others' gets theirs: from a donor, or in a round of parameters.
+
+Nobody else has the parameters of such a peer, so its gradients are worth nothing to the others. Until it counts again
+it takes no part in rounds of gradients, where all would wait for what has no weight; the others see in the records of
+progress that it is there, and average parameters after their next update.
+"""
+
+import queue
+import time
+
+from hivemind.utils import get_dht_time
+
+from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
+from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
+
+
+class CatchingUp(RunOptimizer):
+    """An optimizer that knows whether its parameters are the others', and gets theirs if they are not."""
+
+    rounds: queue.SimpleQueue[Round | LeftOut | ParameterRound]
+    """Reports of what became of each epoch's gradients, and of rounds of parameters.
+
+    Both threads put them; the caller of `step` takes them.
+    """
+    parameter_rounds: ParameterRounds
+    """The rounds in which parameters are averaged; its attributes name their threads."""
+    is_counted: bool = True
+    """Whether this peer's gradients are of parameters that the others know; the training thread sets it."""
+    is_behind: bool = False
+    """Whether this peer's parameters lack an update that others made.
+
+    Set by the thread that averages gradients; cleared by the training thread, when parameters have been averaged or a
+    state was downloaded.
+    """
+    _joined_later_round: bool = False
+    """Whether the last round was that of the others' next epoch, so this peer's own next update is to be skipped.
+
+    Set by the thread that averages gradients; cleared by the training thread.
+    """
+    _next_load: float = 0.0
+    """When this peer may ask for a state again, in seconds of `time.monotonic`; only the training thread uses it."""
+    _looked_at: float = 0.0
+    """When it last saw whether the others' epoch is about to end, in the same seconds."""
+
+    def _should_load_state_from_peers(self) -> bool:
+        # hivemind asks before each step, and would load again at once where no state that is new enough was found.
+        is_behind = super()._should_load_state_from_peers() or self.local_epoch < self.tracker.epochs.ahead - 1
+        return is_behind and time.monotonic() >= self._next_load
+
+    def load_state_from_peers(self, **_kwargs) -> None:
+        """Take over the newest state that a peer may give, with its epoch, and drop the gradients accumulated so far.
+
+        If no peer can give one, this peer goes on as in `average_state_with_peers`. hivemind 1.1.12 would try without
+        end.
+        """
+        self._catch_up(asks_donors=True)
+
+    def average_state_with_peers(self) -> None:
+        """Go on from this peer's own state, which is older than the others', and ask nobody for theirs.
+
+        Its gradients count once its parameters have been averaged with the others', which they do after their next
+        update. If that does not come about, a donor is asked after all.
+        """
+        self._catch_up(asks_donors=False)
+        left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
+        self._next_load += left_s + self.averaging_timeout
+
+    def _wait_to_count(self, batch_size: int) -> None:
+        """Drop the gradient of a batch, and look for the others' next round of parameters.
+
+        They begin it after the update that ends their epoch, so the search for it begins shortly before, and goes on
+        for some time after.
+        """
+        self.state_averager.step(apply_delayed_updates=True)
+        if self._should_load_state_from_peers():
+            self.load_state_from_peers()
+            return
+        # hivemind publishes records of peers that compute; the tracker tells of no samples.
+        computed = self.tracker.local_progress.samples_accumulated + batch_size
+        self.tracker.report_local_progress(self.local_epoch, computed)
+        step_s, self._looked_at = time.monotonic() - self._looked_at, time.monotonic()
+        left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
+        if left_s <= self.matchmaking_time + step_s:
+            timeout_s = left_s + self.averaging_timeout
+            self.parameter_rounds.look_for(self.tracker.global_epoch, self.trust.token, timeout_s)
+
+    def _count_after(self, epoch: int) -> None:
+        """Go on in the others' epoch, with the parameters that all had after `epoch`."""
+        with self.tracker.pause_updates():
+            # They may have begun their next update while parameters were averaged.
+            self.is_behind = self.tracker.global_epoch == epoch + 2 < self.total_epochs
+            self._go_to_epoch(min(epoch + 1 + self.is_behind, self.total_epochs - 1))
+            self.grad_averager.reset_accumulated_grads_()
+            self.tracker.update_epoch(self.local_epoch)
+            self._should_check_synchronization_on_update = True
+        self._count(True)
+        self.state_averager.step(apply_delayed_updates=True)
+
+    def _catch_up(self, asks_donors: bool) -> None:
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self._tag_along_with_zero_weight(self.scheduled_grads)
+        self.scheduled_grads = None
+        self.state_averager.step(wait_for_delayed_updates=True)
+        self.parameter_rounds.give_up()
+        dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
+        with self.tracker.pause_updates():
+            theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
+            is_loaded = asks_donors and self._load_from_donor(latest)
+            self._next_load = time.monotonic() + self.averaging_timeout
+            if not is_loaded and theirs <= epoch:
+                return  # half of the users say that they are ahead, and nobody has shown it
+            self.is_behind = not is_loaded or self.local_epoch < theirs
+            self._count(is_loaded)
+            # The donor may be about to make the update that the others have made.
+            is_nearly_there = is_loaded and self.local_epoch + 1 == theirs < self.total_epochs
+            self._go_to_epoch(theirs if is_nearly_there else self.local_epoch)
+            self.grad_averager.reset_accumulated_grads_()
+            # Otherwise the samples of the epoch before would end this one at once.
+            self.tracker.update_epoch(self.local_epoch)
+        self._joined_later_round, self.parameter_rounds.due_after = False, None
+        own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
+        taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
+        reason = f"the others are at epoch {max(theirs, self.local_epoch)}: {taken}"
+        self.rounds.put(LeftOut(epoch, dropped, reason, is_waiting=not is_loaded))
+
+    def _load_from_donor(self, latest: int) -> bool:
+        timeout_s = self.next_chunk_timeout
+        return self.state_averager.load_state_from_peers(timeout=timeout_s, max_epoch=latest) is not None
+
+    def _count(self, is_counted: bool) -> None:
+        """Let this peer's gradients count and its state be downloaded, or neither: nobody else has its parameters."""
+        self.is_counted = self.tracker.is_counted = is_counted
+        self.state_averager.allow_state_sharing = is_counted and not self.client_mode
+
+    def _go_to_epoch(self, epoch: int) -> None:
+        self.state_averager.local_epoch = epoch
+        self.state_averager._update_scheduler()
+        if not self.client_mode:
+            self.state_averager.state_sharing_priority = epoch
