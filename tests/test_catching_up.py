@@ -1,0 +1,104 @@
+"""How a peer that does not count yet looks for the others' parameters; with real peers in test_beginnings.py."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from hivemind.averaging.control import AveragingStage, StepControl
+from hivemind.utils import MPFuture, get_dht_time
+
+from dalle_lib.swarm.averaging.introductions import Introduction
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
+
+
+class Averager(RunStateAverager):
+    """What begins rounds of parameters, without the process in which a group would be looked for."""
+
+    def __init__(self) -> None:
+        self.timeouts_s, self.introduction = [], None
+
+    def __del__(self) -> None:
+        """Nothing has to end."""
+
+    def schedule_step(self, timeout: float) -> StepControl:
+        """Return the handle of a round that finds no group."""
+        self.timeouts_s.append(timeout)
+        trigger, cancel = MPFuture(), MPFuture()  # hivemind makes them in the same order
+        control = StepControl(get_dht_time(), get_dht_time() + timeout, True, 1.0, b"")
+        control.attach(trigger, cancel)
+        return control
+
+
+@pytest.fixture
+def rounds():
+    return ParameterRounds(Averager(), every=5, timeout_s=30.0)
+
+
+def test_who_waits_looks_for_one_round_and_follows_the_epochs(rounds):
+    rounds.look_for(5, b"token", 40.0)
+    first = rounds.pending
+    assert rounds.averager.introduction == Introduction(5, is_behind=True, token=b"token", is_counted=False)
+    assert (first.weight, first.triggered) == (0.0, True)
+    rounds.look_for(5, b"token", 40.0)
+    assert rounds.pending is first
+    rounds.look_for(6, b"token", 50.0)
+    assert first.cancelled()
+    assert rounds.averager.introduction.epoch == rounds.epoch == 6
+    assert rounds.averager.timeouts_s == [40.0, 50.0]
+
+
+def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
+    rounds.look_for(5, b"token", 40.0)
+    rounds.pending.stage, rounds.pending.began_allreduce = AveragingStage.RUNNING_ALLREDUCE, True
+    running = rounds.pending
+    rounds.look_for(6, b"token", 40.0)
+    assert rounds.pending is running
+    assert not running.cancelled()
+
+
+def waiting(eta_s: float) -> CollaborativeOptimizer:
+    """Return the optimizer of a peer that waits in epoch 3, while the others need `eta_s` seconds to end epoch 5."""
+
+    class Waiting(CollaborativeOptimizer):
+        """One without processes."""
+
+        def __init__(self) -> None:
+            self.parameter_rounds = ParameterRounds(Averager(), every=5, timeout_s=30.0)
+            self.state_averager = SimpleNamespace(step=lambda **_: None, local_epoch=3)
+            self.trust, self.matchmaking_time, self.averaging_timeout = SimpleNamespace(token=b""), 6.0, 30.0
+            self._next_load, self._looked_at = time.monotonic() + 600, time.monotonic()
+            self._should_check_synchronization_on_update, self.is_counted = False, False
+            self.tracker = SimpleNamespace(
+                is_alone=False,
+                global_epoch=5,
+                epochs=SimpleNamespace(ahead=5),
+                global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),
+                local_progress=SimpleNamespace(samples_accumulated=48),
+                report_local_progress=lambda *told: self.told.append(told),
+            )
+            self.told = []
+
+        def __del__(self) -> None:
+            """Nothing has to end."""
+
+    return Waiting()
+
+
+def test_who_waits_drops_its_gradient_and_looks_when_the_others_epoch_is_about_to_end():
+    early, late = waiting(eta_s=300.0), waiting(eta_s=4.0)
+    for each in early, late:
+        assert each.step(batch_size=8) is None
+        assert each.told == [(3, 56)], "it is seen to compute"
+    assert early.parameter_rounds.pending is None
+    assert late.parameter_rounds.epoch == 5
+    (timeout_s,) = late.parameter_rounds.averager.timeouts_s
+    assert 30.0 < timeout_s <= 34.0, "beyond the end of the epoch"
+
+
+def test_who_steps_seldom_begins_to_look_the_earlier():
+    seldom = waiting(eta_s=60.0)
+    seldom._looked_at -= 120.0
+    seldom.step(batch_size=8)
+    assert seldom.parameter_rounds.epoch == 5
