@@ -25,7 +25,7 @@ class Averager(RunStateAverager):
     def schedule_step(self, timeout: float) -> StepControl:
         """Return the handle of a round that finds no group."""
         self.timeouts_s.append(timeout)
-        trigger, cancel = MPFuture(), MPFuture()  # hivemind makes them in the same order
+        trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
         control = StepControl(get_dht_time(), get_dht_time() + timeout, True, 1.0, b"")
         control.attach(trigger, cancel)
         return control

@@ -79,8 +79,9 @@ def test_a_failed_round_still_applies_a_zero_gradient():
 
 def cancelled_round() -> StepControl:
     """Return the handle of a round that was given up before anybody was found."""
+    trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
     control = StepControl(0.0, 0.0, allow_retries=False, weight=1.0, data_for_gather=b"")
-    control.attach(MPFuture(), MPFuture())
+    control.attach(trigger, cancel)
     control.stage = AveragingStage.LOOKING_FOR_GROUP
     control.cancel()
     return control
