@@ -76,6 +76,7 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
                 epochs=SimpleNamespace(ahead=5),
                 global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),
                 local_progress=SimpleNamespace(samples_accumulated=48),
+                target_batch_size=128,
                 report_local_progress=lambda *told: self.told.append(told),
             )
             self.told = []
@@ -95,6 +96,13 @@ def test_who_waits_drops_its_gradient_and_looks_when_the_others_epoch_is_about_t
     assert late.parameter_rounds.epoch == 5
     (timeout_s,) = late.parameter_rounds.averager.timeouts_s
     assert 30.0 < timeout_s <= 34.0, "beyond the end of the epoch"
+
+
+def test_who_waits_for_long_and_is_left_alone_begins_an_epoch():
+    peer = waiting(eta_s=300.0)
+    peer.tracker.local_progress.samples_accumulated = 64
+    peer.step(batch_size=8)
+    assert peer.told == [(3, 8)]
 
 
 def test_who_steps_seldom_begins_to_look_the_earlier():

@@ -76,9 +76,11 @@ class CatchingUp(RunOptimizer):
         if self._should_load_state_from_peers():
             self.load_state_from_peers()
             return
-        # hivemind publishes records of peers that compute; the tracker tells of no samples.
+        # hivemind publishes records of peers that compute; the tracker tells the others of no samples. With those of a
+        # whole epoch, this peer would end one at once if it were left alone.
         computed = self.tracker.local_progress.samples_accumulated + batch_size
-        self.tracker.report_local_progress(self.local_epoch, computed)
+        is_much = computed > self.tracker.target_batch_size // 2
+        self.tracker.report_local_progress(self.local_epoch, batch_size if is_much else computed)
         step_s, self._looked_at = time.monotonic() - self._looked_at, time.monotonic()
         left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
         if left_s <= self.matchmaking_time + step_s:
