@@ -54,13 +54,16 @@ def running(peer: Peer) -> Iterator[Peer]:
 
 
 def seen(
-    folder: Path, samples: int | None, at_epoch: int, names: Sequence[str] = ("ada", "bob", "eve"), **fields
+    folder: Path,
+    samples: int | None,
+    at_epoch: int,
+    names: Sequence[str] = ("ada", "bob", "eve"),
+    told: dict | None = None,
+    **fields,
 ) -> None:
-    """Write what a peer sees of its swarm now."""
-    others = [
-        peer_status(f"id{i}", name, epoch=at_epoch, samples=96, samples_per_s=7.0, loss=1.5)
-        for i, name in enumerate(names)
-    ]
+    """Write what a peer sees of its swarm now; `told` is what each of the peers tells otherwise."""
+    usual = {"epoch": at_epoch, "samples": 96, "samples_per_s": 7.0, "loss": 1.5, **(told or {})}
+    others = [peer_status(f"id{i}", name, **usual) for i, name in enumerate(names)]
     now = {"time": time.time(), "total_epochs": 60, "target_batch_size": 192, **fields}
     SwarmStatus(epoch=at_epoch, samples_in_epoch=samples, peers=others, **now).write(folder)
 

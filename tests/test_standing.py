@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import time
 
 import pytest
@@ -107,6 +108,19 @@ def test_totals_are_over_all_starts_of_a_folder(mini, tmp_path):
         assert totals.seconds == pytest.approx(6 + 2 + 25 - 19, abs=3)
         assert totals_in_words(Standing.of(peer)).startswith("287 samples, 4 epochs, ")
         assert totals_in_words(Standing.of(peer)).endswith("in 3 starts")
+
+
+def test_samples_of_the_epoch_under_way_count_as_the_peer_last_told_them(mini, tmp_path):
+    with running(peer_with(tmp_path, [*BEGINNING, *epoch(10, 100), LEFT, *BEGINNING], mini)) as peer:
+        for started_at, samples in (time.time() - 3600, 300), (time.time(), 348):  # the first is of the start before
+            seen(tmp_path, 48, at_epoch=12, told={"samples": 48, "compute_s": 31.0, "started_at": started_at})
+            assert Standing.of(peer).totals.samples == samples
+            assert f"<b>{samples}</b>your samples" in panel_html(peer)
+        assert Standing.of(peer).totals.compute_s == 31.0
+        with open(tmp_path / "events.jsonl", "a") as file:
+            file.writelines(json.dumps({"time": time.time(), **event}) + "\n" for event in epoch(13, 40))
+        assert [each.totals.samples for each in Standing.after_epochs(peer)] == [340], "a line is of its epoch's end"
+    assert Standing.of(peer).totals.samples == 340, "it ended without saving"
 
 
 def test_samples_that_are_in_no_update_are_told_apart(mini, tmp_path):

@@ -9,7 +9,7 @@ from dalle_lib.swarm.process.events import TAKING, EventReader, is_loss, samples
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings, Role
-from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 State = Literal[
     "postponed",
@@ -49,13 +49,13 @@ class Totals:
     epochs: int
     """Epochs that ended while it took part."""
     samples: int
-    """Samples that it has computed."""
+    """Samples that it has computed, those of the epoch under way as the peer told them last, seconds ago."""
     lost: int
     """Samples of these that no update of the others holds, nor ever will."""
     seconds: float
     """How long it took part."""
     compute_s: float
-    """Seconds of these in which it computed gradients, in whole epochs."""
+    """Seconds of these in which it computed gradients, counted like the samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Standing:
         running = peer.is_running
         *before, events = (reader or EventReader(peer.folder)).starts()
         ends = [number for number, event in enumerate(events, start=1) if event["event"] == "epoch"]
-        return [_standing(peer, [*before, events[:end]], running) for end in ends[known:]]
+        return [_standing(peer, [*before, events[:end]], running, is_now=False) for end in ends[known:]]
 
     @property
     def old_look_s(self) -> float | None:
@@ -118,7 +118,7 @@ class Standing:
         return self.epoch is not None and self.total_epochs is not None and self.epoch >= self.total_epochs
 
 
-def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
+def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bool = True) -> Standing:
     events, settings, bound = starts[-1], PeerSettings.load(peer.folder / SETTINGS), run_of(peer.folder)
     last = {event["event"]: event for event in events}
     epochs = [event["epoch"] for event in events if event["event"] in ("joined", "epoch", "left")]
@@ -150,8 +150,17 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool) -> Standing:
         swarm=swarm,
         # The first says why; by the last, its supervisor tells the exit code.
         error=next((event["error"] for event in events if event["event"] == "failed"), None),
-        totals=_totals([start for start in starts if start], running),
+        totals=_totals([start for start in starts if start], running, _told(events, swarm) if is_now else None),
     )
+
+
+def _told(events: list[dict], swarm: SwarmStatus | None) -> PeerStatus | None:
+    """Return what a peer last told the others of this start, or None before that; it saw it as it sees theirs."""
+    joined = next((event for event in events if event["event"] == "joined"), None)
+    if joined is None or swarm is None:
+        return None
+    own = (each for each in swarm.peers if each.peer_id == joined["peer_id"])
+    return next((each for each in own if each.started_at >= events[0]["time"]), None)
 
 
 def _state(
@@ -209,17 +218,20 @@ def _seconds_left(
     return min(left, default=None)
 
 
-def _totals(starts: list[list[dict]], running: bool) -> Totals:
+def _totals(starts: list[list[dict]], running: bool, told: PeerStatus | None) -> Totals:
+    """Return what a peer has done; `told` is what it said last of a start that goes on."""
     epochs, samples, lost, seconds, compute_s = 0, 0, 0, 0.0, 0.0
     for number, events in enumerate(starts, start=1):
         kinds = [event["event"] for event in events]
         joined = [event["time"] for event in events if event["event"] == "joined"]
+        is_now = running and number == len(starts) and "left" not in kinds
+        so_far = told if is_now else None
         epochs += kinds.count("epoch")
-        samples += samples_in(events)
+        samples += max(samples_in(events), so_far.samples if so_far else 0)
         lost += sum(event["samples"] for event in events if is_loss(event))
-        compute_s += max((event.get("compute_s", 0.0) for event in events if event["event"] == "epoch"), default=0.0)
+        ended = [event.get("compute_s", 0.0) for event in events if event["event"] == "epoch"]
+        compute_s += max([*ended, so_far.compute_s if so_far else 0.0])
         if joined:
-            is_now = running and number == len(starts) and "left" not in kinds
             # A clock that is set back meanwhile makes the end seem earlier than the beginning.
             seconds += max(0.0, (time.time() if is_now else events[-1]["time"]) - joined[0])
     return Totals(starts=len(starts), epochs=epochs, samples=samples, lost=lost, seconds=seconds, compute_s=compute_s)
