@@ -43,6 +43,7 @@ def test_it_says_what_counted_with_others_and_whoever_has_it_can_check_it(peer, 
     assert (receipt.name, receipt.peer_id, receipt.samples) == ("ada", key.peer_id, 80)
     assert (receipt.first_epoch, receipt.last_epoch, receipt.rounds, receipt.share) == (4, 9, 2, 0.5)
     assert "ada gave 50.0% of the averages of epochs 4 to 9" in str(receipt)
+    assert str(replace(receipt, seconds=252.0)).endswith("(2): 80 samples, 4 min.")
     receipt.save(tmp_path / "r.json")
     again = Receipt.load(tmp_path / "r.json")
     assert again == receipt

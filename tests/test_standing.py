@@ -9,9 +9,10 @@ import pytest
 from peer_files import BEGINNING, CONNECTED, LEFT, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
 from rich.console import Console
 
+from dalle_lib.amounts import duration
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.terminal import Lines, panel
-from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, totals_in_words
+from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, totals_in_words
 from dalle_lib.swarm.process.events import HUB, EventLog
 from dalle_lib.swarm.process.standing import OLD_LOOK_S, Standing
 

@@ -83,7 +83,8 @@ def describe_peer(peer: "Peer") -> str:
 
     Below are links to what its state and its last troubles mean, where docs/troubleshooting.md has an entry.
     """
-    from dalle_lib.dashboard.words import duration, helped_line, line_of, state_in_words, troubles
+    from dalle_lib.amounts import duration
+    from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator
 from html import escape
 
-from dalle_lib.dashboard.words import count, duration
+from dalle_lib.amounts import count, duration
 from dalle_lib.planning.work import Work
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer

@@ -2,10 +2,11 @@
 
 from html import escape
 
+from dalle_lib.amounts import duration
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import duration, last_looked, last_round, state_in_words
+from dalle_lib.dashboard.words import last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import AT_WORK, Standing

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from IPython.display import HTML
 
+from dalle_lib.amounts import duration
 from dalle_lib.dashboard.tables import sentence, table_html
-from dalle_lib.dashboard.words import duration
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import Crew, Peer
 from dalle_lib.swarm.process.receipt import Receipt, confirmed, receipt_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from dalle_lib.dashboard.words import duration
+from dalle_lib.amounts import duration
 from dalle_lib.files import BrokenFile, read_record
 from dalle_lib.monitor.contributions import LISTED_S
 from dalle_lib.one_line import in_one_line, printable

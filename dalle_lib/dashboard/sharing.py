@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from dalle_lib.amounts import count, duration
 from dalle_lib.dashboard.receipts import receipt_if_any
-from dalle_lib.dashboard.words import count, duration
 from dalle_lib.organizing.inviting import Invitation
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dalle_lib.amounts import count, duration
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.events import HUB, is_loss
@@ -202,25 +203,6 @@ def totals_in_words(standing: Standing) -> str:
     lost = f" ({totals.lost:,} of them in no update of the others)" if totals.lost else ""
     told = [count(totals.samples, "sample") + lost, count(totals.epochs, "epoch"), duration(totals.seconds)]
     return ", ".join(told) + (f", in {totals.starts} starts" if totals.starts > 1 else "")
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words, rounded to what matters: `40 s`, `5 min`, `2 h 10 min`, `3 days 4 h`."""
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    days, hours = divmod(hours, 24)
-    return f"{count(days, 'day')} {hours} h"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number and a noun: `1 peer`, `2,192 samples`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _host_and_port(address: str) -> str:

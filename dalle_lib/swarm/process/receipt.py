@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import ClassVar
 
+from dalle_lib.amounts import duration
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.files import BrokenFile, read_record, replace_file
 from dalle_lib.peer_keys import signer_of
@@ -102,7 +103,7 @@ class Confirmation(Signed):
     def __str__(self) -> str:
         return (
             f"Confirmed by the run's monitor: {self.share:.1%} of all that was averaged in epochs {self.first_epoch:,} "
-            f"to {self.last_epoch:,}, {self.samples:,} samples, {self.compute_s / 3600:.1f} hours of computing."
+            f"to {self.last_epoch:,}, {self.samples:,} samples, {duration(self.compute_s)} of computing."
         )
 
 
@@ -157,7 +158,7 @@ class Receipt(Signed):
         epochs = f"epochs {self.first_epoch:,} to {self.last_epoch:,}"
         told = (
             f"{self.name} gave {self.share:.1%} of the averages of {epochs} of {self.run} in which it counted "
-            f"({self.rounds:,}): {self.samples:,} samples, {self.seconds / 3600:.1f} hours."
+            f"({self.rounds:,}): {self.samples:,} samples, {duration(self.seconds)}."
         )
         return told if self.confirmation is None else f"{told}\n{self.confirmation}"
 

@@ -1,0 +1,20 @@
+"""Amounts in words: so many things, so long a time."""
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and a noun: `1 peer`, `2,192 samples`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, rounded to what matters: `40 s`, `5 min`, `2 h 10 min`, `3 days 4 h`."""
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{count(days, 'day')} {hours} h"
