@@ -1,9 +1,13 @@
 """Errors, texts of other peers and prompts in one line, for terminals, tables and reports."""
 
+import unicodedata
+
 MAX_TOLD = 1000
 """Letters of a line that a command tells."""
 LONGEST_PROMPT = 60
 """Letters of a prompt that are repeated to whoever typed it."""
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0\U0001d159"
+"""Fillers of Hangul, braille without dots and a note without a head: letters and symbols that show nothing."""
 
 
 def in_one_line(error: BaseException) -> str:
@@ -22,6 +26,11 @@ def printable(text: str) -> str:
     or name the window.
     """
     return _escaped(" ".join(text.split()))
+
+
+def is_seen(text: str) -> bool:
+    """Return whether a text has a letter, digit or sign that one sees; marks, which need a letter, are none."""
+    return any(unicodedata.category(sign)[0] in "LNPS" and sign not in _BLANK for sign in text)
 
 
 def printable_lines(text: str) -> str:

@@ -34,6 +34,7 @@ def is_accepted(record: dict) -> bool:
 def test_what_a_peer_posts_is_accepted():
     assert is_accepted(POSTED)
     assert is_accepted({**POSTED, "loss": None, "is_leaving": True})
+    assert is_accepted({**POSTED, "name": "김 아다", "team": "★"})
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,8 @@ def test_what_a_peer_posts_is_accepted():
         {"peer_id": "12D3\r"},
         {"name": " "},
         {"name": "a/b"},
+        {"name": "\u3164"},
+        {"name": "\u2800 \uffa0\u0301"},
         {"epoch": 2**63},
         {"samples_per_s": float("inf")},
         {"loss": float("nan")},
@@ -61,6 +64,7 @@ def test_what_a_peer_posts_is_accepted():
         {"hardware": "T4\x1b[2J"},
         {"kit": "x" * 33},
         {"team": "x" * 41},
+        {"team": "\u115f\u1160"},
         {"witnessed": "x" * 161},
         {"anonymous": 1},
         {"trained": "5 96 16 1.5\n"},

@@ -11,7 +11,7 @@ from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
-from dalle_lib.swarm.process.settings import is_name
+from dalle_lib.swarm.process.settings import is_name, require_team
 from dalle_lib.swarm.process.status import PeerStatus
 from dalle_lib.swarm.records import MAX_CLOCK_S, Rule, RunRecords, is_own, writer_of
 
@@ -41,6 +41,12 @@ def _shown(name: str) -> str:
     return name
 
 
+def _team(team: str) -> str:
+    """Return the team that a peer names, or "" for none."""
+    require_team(team)
+    return team
+
+
 def _printable(text: str) -> str:
     """Return a text that terminals show as it is, which may be empty."""
     if not text.isprintable():
@@ -52,7 +58,8 @@ _Record = create_model(
     "_Record",
     __validators__={
         "shown": validator("peer_id", "name", allow_reuse=True)(_shown),
-        "printable": validator("hardware", "kit", "team", "witnessed", "trained", allow_reuse=True)(_printable),
+        "of_team": validator("team", allow_reuse=True)(_team),
+        "printable": validator("hardware", "kit", "witnessed", "trained", allow_reuse=True)(_printable),
     },
     **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
     is_leaving=(StrictBool, ...),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dalle_lib.files import read_record, replace_file
+from dalle_lib.one_line import is_seen
 from dalle_lib.swarm.process.addresses import require_announced
 
 MAX_NAME = 64
@@ -96,8 +97,8 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise ValueError(
-                f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', because it is "
-                f"also a folder's, but got {self.name!r}."
+                f"expected a name of 1 to {MAX_NAME} letters, digits, spaces and signs other than '/', not all of "
+                f"them blank, because it is also a folder's, but got {self.name!r}."
             )
         require_team(self.team)
         if not 0 <= self.port < 2**16:
@@ -174,10 +175,12 @@ def require_team(team: str) -> None:
     """Return None if a team can be called so, or none is named. Raises ValueError otherwise."""
     if team and not (is_name(team) and len(team) <= MAX_TEAM):
         raise ValueError(
-            f"expected a team of at most {MAX_TEAM} letters, digits, spaces and signs other than '/', but got {team!r}."
+            f"expected a team of at most {MAX_TEAM} letters, digits, spaces and signs other than '/', not all of them "
+            f"blank, but got {team!r}."
         )
 
 
 def is_name(name: str) -> bool:
     """Return whether a peer can be called so: its name is a folder of its own in the folder of its run."""
-    return 0 < len(name) <= MAX_NAME and name.isprintable() and "/" not in name and name.strip() not in ("", ".", "..")
+    is_line = len(name) <= MAX_NAME and name.isprintable() and is_seen(name)
+    return is_line and "/" not in name and name.strip() not in (".", "..")
