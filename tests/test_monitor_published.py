@@ -10,7 +10,7 @@ from statuses import peer_status
 from dalle_lib.monitor.alarms import STALL_S, note, problems
 from dalle_lib.monitor.anonymous import anonymised
 from dalle_lib.monitor.checkpoints import kept_by_age
-from dalle_lib.monitor.contributions import DAY_S
+from dalle_lib.monitor.contributions import DAY_S, teams
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.page import write_page
@@ -148,10 +148,28 @@ def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini
         look = replace(swarm_at(second, 9, peers), users={peer: user for peer, user, *_ in told})
         Observer(database).note(anonymised(look, b"k" * 32))
     status = status_of(mini, database, BEGAN + 1400)
-    teams = [dict(zip(TEAM_COLUMNS, row, strict=True)) for row in status["teams"]]
-    assert [(team["rank"], team["team"], team["members"]) for team in teams] == [(1, "reds", 2), (2, "blues", 1)]
-    assert [team["compute_s"] for team in teams] == [2800, 1200]
+    rows = [dict(zip(TEAM_COLUMNS, row, strict=True)) for row in status["teams"]]
+    assert [(team["rank"], team["team"], team["members"]) for team in rows] == [(1, "reds", 2), (2, "blues", 1)]
+    assert [team["compute_s"] for team in rows] == [2800, 1200]
     assert status["totals"]["teams"] == 2
     assert "ada" not in json.dumps(status["teams"])
     write_page(tmp_path, mini, status, history_of(database))
     assert "| `reds` | 2 | 0.8 |" in (tmp_path / "README.md").read_text()
+
+
+def test_four_times_as_many_peers_in_teams_take_about_four_times_as_long(database):
+    def steps(count):
+        """Return the thousands of steps in which SQLite answers, with so many peers and hours."""
+        with database.writing():
+            for i in range(count):
+                of_peer = {"peer": f"Qm{i}", "user": f"user-{i % 9}"}
+                database.insert("starts", **of_peer, started=BEGAN, team=f"team-{i % 3}", last_seen=BEGAN)
+                database.insert("credits", **of_peer, hour=i, samples=9.0, compute_s=3600.0, counted=9.0)
+        taken = []
+        database._sqlite.set_progress_handler(lambda: taken.append(1), 1000)
+        assert len(teams(database)) == 3
+        database._sqlite.set_progress_handler(None, 0)
+        return len(taken)
+
+    few, many = steps(200), steps(800)
+    assert few * 2 < many < few * 6

@@ -84,7 +84,10 @@ def teams(database: MonitorDatabase, least_s: float = LISTED_S) -> list[Team]:
     averaged = database.row("SELECT SUM(counted) AS counted FROM credits")["counted"] or 1.0
     rows = database.rows(
         "SELECT team, SUM(samples) AS samples, SUM(compute_s) AS compute_s, SUM(counted) AS counted, "
-        "COUNT(DISTINCT CASE WHEN compute_s > 0 THEN user END) AS members FROM credits JOIN "
+        "COUNT(DISTINCT CASE WHEN compute_s > 0 THEN user END) AS members FROM "
+        # summed by peers first, or SQLite goes through all credits for each peer
+        "(SELECT peer, user, SUM(samples) AS samples, SUM(compute_s) AS compute_s, SUM(counted) AS counted "
+        "FROM credits GROUP BY peer, user) JOIN "
         "(SELECT peer, TRIM(team) AS team, MAX(last_seen) FROM starts GROUP BY peer) USING (peer) "
         "WHERE team != '' GROUP BY team HAVING SUM(compute_s) >= :least_s ORDER BY compute_s DESC, team",
         least_s=least_s,
