@@ -101,7 +101,9 @@ def test_problems_begin_and_end_once(database):
         observer.note(look)
         return [problem.kind for problem in note(list(problems(look, database)), database, look.time)]
 
-    assert told_at(0, []) == ["empty"]
+    for second in range(-660, -60, 60):
+        assert told_at(second, []) == [], "the monitor has just been started"
+    assert told_at(-60, []) == ["empty"]
     assert told_at(5, []) == []
     assert told_at(10, [1, 1, 1]) == []
     assert told_at(20, [2, 2, 9]) == ["apart"]
@@ -109,9 +111,10 @@ def test_problems_begin_and_end_once(database):
     assert told_at(40, [4, 4, 4]) == []
     assert told_at(41 + STALL_S, [4, 4, 4]) == ["stalled"]
     assert told_at(50 + STALL_S, [5, 5, 5]) == []
+    assert told_at(7200 + STALL_S, []) == [], "nobody has looked for two hours"
     rows = database.rows("SELECT kind, since, until FROM alarms ORDER BY since")
     assert [(row["kind"], row["since"] - BEGAN, row["until"] - BEGAN) for row in rows] == [
-        ("empty", 0, 10), ("apart", 20, 30), ("split", 30, 40), ("stalled", 41 + STALL_S, 50 + STALL_S)
+        ("empty", -60, 10), ("apart", 20, 30), ("split", 30, 40), ("stalled", 41 + STALL_S, 50 + STALL_S)
     ]  # fmt: skip
 
 

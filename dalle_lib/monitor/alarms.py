@@ -11,6 +11,9 @@ from dalle_lib.swarm.process.status import SwarmStatus
 
 BEHIND = 3
 """Epochs behind the median peer from which on a peer is lagging."""
+EMPTY_MINUTES, PAUSE_MINUTES = 10, 2
+"""Minutes without anybody after which nobody trains: who joins, and a monitor that starts, need some. And the most
+between two looks."""
 STALL = 4.0
 """Multiple of the usual seconds of an epoch after which the run is stalled."""
 STALL_S = 300.0
@@ -43,7 +46,7 @@ def problems(status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | 
     if status.not_shown > FLOOD:
         yield Problem("flood", "", f"{status.not_shown:,} peers more post that they train than are looked at.")
     if not status.peers:
-        yield Problem("empty", "", "nobody trains.")
+        yield from _empty(status, database)
         return
     yield from _stalled(status, database)
     yield from _loss_rises(database)
@@ -90,6 +93,17 @@ def note(found: list[Problem], database: MonitorDatabase, now: float) -> list[Pr
             "ORDER BY until DESC LIMIT 1 OFFSET :most)", most=MAX_OVER,
         )  # fmt: skip
     return new
+
+
+def _empty(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:
+    """Yield that nobody trains, if looks as long ago as EMPTY_MINUTES saw nobody, nor any since."""
+    minute = int(status.time // 60)
+    looks = database.row(
+        "SELECT MIN(minute) AS first, MAX(peers) AS peers FROM moments WHERE minute >= :since",
+        since=minute - EMPTY_MINUTES - PAUSE_MINUTES,
+    )
+    if looks["first"] is not None and looks["first"] <= minute - EMPTY_MINUTES and looks["peers"] == 0:
+        yield Problem("empty", "", "nobody trains.")
 
 
 def _stalled(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem]:

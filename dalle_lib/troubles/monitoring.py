@@ -7,7 +7,7 @@ TROUBLES = (
         title="Nobody trains",
         severity="costs",
         patterns=("nobody trains.",),
-        means="The run's monitor sees no trainer.",
+        means="The run's monitor has seen no trainer for ten minutes.",
         remedy="Wait for volunteers, or start a peer. If some say that they train, they are in another swarm: compare "
         "the addresses of the first peers.",
     ),
