@@ -71,6 +71,13 @@ def test_the_panel_has_the_rank_the_time_the_traffic_and_what_the_organiser_says
     assert "The update of epoch 9 holds the gradients of 3 peers; yours are 31% of it." in page
 
 
+def test_who_has_computed_too_little_for_a_rank_is_told_from_when_on_there_is_one(mini, swarm, tmp_path):
+    peer = peer_with(tmp_path / "eve", BEGINNING, mini)
+    told = RunView(mini, swarm).facts(Standing.of(peer), "id9")
+    assert told["your rank"] == "after 10 min of computing"
+    assert "your rank" not in RunView(mini).facts(Standing.of(peer), "id9"), "the run has no monitor"
+
+
 def test_a_newcomer_that_sees_nobody_yet_gets_no_empty_table(mini, tmp_path):
     seen(tmp_path, 0, at_epoch=9, names=())
     with running(peer_with(tmp_path, BEGINNING, mini)) as peer:

@@ -107,8 +107,10 @@ class RunView:
         facts = {"your time": duration(standing.totals.seconds)}
         if peer_id is not None and (found := self.rank(peer_id)) is not None:
             facts[f"your rank of {found[1]:,}"] = f"{found[0]:,}"
-        elif (found := self.rank_by_own_count(self._compute_s(standing))) is not None:
+        elif (found := self.rank_by_own_count(compute_s := self._compute_s(standing))) is not None:
             facts[f"your rank of {found[1]:,}"] = f"about {found[0]:,}"
+        elif compute_s < LISTED_S and self.status():
+            facts["your rank"] = f"after {duration(LISTED_S)} of computing"
         if standing.state in AT_WORK and (traffic := self.traffic_mbps()) is not None:
             facts["Mbit/s up / down"] = " / ".join(f"{mbps:.1f}" for mbps in traffic)
         return facts
