@@ -39,6 +39,21 @@ def test_it_shows_peers_that_run_and_that_have_ended_in_old_and_new_places(mini,
     assert time.time() - told[0]["since"] > 3600
 
 
+def test_of_a_monitor_it_tells_the_first_teams(mini, tmp_path, capsys):
+    peer_with(tmp_path / "monitor", [CONNECTED], mini, role="observer", name="monitor")
+    rows = [[place, f"team-{place}", 7200 - place, 96, 0.1, 3] for place in range(1, 7)]
+    for teams, line in (rows, "  teams: 1. team-1 (2 h 0 min, 3 members), 2. team-2"), (["?"], None), ([], None):
+        (tmp_path / "status.json").write_text(json.dumps({"teams": teams, "totals": {"teams": len(teams)}}))
+        Status(folder=tmp_path).run()
+        told = capsys.readouterr().out.splitlines()
+        assert told[0].startswith("monitor in emoji-mini: ")
+        if line is None:
+            assert not any("teams" in each for each in told)
+        else:
+            assert told[2].startswith(line)
+            assert told[2].endswith("5. team-5 (2 h 0 min, 3 members), 1 more"), told[2]
+
+
 def test_it_changes_nothing_and_says_where_there_is_nobody(mini, tmp_path, capsys):
     Status(folder=tmp_path / "peers").run()
     assert "No peer has run in" in capsys.readouterr().out

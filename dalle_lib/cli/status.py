@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dalle_lib.files import BrokenFile
+from dalle_lib.files import BrokenFile, read_record
 from dalle_lib.one_line import in_one_line, told
 from dalle_lib.swarm.process.events import EVENTS
 from dalle_lib.swarm.process.folder import PEERS, folders_of_peers
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
 
 Told = TypeVar("Told")
+TEAMS = 5
+"""Teams of a run that are told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """Show the peers of this machine, those that run and those that have ended, each with its run, epoch and state.
 
-    It only looks: it starts, stops and changes nothing. Of a peer with a broken file it says which, and what to do. For
-    example:
+    It only looks: it starts, stops and changes nothing. Of a peer with a broken file it says which, and what to do; of
+    a monitor's, the run's first teams, too. For example:
 
     dalle-lib status
+
+    dalle-lib status --folder monitor
 
     dalle-lib status --folder peers/emoji-mini --json
     """
@@ -81,7 +85,8 @@ def broken_as_dict(peer: "Peer", why: str) -> dict:
 def describe_peer(peer: "Peer") -> str:
     """Return how a peer stands, in lines: its state, what matters of it if it has trained, since when and where.
 
-    Below are links to what its state and its last troubles mean, where docs/troubleshooting.md has an entry.
+    Below are a monitor's teams, and links to what its state and its last troubles mean, where docs/troubleshooting.md
+    has an entry.
     """
     from dalle_lib.amounts import duration
     from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, troubles
@@ -97,9 +102,29 @@ def describe_peer(peer: "Peer") -> str:
         helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
         f"since {since}, {ago} ago, in {peer.folder}",
     ]
+    if standing.role == "observer":
+        lines.append(teams_in(peer.folder.parent))
     wrong = troubles(peer.events(), standing.swarm)
     lines += [*wrong, *_meanings(state, *wrong)]
     return "\n  ".join(told(line) for line in lines if line)
+
+
+def teams_in(folder: Path) -> str:
+    """Return the first teams of the run that the monitor in a folder follows, as a line; "" where it tells of none."""
+    from dalle_lib.amounts import count, duration
+    from dalle_lib.run.newest import STATUS, TEAM_COLUMNS
+
+    try:
+        status = read_record(folder / STATUS, dict, "The monitor writes it anew.")
+        teams = [dict(zip(TEAM_COLUMNS, row, strict=True)) for row in status["teams"][:TEAMS]]
+        named = [
+            f"{team['rank']}. {team['team']} ({duration(team['compute_s'])}, {count(team['members'], 'member')})"
+            for team in teams
+        ]
+        more = status["totals"]["teams"] - len(named)
+    except (FileNotFoundError, BrokenFile, LookupError, TypeError, ValueError):
+        return ""
+    return f"teams: {', '.join([*named, *([f'{more:,} more'] if more > 0 else [])])}" if named else ""
 
 
 def as_dict(peer: "Peer") -> dict:
