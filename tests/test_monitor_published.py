@@ -121,14 +121,21 @@ def test_problems_begin_and_end_once(database):
 def test_checkpoints_are_kept_by_their_age():
     now = BEGAN + 60 * DAY_S
     made = {epoch: BEGAN + epoch * DAY_S / 10 for epoch in range(1, 601)}
-    kept = sorted(kept_by_age(made, now))
+    kept = sorted(kept_by_age(made))
     ages = [(now - made[epoch]) / DAY_S for epoch in kept]
     assert sum(age <= 1 for age in ages) == 11, "all of the last day"
     assert 6 <= sum(1 < age <= 7 for age in ages) <= 7, "one a day of the last week"
     assert 7 <= sum(age > 7 for age in ages) <= 9, "one a week of the others"
     assert kept[-1] == 600
-    assert kept_by_age({3: BEGAN}, now) == {3}, "the newest in any case"
-    assert kept_by_age({}, now) == set()
+    assert kept_by_age({}) == set()
+
+
+def test_a_clock_that_is_ahead_for_a_while_costs_no_more_checkpoints_than_a_day():
+    made = {epoch: BEGAN + epoch * DAY_S / 10 for epoch in range(1, 61)}
+    ahead = {61: BEGAN + 371 * DAY_S, 62: BEGAN + 371.1 * DAY_S}
+    assert len(kept_by_age(made)) == 11 + 5
+    assert len(kept_by_age(made | ahead)) == 2 + 7
+    assert kept_by_age(made | ahead) < kept_by_age(made | {**ahead, 63: BEGAN + 6.3 * DAY_S}), "it is right again"
 
 
 def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini, database, tmp_path):

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from dalle_lib.checkpoint import read_header
@@ -52,25 +53,31 @@ def note_new(place: Path, database: MonitorDatabase) -> list[int]:
     return new
 
 
-def remove_old(place: Path, database: MonitorDatabase, now: float) -> None:
+def remove_old(place: Path, database: MonitorDatabase) -> None:
     """Remove the checkpoints that are not kept by age."""
     made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
     for epoch, folder in found_in(place).items():
-        if epoch in made.keys() - kept_by_age(made, now):
+        if epoch in made.keys() - kept_by_age(made):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def kept_by_age(made: Mapping[int, float], now: float) -> set[int]:
+def kept_by_age(made: Mapping[int, float]) -> set[int]:
     """Return which epochs' checkpoints are kept: all of the last day, one a day of the last week, one a week before.
 
-    The last one of a day or a week is taken, and the newest is kept in any case. `made` says when each was made, in
-    seconds since 1970.
+    The last one of a day or a week is taken. `made` says when each was made, in seconds since 1970. They are as old as
+    the newest makes them, and of the time between two a day counts at most: so a pause of the run, or a clock that was
+    ahead for a while, costs no more of them than a day does.
     """
+    if not made:
+        return set()
     kept: dict[tuple[str, int], int] = {}
-    for epoch, at in sorted(made.items()):
-        age = now - at
-        if age <= DAY_S:
+    order = sorted(made)
+    gaps = [min(DAY_S, max(0.0, made[after] - made[before])) for before, after in pairwise(order)]
+    times = dict(zip(order, accumulate(gaps, initial=made[order[0]]), strict=True))
+    for epoch, at in times.items():
+        age = times[order[-1]] - at
+        if age < DAY_S:
             kept["epoch", epoch] = epoch
         else:
             kept[("day", int(at // DAY_S)) if age <= WEEK_S else ("week", int(at // WEEK_S))] = epoch
-    return set(kept.values()) | ({max(made)} if made else set())
+    return set(kept.values())

@@ -204,7 +204,7 @@ class Monitor:
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
             for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
-            remove_old(place, database, time.time())
+            remove_old(place, database)
         except Exception as error:  # whatever it is, the run must be followed on
             logger.exception("this look at the run failed")
             self._tell(filter(None, [own.failed(error)]))

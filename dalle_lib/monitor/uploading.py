@@ -100,7 +100,7 @@ class Uploader:
         """
         made = {row["epoch"]: row["made"] for row in database.rows("SELECT epoch, made FROM checkpoints")}
         here, now = found_in(self.place), time.time()
-        kept = kept_by_age(made, now)
+        kept = kept_by_age(made)
         here_alone = (
             "UPDATE checkpoints SET revision = NULL WHERE revision IS NOT NULL AND repository IS NOT :repository"
         )
