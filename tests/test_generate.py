@@ -161,8 +161,13 @@ def test_a_folder_without_a_peer_or_without_its_model_is_told(mini, tmp_path):
     peer_with(tmp_path / "ada", [], mini)
     with pytest.raises(ValueError, match=r"there is no peer in .*nobody\. Expected one of .*ada\."):
         drawer(str(tmp_path / "nobody"), None)
-    with pytest.raises(ValueError, match=r"the peer in .*ada has saved no model yet"):
+    with pytest.raises(ValueError, match=r"the peer in .*ada has saved no model yet: it does so when it leaves"):
         drawer(str(tmp_path / "ada"), None)
+    peer_with(tmp_path / "watched" / "monitor", [], mini, name="monitor", role="observer")
+    with pytest.raises(ValueError, match=r"watched is no run, but holds peers: name one of .*monitor\."):
+        drawer(str(tmp_path / "watched"), None)
+    with pytest.raises(ValueError, match="does so with the run's first checkpoint"):
+        drawer(str(tmp_path / "watched" / "monitor"), None)
 
 
 def test_the_terminal_explains_a_mistake(tmp_path):

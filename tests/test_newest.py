@@ -61,6 +61,14 @@ def test_where_none_was_sent_or_the_run_is_finished_it_is_the_cards_own(card, hu
     assert torch.equal(first(own), first(load_model(mini.path(mini.checkpoint), mini.model)))
 
 
+def test_who_draws_with_a_run_before_its_first_checkpoint_is_told_what_to_do(mini, hub, tmp_path):
+    for number, checkpoints in enumerate([REPOSITORY, None]):
+        folder = mini.with_changes(checkpoint=None, checkpoints=checkpoints).save(tmp_path / str(number))
+        with pytest.raises(ValueError, match=r"no checkpoint to draw with yet.*name the folder of a peer") as refused:
+            TextToImage.from_run(folder, clip=False)
+        assert (f"sends the first one to {REPOSITORY}" in str(refused.value)) == bool(checkpoints)
+
+
 def test_a_finished_run_draws_with_its_last_checkpoint(card, sent):
     assert newest_checkpoint(card.with_changes(state="finished")) is None
 

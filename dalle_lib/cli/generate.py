@@ -129,6 +129,7 @@ def drawer(run: str, device: str | None, *, clip: bool = True) -> "TextToImage":
     from dalle_lib.checkpoint import load_model
     from dalle_lib.inference import TextToImage
     from dalle_lib.run import RunCard
+    from dalle_lib.run.files import CARD
     from dalle_lib.swarm.process.folder import MODEL, SETTINGS, folders_of_peers
     from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -136,10 +137,14 @@ def drawer(run: str, device: str | None, *, clip: bool = True) -> "TextToImage":
     if not folder.exists() and len(folder.parts) > 1 and (there := folders_of_peers(folder.parent)):
         raise ValueError(f"there is no peer in {folder}. Expected one of {', '.join(map(str, there))}.")
     if not (folder / SETTINGS).is_file():
+        if folder.is_dir() and not (folder / CARD).exists() and (inside := folders_of_peers(folder)):
+            raise ValueError(f"{folder} is no run, but holds peers: name one of {', '.join(map(str, inside))}.")
         return TextToImage.from_run(run, device, clip=clip)
+    settings = PeerSettings.load(folder / SETTINGS)
     if not (folder / MODEL).is_file():
-        raise ValueError(f"the peer in {folder} has saved no model yet: it does so when it leaves, and now and then.")
-    card = RunCard.load(PeerSettings.load(folder / SETTINGS).run)
+        saves = "with the run's first checkpoint" if settings.role == "observer" else "when it leaves"
+        raise ValueError(f"the peer in {folder} has saved no model yet: it does so {saves}.")
+    card = RunCard.load(settings.run)
     return TextToImage.from_card(card, load_model(folder / MODEL, card.model), device, clip=clip)
 
 

@@ -24,7 +24,7 @@ from dalle_lib.one_line import printable, shortened
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import MODEL
-from dalle_lib.run.newest import newest_checkpoint
+from dalle_lib.run.newest import newest_checkpoint, without_checkpoint
 from dalle_lib.streaming import CaptionTokenizer, CodeRow
 from dalle_lib.vqgan import VQGAN, load_vqgan
 
@@ -87,7 +87,7 @@ class TextToImage:
         card = RunCard.load(run)
         newest = newest_checkpoint(card)
         if newest is None and card.checkpoint is None:
-            raise ValueError(f"run {card.name!r} has no checkpoint to draw with yet: train it, or ask its organiser.")
+            raise ValueError(without_checkpoint(card))
         require_room_in_cache(card.name, lambda: sizes_of(downloads_of(card, newest, clip=clip)))
         weights = card.path(card.checkpoint) if newest is None else newest.fetched(MODEL)
         return cls.from_card(card, load_model(weights, card.model), device, clip=clip)

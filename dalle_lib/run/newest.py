@@ -104,6 +104,15 @@ def newest_checkpoint(card: RunCard) -> Checkpoint | None:
     return newest
 
 
+def without_checkpoint(card: RunCard) -> str:
+    """Return why one cannot draw with a run yet, and what to do, for one that has no checkpoint."""
+    comes = f": its monitor sends the first one to {card.checkpoints}" if card.checkpoints else ""
+    return (
+        f"run {card.name!r} has no checkpoint to draw with yet{comes}. Try again later, ask its organiser, or name the "
+        "folder of a peer of yours that has trained it and left, in place of the run."
+    )
+
+
 def signed_bytes(told: Mapping, repository: str) -> bytes:
     """Return what a monitor signs of the contents of LATEST: all but the signature, for this repository alone."""
     signed = {name: value for name, value in told.items() if name != "signature"}
