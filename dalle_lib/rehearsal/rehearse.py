@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_EPOCH_S = 300.0
 """Seconds in which the first volunteers must have ended an epoch, before anything else is played."""
-BAN_S = 40.0
-"""Seconds after a ban that the rehearsal lasts at least: see `stage.BANS_EVERY_S`."""
+BAN_S = 120.0
+"""Seconds after a ban for which the rehearsal waits at most until the banned peer has ended: see `BANS_EVERY_S`."""
 LATE, REFUSED, BANNED, KILLED, LEAVES, BACK = 0.1, 0.2, 0.3, 0.45, 0.6, 0.65
 """When it is played, as parts of the minutes: others join, a stranger asks, and what comes to volunteers."""
 
@@ -76,8 +76,10 @@ def play(stage: Stage, rehearsal: Rehearsal, say: Callable[[str], None]) -> floa
             _wait_until_counted(stage, name, length_s / 2)
         say(f"{'A stranger' if name == STRANGER else name} {words} ...")
         act(name)
-    ends = [began + length_s, *(act.time + BAN_S for act in stage.acts if act.what == "is banned")]
-    time.sleep(max(0.0, max(ends) - time.time()))
+    time.sleep(max(0.0, began + length_s - time.time()))
+    for act in [act for act in stage.acts if act.what == "is banned"]:
+        while stage.peers[act.name].is_running and time.time() < act.time + BAN_S:
+            time.sleep(0.5)
     return began
 
 

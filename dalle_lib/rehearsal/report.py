@@ -33,7 +33,7 @@ class Epoch:
     """Seconds since 1970."""
     seconds: float
     planned_s: float | None
-    """Seconds that the plan says with those whose gradients counted; None if a speed is not known."""
+    """Seconds that the plan says with those whose gradients counted; None if no speed is known."""
     counted: tuple[str, ...]
     """Whose gradients counted."""
 
@@ -57,8 +57,12 @@ class Part:
     rounds: int
     sent_bytes: int
     received_bytes: int
-    planned_bytes: tuple[float, float] | None
-    """Bytes that the plan lets it send and receive in the epochs in which it counted; None if a speed is not known."""
+    settled_rounds: int
+    """Rounds with others that were whole for it, with nobody who had just joined."""
+    settled_bytes: int
+    """Bytes that it sent in these; what it sent besides are states for others, and records."""
+    planned_bytes: float | None
+    """Bytes that the plan lets it send in as many epochs with the same peers; None if no speed is known."""
     error: str | None
     """The error that ended it, if it was not killed on purpose."""
     problems: Mapping[str, int]
@@ -188,7 +192,7 @@ class _Seen:
             rounds=len(rounds),
             sent_bytes=self.plugs[name].up.bytes_through,
             received_bytes=self.plugs[name].down.bytes_through,
-            planned_bytes=self._planned_bytes(name),
+            **self._settled(name),
             error=failed[0] if failed else None,
             problems=dict(Counter(event["problem"] for event in self.kind(name, "problem"))),
         )
@@ -202,11 +206,6 @@ class _Seen:
                 counted[event["epoch"] + 1] = max(self._counted_in(event), counted.get(event["epoch"] + 1, []), key=len)
         return {number: tuple(sorted(names)) for number, names in counted.items()}
 
-    @cached_property
-    def plans(self) -> dict[int, Plan | None]:
-        """What the plan says of each epoch, for those whose gradients counted; None if a speed is not known."""
-        return {number: self._plan(names) for number, names in self.rounds.items()}
-
     def epochs(self, began: float) -> Iterable[Epoch]:
         """Yield the epochs after the first, with what the plan says for those whose gradients counted in each."""
         ends: dict[int, float] = {}
@@ -215,23 +214,32 @@ class _Seen:
                 ends[event["epoch"]] = min(event["time"], ends.get(event["epoch"], event["time"]))
         for number in sorted(ends):
             if number - 1 in ends and ends[number - 1] >= began - 1.0:
-                names, plan = self.rounds.get(number, ()), self.plans.get(number)
+                plan = self._plan(names := self.rounds.get(number, ()))
                 yield Epoch(number=number, ended=ends[number], seconds=ends[number] - ends[number - 1],
                             planned_s=plan and plan.epoch_s, counted=names)  # fmt: skip
 
-    def _planned_bytes(self, name: str) -> tuple[float, float] | None:
-        plans = [self.plans[number] for number, names in self.rounds.items() if name in names]
-        if not plans or None in plans:
-            return None
-        own = [next(one for one in plan.traffic if one.name == name) for plan in plans]
-        return sum(one.sent_per_epoch for one in own), sum(one.received_per_epoch for one in own)
+    def _settled(self, name: str) -> dict[str, float | None]:
+        rounds = [
+            event
+            for event in self.kind(name, "averaged")
+            if event["error"] is None and len(event["counted"]) > 1 and min(event["counted"].values()) > 0
+        ]
+        plans = [self._plan(tuple(sorted(self._counted_in(event)))) for event in rounds]
+        own = [one.sent_per_epoch for plan in filter(None, plans) for one in plan.traffic if one.name == name]
+        return {
+            "settled_rounds": len(rounds), "settled_bytes": sum(event["bytes_sent"] for event in rounds),
+            "planned_bytes": sum(own) if rounds and len(own) == len(rounds) else None,
+        }  # fmt: skip
 
     def _plan(self, names: tuple[str, ...]) -> Plan | None:
-        if not names or any(name not in self.speeds for name in names):
+        """Return what the plan says of an epoch with these. Who left before a speed was told has the others' usual one:
+        they share this machine."""
+        if not names or not self.speeds or not set(names) <= set(self.rehearsal.names):
             return None
+        usual = statistics.median(self.speeds.values())
         machines = [
             Machines(
-                name=name, samples_per_second=self.speeds[name], up_mbps=self.rehearsal.up,
+                name=name, samples_per_second=self.speeds.get(name, usual), up_mbps=self.rehearsal.up,
                 down_mbps=self.rehearsal.down, reduces=not self.rehearsal.settings(name).client_mode,
                 batch_size=self.rehearsal.batch_size,
             )

@@ -99,12 +99,15 @@ def _traffic(part: Part) -> str:
         told += f" in {_epochs_of(part.epochs)}"
     if part.planned_bytes is None:
         return f"{told}."
-    return f"{told}; planned without joins: {' and '.join(map(traffic, part.planned_bytes))}."
+    rounds = "the round" if part.settled_rounds == 1 else f"the {part.settled_rounds} rounds"
+    sent, planned = traffic(part.settled_bytes), traffic(part.planned_bytes)
+    return f"{told}; in {rounds} that were whole and without joins it sent {sent}, planned were {planned}."
 
 
 def _joins(report: Report) -> str:
     whose = "the newest checkpoint, or from a volunteer" if report.kept and report.kept.is_sent else "a volunteer"
-    return f"Who joins or comes back later takes over a state of {traffic(report.state_bytes)} from {whose}."
+    state = traffic(report.state_bytes)
+    return f"Who joins or comes back later takes over a state of {state} from {whose}; each checkpoint is one, too."
 
 
 def _kept(report: Report) -> list[str]:
@@ -151,8 +154,8 @@ def wrong(report: Report) -> list[str]:
     told += _wrong_return(report)
     told += _wrong_kept(report)
     act = report.act("is banned")
-    if act is not None and report.epochs and report.counted_until(act.name, act.time) > report.over - act.time - 5:
-        told.append(f"{act.name} was banned, and counted until the end.")
+    if act is not None and not report.told[act.name]:
+        told.append(f"{act.name} was banned, and trained on until the end.")
     return told
 
 
