@@ -11,7 +11,7 @@ from auth_peers import AUTHORITY, RUN, identity, issued, members
 from hivemind.proto import auth_pb2, dht_pb2
 
 from dalle_lib.auth import AccessToken, HeldToken, Members, Refused
-from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.authority import authority_key, write_private
 from dalle_lib.auth.clocks import ClockWatch
 from dalle_lib.swarm.peer.membership import TOKEN, access_token
 
@@ -116,12 +116,12 @@ def test_the_newest_access_token_is_sent_unless_it_does_not_count(tmp_path):
     assert sent() == new
     expired, others = issued(ada, valid_for=timedelta(seconds=-1)), issued(identity("eve"))
     for token in expired, others:
-        held.file.write_bytes(token.to_bytes())
+        write_private(held.file, token.to_bytes())
         assert sent() == new
         with pytest.raises(Refused, match=r"expired|is for peer"):
             held.keep(token.to_bytes())
     assert held.now() is None
-    held.file.write_bytes(expired.to_bytes())
+    write_private(held.file, expired.to_bytes())
     assert (held.now(), held.counting()) == (expired, None)
 
 
