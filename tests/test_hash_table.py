@@ -54,7 +54,8 @@ def in_protocol(stored: dict[str, ValueWithExpiration], call):
     return asyncio.run(run())
 
 
-SOON, LATER = time.time() + 1000, time.time() + 2000
+SOON, LATER = time.time() + 86_400, time.time() + 100_000
+"""When records expire: long after the last of the tests that pytest has begun with this file."""
 GOOD = answer(("ada", b"\x01", SOON), expires=SOON)
 
 
