@@ -107,19 +107,25 @@ def listening(words: bytes | None) -> Iterator[str]:
 
 
 def test_only_first_peers_that_speak_are_found(monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.process.addresses.ANSWER_S", 0.5)
-    monkeypatch.setattr("dalle_lib.swarm.process.addresses.OTHERS_S", 0.4)
+    def limits(answer_s: float, others_s: float) -> None:
+        monkeypatch.setattr("dalle_lib.swarm.process.addresses.ANSWER_S", answer_s)
+        monkeypatch.setattr("dalle_lib.swarm.process.addresses.OTHERS_S", others_s)
+
+    limits(60.0, 60.0)
     with (
         listening(b"\x13/multistream/1.0.0\n") as peer,
         listening(None) as silent,
         listening(b"HTTP/1.1 400 Bad Request\r\n\r\n") as other,
         listening(b"\x13/multi") as cut,
     ):
-        answering, why = those_that_answer([NOBODY, silent, other, cut, peer])
+        answering, why = those_that_answer([NOBODY, other, cut, peer])
         assert answering == [peer]
-        assert those_that_answer([silent]) == ([], f"127.0.0.1 port {silent.split('/')[4]}: no answer within 0.5 s")
         encrypted = silent.replace("/p2p/", "/wss/p2p/")
         assert those_that_answer([encrypted]) == ([encrypted], ""), "what is said there cannot be read"
+        limits(60.0, 0.4)
+        assert those_that_answer([silent, peer])[0] == [peer], "the silent one has little time once another has spoken"
+        limits(0.5, 0.4)
+        assert those_that_answer([silent]) == ([], f"127.0.0.1 port {silent.split('/')[4]}: no answer within 0.5 s")
     assert "127.0.0.1 port 1: Connection refused" in why
     assert why.count("no peer is there, but something else") == 2
 

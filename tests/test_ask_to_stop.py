@@ -14,6 +14,11 @@ from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
 from dalle_lib.swarm.process import join
 
 
+@pytest.fixture(autouse=True)
+def _a_busy_machine_has_time_to_name_the_process(monkeypatch):
+    monkeypatch.setattr(join, "PID_TIMEOUT_S", 60.0)
+
+
 @pytest.fixture
 def starting(tmp_path) -> Iterator[Peer]:
     """A peer whose supervisor has locked the folder and written nothing yet."""

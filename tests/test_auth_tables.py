@@ -70,7 +70,7 @@ def tables():
     yield tables
     for table in reversed(tables.started):
         table.shutdown()
-        table.join(10)
+        table.join(60)
     assert not any(table.is_alive() for table in tables.started)
 
 

@@ -103,8 +103,11 @@ def test_a_state_that_cannot_be_right_is_refused_with_a_reason(metadata, tensors
     assert told in EXPECTED.problem(metadata, tensors)
 
 
-def taken_from(messages, monkeypatch, slowest: float = donors.SLOWEST_BYTES_PER_S) -> tuple[str | None, int]:
-    """Return why the state of a donor that sends these messages is refused, if it is, and how many were read."""
+def taken_from(messages, monkeypatch, timeout_s: float = 60.0, **limits: float) -> tuple[str | None, int]:
+    """Return why the state of a donor that sends these messages is refused, if it is, and how many were read.
+
+    `limits` replace those of `donors`.
+    """
     read = []
 
     async def counted():
@@ -112,8 +115,9 @@ def taken_from(messages, monkeypatch, slowest: float = donors.SLOWEST_BYTES_PER_
             read.append(1)
             yield message
 
-    monkeypatch.setattr(donors, "SLOWEST_BYTES_PER_S", slowest)
-    found, told = download_from(counted(), EXPECTED, timeout_s=1.0)
+    for name, value in limits.items():
+        monkeypatch.setattr(donors, name, value)
+    found, told = download_from(counted(), EXPECTED, timeout_s)
     return (None if found is not None else told[0]), len(read)
 
 
@@ -132,7 +136,7 @@ def test_a_newcomer_tells_its_place_and_how_much_is_here(monkeypatch):
     nonsense = [donors.waiting_message(10**9, 1.0), donors.waiting_message(1, math.nan)]
     told, taken = [], []
     averager = newcomer({DONOR: 5}, lambda _: sent(*waits, WHOLE[0], held, WHOLE[1]), Trust(), told)
-    donor, metadata, _ = asyncio.run(donors.download(averager, EXPECTED, 1.0, tell=taken.append))
+    donor, metadata, _ = asyncio.run(donors.download(averager, EXPECTED, 60.0, tell=taken.append))
     assert not told
     assert metadata == STATE[0], "word to wait in the middle of a state is no part of it"
     assert [(news.place, news.wait_s) for news in taken] == [(2, 40.0), (1, 20.0), (None, 0.0), (0, 0.0), (None, 0.0)]
@@ -141,7 +145,7 @@ def test_a_newcomer_tells_its_place_and_how_much_is_here(monkeypatch):
     for message in nonsense:
         taken.clear()
         averager = newcomer({DONOR: 5}, lambda _, first=message: sent(first, *WHOLE), Trust(), told)
-        asyncio.run(donors.download(averager, EXPECTED, 1.0, tell=taken.append))
+        asyncio.run(donors.download(averager, EXPECTED, 60.0, tell=taken.append))
         assert all(news.place in (None, 1) and news.wait_s == 0.0 for news in taken)
 
 
@@ -178,8 +182,8 @@ def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
 
 
 def test_who_waits_for_too_long_asks_another(monkeypatch):
-    monkeypatch.setattr(donors, "MAX_WAIT_S", 0.05)
-    told, _ = taken_from(sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01), monkeypatch)
+    messages = sent(donors.waiting_message(1, 0.0), again=100, pause_s=0.01)
+    told, _ = taken_from(messages, monkeypatch, MAX_WAIT_S=0.05)
     assert "it let this peer wait" in told
 
 
@@ -210,8 +214,7 @@ def test_empty_messages_without_end_are_given_up(monkeypatch):
 
 def test_a_donor_that_sends_a_little_now_and_then_is_given_up(monkeypatch):
     messages = sent(averaging_pb2.DownloadData(), again=10**6, pause_s=0.2)
-    monkeypatch.setattr(donors, "MESSAGE_BYTES", 0)
-    told, _ = taken_from(messages, monkeypatch, slowest=math.inf)
+    told, _ = taken_from(messages, monkeypatch, timeout_s=1.0, MESSAGE_BYTES=0, SLOWEST_BYTES_PER_S=math.inf)
     assert "did not arrive: TimeoutError" in told
 
 

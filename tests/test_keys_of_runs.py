@@ -137,7 +137,7 @@ def test_a_server_takes_the_card_on_the_hub_in_place_of_its_copy_and_keeps_the_s
     made = make_keys(RunCard.load(run), run, SERVED)
     hub.add("ada/club", {"run.json": (run / "run.json").read_bytes()})
     command = [sys.executable, "-m", "dalle_lib", "auth-server", "add", "ada/club", "--folder", str(made.authority)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (served,) = Folder(made.authority).settings().runs
     assert (served.card, served.peers[made.peer_id]) == ("ada/club", Role.VOUCHED)
