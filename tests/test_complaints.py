@@ -26,7 +26,7 @@ def test_a_complaint_is_one_line_of_bounded_length_that_a_terminal_shows_as_it_i
 
 
 def read_until(complaints: Complaints, last: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return what is read until `last` is: a thread of the queue hands it over, and takes its time on a busy machine."""
+    """Return what is read until `last` is: a thread of the queue hands it over, a while later if cores are busy."""
     told, deadline = [], time.monotonic() + 60
     while last not in told and time.monotonic() < deadline:
         told += complaints.read()
