@@ -11,6 +11,10 @@ from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 logger = logging.getLogger(__name__)
 
+MAX_LATER = 2
+"""Epochs by which peers may be ahead when they average parameters: an update is delayed by one, and where epochs are
+short another passes while they look for a group."""
+
 
 class ParameterRounds:
     """The plan for a peer's next round of averaging parameters, and the round in progress; one runs at a time.
@@ -57,9 +61,9 @@ class ParameterRounds:
     def look_for(self, epoch: int, token: bytes, timeout_s: float) -> None:
         """Look for the others' round after `epoch`, for a peer that waits for their parameters.
 
-        If it looks for that of an earlier epoch, and has found no group, it gives that up. It leads no group.
+        If it looks for that of an epoch long past, and has found no group, it gives that up. It leads no group.
         """
-        if self.pending is not None and self.epoch != epoch:
+        if self.pending is not None and epoch > self.epoch + MAX_LATER:
             self.give_up()
         if self.pending is None or self.pending.cancelled():
             self._begin(Introduction(epoch, True, token, is_counted=False), timeout_s)
