@@ -121,7 +121,10 @@ def test_samples_of_the_epoch_under_way_count_as_the_peer_last_told_them(mini, t
         with open(tmp_path / "events.jsonl", "a") as file:
             file.writelines(json.dumps({"time": time.time(), **event}) + "\n" for event in epoch(13, 40))
         assert [each.totals.samples for each in Standing.after_epochs(peer)] == [340], "a line is of its epoch's end"
+        assert Standing.of(peer).totals.samples == 348
     assert Standing.of(peer).totals.samples == 340, "it ended without saving"
+    done = Standing.of(peer_with(tmp_path, [*BEGINNING, LEFT | {"compute_s": 31.0}], mini)).totals
+    assert (done.samples, done.compute_s) == (300, 31.0)
 
 
 def test_samples_that_are_in_no_update_are_told_apart(mini, tmp_path):

@@ -173,7 +173,7 @@ class Trainer:
         self._post(is_leaving=True)
         self._tell_rounds()
         self.optimizer.shutdown()
-        self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples)
+        self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 
     @property
     def _is_complete(self) -> bool:

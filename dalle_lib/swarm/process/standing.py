@@ -229,7 +229,7 @@ def _totals(starts: list[list[dict]], running: bool, told: PeerStatus | None) ->
         epochs += kinds.count("epoch")
         samples += max(samples_in(events), so_far.samples if so_far else 0)
         lost += sum(event["samples"] for event in events if is_loss(event))
-        ended = [event.get("compute_s", 0.0) for event in events if event["event"] == "epoch"]
+        ended = [event.get("compute_s", 0.0) for event in events if event["event"] in ("epoch", "left")]
         compute_s += max([*ended, so_far.compute_s if so_far else 0.0])
         if joined:
             # A clock that is set back meanwhile makes the end seem earlier than the beginning.
