@@ -40,8 +40,8 @@ FAULTS = [
 ]  # fmt: skip
 FAULT_S, LEAST_S = 15.0, 30.0
 PATIENCE_S = 600.0
-"""Seconds more that a run may take on a busy machine until all was played and the liar is flagged: that takes eight
-epochs, of most of which two others tell its weight, or two of its batches recomputed beside those of others."""
+"""Seconds more in which a busy machine plays on until the liar alone is accused, and all was played: that takes eight
+epochs, of most of which two others tell its weight, or four of its batches recomputed beside those of others."""
 
 
 class Trainers:
@@ -151,12 +151,13 @@ class Monitored:
                 "database_bytes": (self.folder / "monitor.sqlite").stat().st_size,
             })  # fmt: skip
 
-    def flags_the_liar(self) -> bool:
-        """Return whether its status says that the liar tells what is not so."""
+    def accused(self) -> list[str]:
+        """Return the names of those of whom its status says now that they tell what is not so."""
         with suppress(FileNotFoundError):
             alarms = json.loads((self.folder / "status.json").read_text())["alarms"]
-            return any(is_accused(alarm, LIAR) for alarm in alarms)
-        return False
+            told = [a["told"] for a in alarms if a["kind"] in ("claims", "losses") and a["until"] is None]
+            return sorted({each.split(" (")[0] for each in told})
+        return []
 
     def draw(self, out: Path) -> int | None:
         """Run notebook 02 with the run's newest checkpoint, and return the epoch of that; None if there is none yet."""
@@ -172,7 +173,7 @@ class Monitored:
 
 
 def play(folder: Path, minutes: float, seed: int = 0) -> dict:
-    """Play it in `folder` until it is `minutes` old and the liar is flagged, and return what came of it."""
+    """Play it in `folder` until it is `minutes` old and the liar alone is accused, and return what came of it."""
     dice, drawn, faults = random.Random(seed), {}, []
     mini = RunCard.load("emoji-mini")
     key = PeerKey.load_or_create(_made(folder / "monitor" / "monitor") / IDENTITY)
@@ -192,7 +193,7 @@ def play(folder: Path, minutes: float, seed: int = 0) -> dict:
         parts = {"draw 1": 0.35, "kill": 0.4, "away": 0.5, "draw 2": 0.7}
         next_fault, next_look = LEAST_S, 0.0
         while (now := time.time() - trainers.began) < 60 * minutes + PATIENCE_S:
-            if now > 60 * minutes and not parts and monitored.flags_the_liar():
+            if now > 60 * minutes and not parts and monitored.accused() == [LIAR]:
                 break
             trainers.step()
             if now > next_fault:
@@ -215,13 +216,16 @@ def play(folder: Path, minutes: float, seed: int = 0) -> dict:
                         continue  # it is drawn once a checkpoint is there
                 del parts[part]
             time.sleep(0.5)
+        accused = monitored.accused()
         trainers.end()
         swarm.ask_to_stop()
         _end(liar)
         code = monitored.leave()
         hub.faults.clear()
         drawn["draw 3"] = monitored.draw(folder / "draw 3")
-    return report(folder, swarm, trainers, monitored, code) | {"drawn": drawn, "faults": faults}
+    return report(folder, swarm, trainers, monitored, code) | {
+        "accused": accused, "drawn": drawn, "faults": faults,
+    }  # fmt: skip
 
 
 def report(folder: Path, swarm: LocalSwarm, trainers: Trainers, monitored: Monitored, code: int) -> dict:
@@ -246,11 +250,6 @@ def report(folder: Path, swarm: LocalSwarm, trainers: Trainers, monitored: Monit
         "credited": credited, "checkpoints": checkpoints, "alarms": alarms, "exit": code,
         "states": {peer["name"]: peer["state"] for peer in status["peers"]}, "sizes": monitored.sizes,
     }  # fmt: skip
-
-
-def is_accused(alarm: dict, name: str) -> bool:
-    """Return whether an alarm says that a peer of this name tells what is not so."""
-    return alarm["kind"] in ("claims", "losses") and alarm["told"].startswith(f"{name} (")
 
 
 def _lying(run: str, folder: Path) -> subprocess.Popen:

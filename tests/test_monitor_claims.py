@@ -2,10 +2,11 @@
 
 import pytest
 from claims import flagged
+from statuses import peer_status
 from test_monitor_credits import ada, look, observer  # noqa: F401  (a fixture)
 
 from dalle_lib.monitor.alarms import problems
-from dalle_lib.monitor.auditing import FACTOR, MIN_ROUNDS, most_counted
+from dalle_lib.monitor.auditing import FACTOR, MIN_ROUNDS, most_counted, note_claim
 from dalle_lib.swarm.process.evidence import MAX_EVIDENCE, MAX_WITNESSED, witness, witnessed
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -47,6 +48,22 @@ def test_peers_that_lie_by_half_or_more_are_flagged_and_honest_ones_are_not():
 
 def test_two_fast_peers_that_average_apart_from_the_others_are_not_flagged():
     assert not flagged(42, epoch_s=60, honest=12, liars=(), look_s=20, seed=7)
+
+
+@pytest.mark.parametrize(("epochs", "accused"), [((10, 10, 10, 10), [OWN]), ((10, 10, 4, 7), [])])
+def test_nobody_is_accused_anew_while_the_peers_are_far_apart(observer, epochs, accused):  # noqa: F811
+    ids, database = list(WEIGHTS)[: len(epochs)], observer.database
+    for epoch in range(1, 11):
+        note_claim(database, OWN, epoch, rounds=1, counted=30.0, excess_s=0.0)
+        for place, witness_id in enumerate(ids[1:]):
+            database.insert(
+                "weights", epoch=epoch, witness=witness_id, place=place, user=witness_id, peer=OWN, weight=10.0
+            )  # fmt: skip
+    peers = [peer_status(each, each[-1], epoch=epoch) for each, epoch in zip(ids, epochs, strict=True)]
+    now = SwarmStatus(
+        time=200.0, epoch=10, total_epochs=99, samples_in_epoch=None, target_batch_size=100, peers=peers
+    )  # fmt: skip
+    assert [problem.subject for problem in problems(now, database) if problem.kind == "claims"] == accused
 
 
 def test_computing_longer_than_the_clock_is_flagged(observer):  # noqa: F811

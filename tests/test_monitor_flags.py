@@ -33,7 +33,7 @@ def test_a_peer_that_boasts_of_weight_and_loss_is_flagged_and_honest_ones_are_no
         command = [sys.executable, "-m", "dalle_lib", "monitor", "--run", swarm.run, "--folder", str(watched), *OFTEN]
         monitor = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + 600
             while not {"claims", "losses"} <= {alarm["kind"] for alarm in alarms_in(watched)}:
                 assert time.monotonic() < deadline, alarms_in(watched)
                 time.sleep(1)

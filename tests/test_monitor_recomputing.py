@@ -12,7 +12,7 @@ from dalle_lib.machine import few_threads
 from dalle_lib.monitor.alarms import problems
 from dalle_lib.monitor.checkpoints import folder_of
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.losses import MIN_RECOMPUTED, MIN_SPREAD, misfits, note_recomputed
+from dalle_lib.monitor.losses import MIN_MISFITS, MIN_RECOMPUTED, MIN_SPREAD, misfits, note_recomputed
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.recomputing import MAX_ROWS, RECOMPUTED, Recomputer
 from dalle_lib.run import batches_of
@@ -86,7 +86,7 @@ def test_what_a_peer_tells_is_found_again_and_copies_and_guesses_are_not(mini, m
         assert all(abs(rows[epoch, peer]) > 1e-3 for peer in IDS[1:])
 
 
-def test_losses_that_do_not_fit_twice_are_flagged_and_a_spread_that_all_have_is_not(database):
+def test_losses_that_never_fit_are_flagged_and_a_spread_that_all_have_is_not(database):
     random.seed(0)
     ids, status = [f"Qm{number:044}" for number in range(12)], swarm_at(50, dict.fromkeys(IDS, ""))
     flagged, size = set(), 0.01
@@ -105,6 +105,15 @@ def test_losses_that_do_not_fit_twice_are_flagged_and_a_spread_that_all_have_is_
     Observer(database).note(observed)
     (problem,) = [problem for problem in problems(observed, database) if problem.kind == "losses"]
     assert problem.subject == IDS[1]
+
+
+def test_a_peer_whose_losses_do_not_fit_at_some_checkpoints_is_flagged_only_if_that_goes_on(database):
+    status = swarm_at(50, dict.fromkeys(IDS, ""))
+    for epoch in range(MIN_MISFITS):
+        assert not list(misfits(status, database))
+        for peer in IDS:
+            note_recomputed(database, epoch, peer, 4.0 + 0.2 * (peer == IDS[1]), 4.0)
+    assert [peer for peer, _ in misfits(status, database)] == [IDS[1]]
 
 
 def test_few_losses_judge_nobody_and_tiny_differences_fit(database):

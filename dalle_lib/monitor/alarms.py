@@ -50,12 +50,13 @@ def problems(status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | 
         return
     yield from _stalled(status, database)
     yield from _loss_rises(database)
-    over = (auditor or Auditor(database)).overclaims(status)
-    yield from (Problem("claims", peer, told) for peer, told in islice(over, MAX_APART))
-    yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))
     epochs, median = sorted(peer.epoch for peer in status.peers), status.median_epoch
     far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]
-    if len(far) > len(status.peers) / 3 and len(status.peers) > 2:
+    is_split = len(far) > len(status.peers) / 3 and len(status.peers) > 2
+    over = (auditor or Auditor(database)).overclaims(status, is_split)
+    yield from (Problem("claims", peer, told) for peer, told in islice(over, MAX_APART))
+    yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))
+    if is_split:
         yield Problem("split", "", f"the peers are far apart: from epoch {epochs[0]:,} to {epochs[-1]:,}.")
         return
     for peer in far[:MAX_APART]:

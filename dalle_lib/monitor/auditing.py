@@ -89,9 +89,13 @@ class Auditor:
         self.database = database
         self._epoch, self._told, self._over = -1, {}, {}
 
-    def overclaims(self, status: SwarmStatus) -> Iterator[tuple[str, str]]:
-        """Yield the ids of peers that claim more than they can have done in the last epochs, and what, in words."""
-        if status.epoch != self._epoch:
+    def overclaims(self, status: SwarmStatus, is_split: bool = False) -> Iterator[tuple[str, str]]:
+        """Yield the ids of peers that claim more than they can have done in the last epochs, and what, in words.
+
+        Nobody is judged anew while the run `is_split`: its epoch is not that of those ahead, who then seem to claim the
+        weights of many rounds for one.
+        """
+        if status.epoch != self._epoch and not is_split:
             self._over = dict(self._judged(status))
         there = {peer.peer_id for peer in status.peers}
         yield from ((peer, told) for peer, told in self._over.items() if peer in there)

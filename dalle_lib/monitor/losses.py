@@ -14,8 +14,9 @@ REMEMBERED, MIN_RECOMPUTED, MIN_TOGETHER = 60, 8, 3
 differ, nobody can tell which is wrong."""
 SPREADS, MIN_SPREAD = 8.0, 0.002
 """Multiple of the usual distance from the others that still fits, and the least distance."""
-MIN_MISFITS = 2
-"""Losses of one peer, more than half of its own among those, that do not fit before it is flagged."""
+MIN_MISFITS = 4
+"""Losses of one peer, more than half of its own among those, that do not fit before it is flagged: those of an honest
+one do not fit, either, while its parameters are apart from the checkpoint's because rounds were split."""
 
 
 def note_recomputed(database: MonitorDatabase, epoch: int, peer: str, claimed: float, found: float) -> None:
