@@ -1,8 +1,8 @@
 """A run that lives for an hour on this machine: `python long_rehearsal.py FOLDER MINUTES` plays it and prints JSON.
 
-Six trainers come and go: they leave, are killed, or hang for a while. A seventh peer lies (`boasting_peer.py`). The
-Hub is a stand-in with faults, and away for a twelfth of the time. A monitor keeps the run, and is killed in between.
-Notebook 02 draws from its checkpoints.
+Six trainers come, and four of them go: they leave, are killed, or hang for a while. A seventh peer lies
+(`boasting_peer.py`). The Hub is a stand-in with faults, and away for a twelfth of the time. A monitor keeps the run,
+and is killed in between. Notebook 02 draws from its checkpoints.
 """
 
 import json
@@ -31,8 +31,8 @@ from dalle_lib.swarm.process.events import read_starts, samples_in
 from dalle_lib.swarm.process.folder import IDENTITY, SETTINGS
 
 NAMES, LIAR, REPOSITORY = ("ada", "bob", "cleo", "dev", "eve", "fay"), "mallory", "crew/kept"
-STAYS = NAMES[0]
-"""The trainer that is there all the time."""
+STAY = NAMES[:2]
+"""The trainers that are there all the time: two, as one alone cannot bear witness against the liar."""
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "02_generate_images.ipynb"
 FAULTS = [
     {"status": 503}, {"status": 429, "retry_after": 3}, {"silent": True}, {"cut_after": 100_000}, {"rate": 50_000},
@@ -66,7 +66,7 @@ class Trainers:
                 self.swarm.add(PeerSettings(run="", name=name, batch_size=8, client_mode=client))
             else:
                 self.dice.choices([self._leave, self._kill, self._freeze], [5, 3, 2])[0](name)
-            if name == STAYS:
+            if name in STAY:
                 self.due[name] = float("inf")
 
     def _note(self, name: str, what: str, mean_s: float) -> None:
