@@ -66,6 +66,12 @@ def test_nobody_is_accused_anew_while_the_peers_are_far_apart(observer, epochs, 
     assert [problem.subject for problem in problems(now, database) if problem.kind == "claims"] == accused
 
 
+def test_an_epoch_to_which_the_peers_median_comes_twice_is_one_round(observer):  # noqa: F811
+    for second, epoch in enumerate([1, 5, 2, 5, 3, 6], start=1):
+        look(observer, 60 * second, ada(30 * second, epoch=epoch))
+    assert observer.database.row("SELECT SUM(rounds) AS rounds FROM claims")["rounds"] == 5
+
+
 def test_computing_longer_than_the_clock_is_flagged(observer):  # noqa: F811
     look(observer, 10, ada(5))
     for second in range(20, 200, 10):

@@ -160,7 +160,8 @@ class Crediting:
             "starts", peer=peer.peer_id, started=peer.started_at, user=self._status.user_of(peer), name=peer.name,
             team=peer.team, hardware=peer.hardware, kit=peer.kit, last_seen=self._now, epoch=peer.epoch,
             first_seen=known["first_seen"] if known is not None else self._now, samples_per_s=peer.samples_per_s,
-            loss=peer.loss, origin=start.origin, run_epoch=self._epoch,
+            loss=peer.loss, origin=start.origin,
+            run_epoch=max(self._epoch, start.of("run_epoch", 0)),  # as peers come and go, their median goes back
             origin_epoch=self._epoch if start.origin_epoch is None else start.origin_epoch,
             changed=self._now if has_changed else known["changed"],
             **{name: (known[name] if known is not None else 0.0) + claimed[name] for name in COUNTERS},
