@@ -19,6 +19,12 @@ from dalle_lib.swarm import calls
 message = averaging_pb2.DownloadRequest()
 kept = []
 
+async def until(holds, seconds=60):
+    for _ in range(20 * seconds):
+        if holds():
+            break
+        await asyncio.sleep(0.05)
+
 async def hold(requests, context):
     yield averaging_pb2.DownloadData()
     await asyncio.sleep(600)
@@ -49,8 +55,10 @@ async def open_silent(caller, peer):
 """What the scripts of these tests share: a peer that answers, and what its callers do."""
 
 ANSWERS = """
+patience = 3  # in which stock peers do nothing
 if sys.argv[1] == "installed":
     calls.install()
+    patience = 60
 
 async def dawdle(request, context):
     await asyncio.sleep(600)
@@ -62,7 +70,7 @@ async def main():
     print("ada", sum(open_), "bob", await is_answered(bob, peer))
     await kept[0].aclose()
     again = False
-    for _ in range(50):
+    for _ in range(600):
         if again := await is_answered(ada, peer):
             break
         await asyncio.sleep(0.1)
@@ -70,26 +78,24 @@ async def main():
 
     calls.FIRST_S = 0.5
     silent = await open_silent(bob, peer)
-    await asyncio.wait([silent], timeout=5)
+    await asyncio.wait([silent], timeout=patience)
     print("silent", "closed" if silent.done() else "open")
 
-    async def call_off():
-        task = asyncio.create_task(
-            ada.call_protobuf_handler(peer.peer_id, "dawdle", message, averaging_pb2.DownloadData)
-        )
-        await asyncio.sleep(0.05)
-        task.cancel()
+    def called(times):
+        answer = averaging_pb2.DownloadData
+        return [asyncio.ensure_future(ada.call_protobuf_handler(peer.peer_id, "dawdle", message, answer))
+                for _ in range(times)]
 
-    await asyncio.gather(*(call_off() for _ in range(30)))
-    tasks = peer._client.control._handler_tasks
-    for _ in range(100):
-        if all(task.done() for task in tasks.values()):
-            break
-        await asyncio.sleep(0.05)
+    tasks, called_off = peer._client.control._handler_tasks, called(30)
+    await until(lambda: len(tasks) == 30)
+    for each in called_off:
+        each.cancel()
+    await until(lambda: all(task.done() for task in tasks.values()))
     print("kept", len(tasks))
-    calls_ = [ada.call_protobuf_handler(peer.peer_id, "dawdle", message, averaging_pb2.DownloadData) for _ in range(70)]
-    done, waiting = await asyncio.wait(list(map(asyncio.ensure_future, calls_)), timeout=3)
-    print("refused", len(done))
+    waiting = called(70)
+    await until(lambda: sum(each.done() for each in waiting) >= 6, patience)
+    await asyncio.sleep(0.5)
+    print("refused", sum(each.done() for each in waiting))
     os._exit(0)
 
 asyncio.run(main())
@@ -104,8 +110,9 @@ async def main():
     peer, (member, newcomer, *strangers) = await peer_and_callers(4)
     calls.members_first(lambda caller: caller == member.peer_id)
 
-    async def closed_of(streams):
+    async def closed_of(streams, expected=0):
         await asyncio.wait(streams, timeout=2)
+        await until(lambda: sum(stream.done() for stream in streams) >= expected)
         return sum(stream.done() for stream in streams)
 
     members = await open_silent(member, peer)
@@ -113,7 +120,7 @@ async def main():
     silent = [await open_silent(strangers[number % 2], peer) for number in range(8)]
     print("silent", await closed_of(silent))
     print("newcomer", await is_answered(newcomer, peer), "member", await is_answered(member, peer))
-    print("closed", await closed_of(silent), await closed_of([members]))
+    print("closed", await closed_of(silent, 1), await closed_of([members]))
     print("strangers", sum([await is_answered(stranger, peer) for stranger in strangers for _ in range(3)]))
     print("newcomer", await is_answered(newcomer, peer), "member", await is_answered(member, peer))
     os._exit(0)
