@@ -8,6 +8,7 @@ import time
 
 import pytest
 from auth_asking import Key, joined_body
+from ports import free_port
 
 from dalle_lib.auth import Authority
 from dalle_lib.hub_http import httpx
@@ -40,14 +41,14 @@ def folder(tmp_path, mini, hub) -> str:
 def test_a_run_is_added_served_and_its_keys_rotated_while_it_runs(folder, tmp_path, hub):
     hub.users["hf_ada"] = User("ada", {"crew": "read"})
     OAuth(hub)
-    log = tmp_path / "log"
+    log, port = tmp_path / "log", free_port()
     with open(log, "wb") as written:
         server = subprocess.Popen(
-            [*COMMAND, "serve", "--folder", folder, "--port", "8198"], stdout=written, stderr=written, env=os.environ
+            [*COMMAND, "serve", "--folder", folder, "--port", str(port)], stdout=written, stderr=written, env=os.environ
         )
     try:
-        with httpx.Client(base_url="http://127.0.0.1:8198", timeout=30) as client:
-            for _ in range(600):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            for _ in range(1200):
                 try:
                     client.get("/healthz")
                     break
@@ -60,10 +61,10 @@ def test_a_run_is_added_served_and_its_keys_rotated_while_it_runs(folder, tmp_pa
             answer = client.post("/runs/club/token", json=body, headers={"Authorization": "Bearer hf_ada"})
             assert answer.status_code == 200
         assert "club: ada, a peer with a valid access token\n" in typed("members", "--folder", folder)
-        assert "running already" in typed("serve", "--folder", folder, "--port", "8197", code=2)
+        assert "running already" in typed("serve", "--folder", folder, "--port", str(free_port()), code=2)
     finally:
         server.terminate()
-        assert server.wait(30) in (0, -15)
+        assert server.wait(120) in (0, -15)
     assert re.search(r"POST /runs/\{run\}/token 200", log.read_text())
     assert "hf_ada" not in log.read_text()
 

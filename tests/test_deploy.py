@@ -20,6 +20,7 @@ import pytest
 import tyro
 import yaml
 from checkout import ROOT
+from ports import free_port
 
 from dalle_lib.auth import Authority, create_app
 from dalle_lib.auth.server import Folder, RunSettings, ServerSettings
@@ -176,8 +177,8 @@ def packed(mini, folder: Path) -> str:
     return base64.b64encode(archive.getvalue()).decode()
 
 
-def started(tmp_path: Path, **environment: str) -> subprocess.Popen:
-    """Start the script of the Space on a port of its own, with a disk in `tmp_path`."""
+def started(tmp_path: Path, port: int, **environment: str) -> subprocess.Popen:
+    """Start the script of the Space with a disk in `tmp_path`."""
     command = tmp_path / "bin" / "dalle-lib"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m dalle_lib "$@"\n')
@@ -185,17 +186,17 @@ def started(tmp_path: Path, **environment: str) -> subprocess.Popen:
     path = f"{command.parent}:{os.environ['PATH']}"
     return subprocess.Popen(
         ["sh", str(DEPLOY / "space/start.sh")],
-        env=os.environ | {"PATH": path, "DISK": str(tmp_path), "PORT": "8196"} | environment,
+        env=os.environ | {"PATH": path, "DISK": str(tmp_path), "PORT": str(port)} | environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
 def test_a_space_serves_from_its_secret_which_only_the_servers_files_keep(mini, hub, tmp_path):
-    secret = packed(mini, tmp_path / "own")
-    server = started(tmp_path, AUTHORITY=secret, BANNED="mallory")
+    secret, port = packed(mini, tmp_path / "own"), free_port()
+    server = started(tmp_path, port, AUTHORITY=secret, BANNED="mallory")
     try:
-        with httpx.Client(base_url="http://127.0.0.1:8196", timeout=30) as client:
-            for _ in range(600):
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            for _ in range(1200):
                 assert server.poll() is None, server.stdout.read()
                 try:
                     assert client.get("/runs/club").json()["organization"] == "crew"
@@ -209,16 +210,16 @@ def test_a_space_serves_from_its_secret_which_only_the_servers_files_keep(mini, 
         own = Path(f"/proc/{server.pid}/environ")
         if own.exists():
             assert secret.encode() not in own.read_bytes()
-            assert b"PORT=8196" in own.read_bytes()
+            assert f"PORT={port}".encode() in own.read_bytes()
     finally:
         server.terminate()
-        told = server.communicate(timeout=30)[0]
+        told = server.communicate(timeout=120)[0]
     assert secret[:40] not in told
 
 
 def test_a_space_without_its_secret_says_what_is_missing(tmp_path):
-    server = started(tmp_path, AUTHORITY="")
-    assert "secret AUTHORITY" in server.communicate(timeout=30)[0]
+    server = started(tmp_path, free_port(), AUTHORITY="")
+    assert "secret AUTHORITY" in server.communicate(timeout=120)[0]
     assert server.returncode != 0
 
 

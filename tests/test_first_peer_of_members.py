@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from served_authority import ADA
-from test_first_peers import free_port
 
 from dalle_lib.hub_http import httpx
 from dalle_lib.organizing.keys import FIRST_PEER, make_keys

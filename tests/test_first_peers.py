@@ -10,6 +10,7 @@ import sys
 import psutil
 import pytest
 from conftest import living
+from ports import free_port
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
@@ -76,11 +77,6 @@ for dht in began, first:
     dht.shutdown()
 """
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def run(script: str, *arguments) -> str:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from test_first_peers import free_port
+from ports import free_port
 
 from dalle_lib.organizing import refreshing
 from dalle_lib.organizing.editing import edit_run
