@@ -86,11 +86,8 @@ def test_the_command_line_ends_with_2_where_it_is_the_volunteers_turn(authority,
     assert refused.returncode == 2, refused.stderr
     assert "https://huggingface.co/crew" in refused.stderr
     assert BOB not in refused.stdout + refused.stderr
-    authority.stop()
-    try:
+    with authority.away():
         away = command(*join)
-    finally:
-        authority.start()
     assert (away.returncode, "cannot be reached" in away.stderr) == (1, True), away.stderr
     told = command("id", "--folder", str(tmp_path / "peers"))
     assert told.returncode == 0, told.stderr

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
@@ -177,6 +177,14 @@ class Exchange:
             self.cut()
 
 
+def deaf_socket(port: int) -> socket.socket:
+    """Return a socket that keeps a port of 127.0.0.1 from others; connections are refused there until it listens."""
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", port))
+    return kept
+
+
 class _Server(uvicorn.Server):
     """A server that does not wait for its clients when it stops."""
 
@@ -204,7 +212,10 @@ class Wire:
         await Exchange(self, scope, receive, send).run()
 
     def __enter__(self) -> "Wire":
-        listening = socket.create_server(("127.0.0.1", self.port))
+        self._serve(socket.create_server(("127.0.0.1", self.port)))
+        return self
+
+    def _serve(self, listening: socket.socket) -> None:
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
             self, http="h11", ws="none", loop="asyncio", lifespan="off", log_config=None, log_level="critical",
@@ -216,7 +227,6 @@ class Wire:
         self.thread.start()
         while not self.server.started and self.thread.is_alive():
             time.sleep(0.005)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.server.should_exit = True
@@ -226,8 +236,12 @@ class Wire:
     def away(self) -> Iterator[None]:
         """Refuse connections, as a machine that is off does. What was stored is there afterwards."""
         self.__exit__()
-        yield
-        self.__enter__()
+        with ExitStack() as unless_it_comes_back:
+            kept = unless_it_comes_back.enter_context(deaf_socket(self.port))
+            yield
+            unless_it_comes_back.pop_all()
+        kept.listen()
+        self._serve(kept)
 
     def requests(self, where: str = "") -> list[Logged]:
         """Return the logged requests in whose "METHOD /path" the regular expression `where` is found."""
