@@ -5,11 +5,13 @@ import logging
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dalle_lib.hub_http import httpx
+from dalle_lib.monitor import telling
 from dalle_lib.monitor.telling import WEBHOOK, Command, Gauges, Webhook, serve, webhook_in
 from dalle_lib.rehearsal.evening import free_place
 
@@ -24,7 +26,7 @@ def test_prometheus_reads_how_the_run_stands():
     port = int(free_place().partition(":")[2])
     end = serve(Gauges(lambda: STATUS), port)
     try:
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False, timeout=60).text
     finally:
         end()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -41,8 +43,7 @@ def test_before_the_first_status_there_is_nothing_to_read():
 
 
 def test_messages_reach_the_webhook_gathered_and_names_in_them_call_nobody(monkeypatch):
-    monkeypatch.setattr("dalle_lib.monitor.telling.BETWEEN_S", 1.0)
-    got = []
+    got, waits, all_is_told = [], [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -53,21 +54,28 @@ def test_messages_reach_the_webhook_gathered_and_names_in_them_call_nobody(monke
         def log_message(self, *_args):
             """Print nothing."""
 
+    def sleep(seconds):
+        """Last, between two messages, until all is told, however busy the machine is."""
+        waits.append(seconds)
+        all_is_told.wait(60)
+
+    monkeypatch.setattr(telling, "time", SimpleNamespace(sleep=sleep))
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     webhook = Webhook(f"http://127.0.0.1:{server.server_port}/secret", "photos")
     webhook.tell("nobody trains.")
-    deadline = time.monotonic() + 30
-    while len(got) < 2 and time.monotonic() < deadline:
-        if got:
-            webhook.tell("<!channel> @everyone [x](y) is apart.")
-        time.sleep(0.05)
+    wait_until(lambda: waits)
+    for _ in range(100):
+        webhook.tell("<!channel> @everyone [x](y) is apart.")
+    all_is_told.set()
+    wait_until(lambda: len(got) == 2)
     server.shutdown()
     server.server_close()
+    assert waits[0] == telling.BETWEEN_S
     assert [message["text"] for message in got] == [message["content"] for message in got]
     assert got[0]["text"] == "photos: nobody trains."
     assert got[1]["text"].startswith("photos: ‹!channel› ＠everyone (x)(y) is apart. ‹!channel›")
-    assert len(got[1]["text"]) <= 2000
+    assert len(got[1]["text"]) == telling.MAX_MESSAGE
     assert got[1]["allowed_mentions"] == {"parse": []}
     assert "secret" not in repr(webhook)
 
@@ -76,10 +84,7 @@ def test_messages_reach_the_webhook_gathered_and_names_in_them_call_nobody(monke
 def test_a_webhook_that_is_away_is_logged_without_its_address(caplog, place):
     with caplog.at_level(logging.WARNING):
         Webhook(f"http://{place or free_place()}/secret", "photos").tell("x")
-        deadline = time.monotonic() + 30
-        while not caplog.records and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert "was not sent to the webhook" in caplog.text
+        wait_until(lambda: "was not sent to the webhook" in caplog.text)
     assert "secret" not in caplog.text
 
 
@@ -100,9 +105,7 @@ def test_a_command_finds_alarms_in_its_input_and_no_token_in_its_environment(tmp
     script.write_text(f'#!/bin/sh\nenv > {tmp_path}/env\ncat > "$2.part" && mv "$2.part" "$2"\n')
     script.chmod(0o700)
     Command(f"{script} -s '{out}'", "photos").tell("`~!rm` is apart.\n~!rm")
-    deadline = time.monotonic() + 60
-    while not out.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(out.exists)
     assert out.read_text() == "photos: '~!rm' is apart. ~!rm\n"
     assert "hf_secret" not in (tmp_path / "env").read_text()
 
@@ -111,13 +114,17 @@ def test_a_command_finds_alarms_in_its_input_and_no_token_in_its_environment(tmp
 def test_a_command_that_fails_is_logged_and_ended(caplog, monkeypatch, how):
     monkeypatch.setattr("dalle_lib.monitor.telling.COMMAND_S", 0.2)
     Command(how, "photos").tell("x")
-    told, deadline = f"the alarm command {how.split()[0]} has not sent a message", time.monotonic() + 60
-    while told not in caplog.text and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert told in caplog.text
+    wait_until(lambda: f"the alarm command {how.split()[0]} has not sent a message" in caplog.text)
 
 
 @pytest.mark.parametrize("command", ["'mail", "/nowhere/mail -s x", " "])
 def test_a_command_that_is_not_there_is_refused(command):
     with pytest.raises(ValueError, match="expected a program of this machine as the alarm command"):
         Command(command, "photos")
+
+
+def wait_until(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
