@@ -62,6 +62,12 @@ def reader(request, monkeypatch):
         stream.close()
 
 
+def wait_for_late_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers ask nothing twice because a busy machine answers late, where a test counts what they ask."""
+    for name in "SILENCE_S", "SLOW_AFTER_S":
+        monkeypatch.setattr(f"dalle_lib.streaming.fetch.{name}", 60.0)
+
+
 def numbers(rows: list[CodeRow]) -> list[int]:
     return [int(row.caption.split()[-1]) for row in rows]
 

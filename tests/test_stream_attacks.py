@@ -12,7 +12,7 @@ from dataclasses import replace
 import huggingface_hub
 import pytest
 import served_codes
-from served_codes import FORMAT, TOTAL, WHERE, numbers, rest_of_pass
+from served_codes import FORMAT, TOTAL, WHERE, numbers, rest_of_pass, wait_for_late_answers
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.hub_http import httpx
@@ -78,6 +78,7 @@ def test_a_part_that_trickles_ends_with_the_patience(hub, serve, shards, reader,
     """At a speed just above the slowest, a row group of 128 MiB would take 18 hours."""
     serve(shards)
     stream = reader()
+    wait_for_late_answers(monkeypatch)
     monkeypatch.setattr("dalle_lib.rehearsal.hub.wire.PIECE_BYTES", 100)
     for name, value in {"SLOW_BYTES_PER_S": 500, "PATIENCE_S": 0.6}.items():
         monkeypatch.setattr(f"dalle_lib.streaming.fetch.{name}", value)
@@ -89,6 +90,7 @@ def test_a_part_that_trickles_ends_with_the_patience(hub, serve, shards, reader,
 def test_a_server_that_wants_to_be_asked_at_once_is_not_asked_without_end(hub, serve, shards, reader, monkeypatch):
     serve(shards)
     stream = reader()
+    wait_for_late_answers(monkeypatch)
     monkeypatch.setattr("dalle_lib.streaming.fetch.PATIENCE_S", 0.5)
     hub.faults = [Fault(status=503, retry_after=0)]
     hub.log.clear()

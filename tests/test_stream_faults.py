@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 import served_codes
-from served_codes import KEY, TOTAL, WHERE, numbers, passes, rest_of_pass
+from served_codes import KEY, TOTAL, WHERE, numbers, passes, rest_of_pass, wait_for_late_answers
 
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
@@ -68,6 +68,7 @@ def test_faults_are_outlasted_when_a_stream_is_opened(hub, serve, shards, reader
 
 def test_what_was_cut_goes_on_where_it_broke(hub, serve, shards, reader, monkeypatch):
     monkeypatch.setattr("dalle_lib.rehearsal.hub.wire.PIECE_BYTES", 500)
+    wait_for_late_answers(monkeypatch)
     serve(shards)
     rest_of_pass(reader())
     whole = sum(request.sent for request in hub.log)
@@ -81,6 +82,7 @@ def test_what_was_cut_goes_on_where_it_broke(hub, serve, shards, reader, monkeyp
 
 
 def test_a_server_that_names_a_wait_gets_it(hub, serve, shards, reader, monkeypatch):
+    wait_for_late_answers(monkeypatch)
     serve(shards)
     stream, waits = reader(), []
     monkeypatch.setattr(stream.data.files._closed, "wait", waits.append)
@@ -101,7 +103,8 @@ def test_a_wait_is_bounded_whatever_is_told(told, expected):
     assert _retry_after(told) == expected
 
 
-def test_addresses_that_expire_at_once_end_the_stream_with_a_hint(hub, serve, shards, reader):
+def test_addresses_that_expire_at_once_end_the_stream_with_a_hint(hub, serve, shards, reader, monkeypatch):
+    wait_for_late_answers(monkeypatch)
     serve(shards)
     stream, hub.signed_s = reader(), -1
     with pytest.raises(Refused, match=r"parquet cannot be read: the signed address .* Is this machine's clock right"):
@@ -126,8 +129,9 @@ def test_patience_ends_and_the_stream_can_go_on_later(hub, serve, shards, reader
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 @pytest.mark.parametrize("when", ["opening", "reading"])
-def test_a_refusal_stops_at_once_and_says_what_to_do(hub, serve, shards, reader, caplog, status, when):
+def test_a_refusal_stops_at_once_and_says_what_to_do(hub, serve, shards, reader, monkeypatch, caplog, status, when):
     caplog.set_level(logging.DEBUG)
+    wait_for_late_answers(monkeypatch)
     serve(shards)
     hub.users[TOKEN] = User("owner")
     stream = reader(token=TOKEN) if when == "reading" else None
@@ -188,9 +192,9 @@ def test_a_program_ends_cleanly_while_its_stream_waits_for_the_network(hub, serv
     with leaving, contextlib.ExitStack() as after:
         after.callback(leaving.kill)
         assert leaving.stdout.readline() == "ready\n"
-        hub.faults = [Fault(delay_s=30)]
+        hub.faults = [Fault(delay_s=600)]
         if is_away:
             after.enter_context(hub.away())
-        out, err = leaving.communicate("\n", timeout=30)
+        out, err = leaving.communicate("\n", timeout=300)
     assert (leaving.returncode, err) == (0, "")
     assert out == ("True\n" if how == "closed" else "")
