@@ -53,7 +53,7 @@ def _is_alive(process: psutil.Process) -> bool:
 def swarm_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for peers. A test that leaves a process of it behind fails, and the process is ended."""
     yield tmp_path
-    left = living(processes_of(tmp_path), timeout_s=10)  # a peer that has told why it ends takes a moment
+    left = living(processes_of(tmp_path), timeout_s=60)  # a peer that has told why it ends takes a moment
     commands = [process.info["cmdline"] for process in left]
     for process in left:
         os.kill(process.pid, signal.SIGKILL)

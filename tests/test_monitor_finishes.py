@@ -131,7 +131,7 @@ def test_a_folder_is_finished_also_after_a_stop_in_between(watched, tmp_path, mo
 
 def test_a_crowd_that_claims_the_last_epoch_for_a_while_ends_no_run(watched, tmp_path):
     run, database = watched
-    database.change("UPDATE epochs SET ended = :at", at=time.time() - 59 * 3.0 + 10)
+    database.change("UPDATE epochs SET ended = :at", at=time.time() - 59 * 3.0 + 120)
     steward = steward_of(run, tmp_path)
     steward.look(database)
     assert (RunCard.load(run).state, steward.problem) == ("open", "")

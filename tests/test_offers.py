@@ -29,14 +29,14 @@ def test_who_gave_no_state_is_asked_last_and_one_donor_of_each_user():
     averager = newcomer(offers, ask, Users(), [])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(donors, "MAX_WAIT_S", 0.05)
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
+        assert asyncio.run(donors.download(averager, EXPECTED, 60.0)) is not None
         assert asked == ["eve 1", "ada", "bob"], "those that look newest are asked first"
         asked.clear()
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is not None
+        assert asyncio.run(donors.download(averager, EXPECTED, 60.0)) is not None
         assert asked == ["bob"]
         del offers[owner_key(identity("bob").public_key)]
         asked.clear()
-        assert asyncio.run(donors.download(averager, EXPECTED, 1.0)) is None
+        assert asyncio.run(donors.download(averager, EXPECTED, 60.0)) is None
         assert asked == ["eve 2", "ada"], "where nobody else is, they are asked again: another peer of the same user"
 
 
@@ -58,10 +58,10 @@ def test_offers_of_strangers_take_no_donors_place_and_are_looked_up_side_by_side
         return sent(*WHOLE)
 
     monkeypatch.setattr(donors, "MAX_DONORS", 1)
-    assert asyncio.run(donors.download(newcomer(offers, ask, Members(), told), EXPECTED, 1.0)) is not None
+    assert asyncio.run(donors.download(newcomer(offers, ask, Members(), told), EXPECTED, 60.0)) is not None
     assert asked == ["ada"]
     assert looks == ["eve 1", "eve 2", "ada"]
     assert len(told) == 2
     monkeypatch.setattr(donors, "MAX_OFFERS", 2)
     del looks[1:]  # two more make three again
-    assert asyncio.run(donors.download(newcomer(offers, ask, Members(), told), EXPECTED, 1.0)) is None
+    assert asyncio.run(donors.download(newcomer(offers, ask, Members(), told), EXPECTED, 60.0)) is None
