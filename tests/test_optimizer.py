@@ -189,7 +189,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_is_logged(bits, bad, 
         assert optimizer.skipped_steps == skipped
     assert torch.equal(p, torch.ones_like(p))
     assert all(torch.equal(before[name], value) for name, value in optimizer.state[p].items())
-    warnings = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    warnings = [r.message for r in caplog.records if (r.name, r.levelno) == (lamb.__name__, logging.WARNING)]
     assert [f"gradients is {bad}" in message for message in warnings] == [True, True]
 
 
