@@ -53,7 +53,7 @@ def test_names_that_a_package_lacks_are_attribute_errors(package):
 
 def test_dir_lists_lazy_names_beside_the_modules_own():
     code = "import dalle_lib; print(*dir(dalle_lib))"
-    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert {"TextToImage", "estimate", "__version__", "__doc__"} <= set(listed.stdout.split())
 
 
@@ -73,7 +73,7 @@ def test_a_mistake_is_answered_without_loading_anything_heavy(typed, ends, tmp_p
         "heavy = {'torch', 'hivemind', 'transformers', 'pandas'} & set(sys.modules); assert not heavy, heavy"
     )
     command = [sys.executable, "-c", code, "join", "--run", "emoji-mini", *typed]
-    subprocess.run(command, check=True, timeout=60, cwd=tmp_path)
+    subprocess.run(command, check=True, timeout=300, cwd=tmp_path)
 
 
 def test_peers_are_started_without_loading_torch_where_there_is_no_gpu(tmp_path):
@@ -84,7 +84,7 @@ def test_peers_are_started_without_loading_torch_where_there_is_no_gpu(tmp_path)
         "crew.start_crew(PeerSettings(run='emoji'), RunCard.load('emoji'), sys.argv[1]);"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("auto\n", "")
 
 
@@ -93,4 +93,4 @@ def test_the_command_line_explains_itself_without_loading_anything_heavy():
         "import sys, dalle_lib.cli;"
         "heavy = {'torch', 'hivemind', 'transformers', 'pandas', 'PIL'} & set(sys.modules); assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -92,6 +92,7 @@ def after_steps(start: torch.Tensor, gradients: torch.Tensor, bits: int = 8, **s
 
 @pytest.mark.parametrize("bits", [8, 32])
 def test_chunks_give_what_the_whole_tensor_gives(bits, monkeypatch):
+    torch.manual_seed(0)
     start, gradients = torch.randn(7, 10_007), 1e-3 * torch.randn(3, 7, 10_007)
     results = []
     for blocks in (100, 2):

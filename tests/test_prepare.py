@@ -272,7 +272,7 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(tmp_p
         "try: prepare_dataset('pictures', 'out', vqgan='train')\n"
         "except ImportError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert 'needs ImageHash, which is not installed: pip install "dalle-lib[prepare]"' in done.stdout, done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ def test_importing_the_package_loads_nothing_heavy_and_changes_nothing():
         "heavy = {'torch', 'hivemind', 'transformers', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy; assert threading.active_count() == 1; assert not logging.getLogger().handlers"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_a_peer_needs_the_swarm_extra_alone():

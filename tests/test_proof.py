@@ -73,7 +73,7 @@ def test_each_peer_of_a_crew_has_an_access_token_before_it_starts(authority, tmp
 
 def command(*typed: str) -> subprocess.CompletedProcess:
     words = [sys.executable, "-m", "dalle_lib", *typed]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
 
 
 def test_the_command_line_ends_with_2_where_it_is_the_volunteers_turn(authority, tmp_path, monkeypatch):

@@ -39,7 +39,7 @@ def test_only_tests_with_real_peers_are_run_again_and_named_with_their_first_fai
         sys.executable, "-m", "pytest", "--second-try", "-rR", "-p", "no:cacheprovider",
         "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, tmp_path,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     named = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if line.startswith("RERUN ")]
     assert named == ["test_marked", "test_with_a_folder_for_peers", "test_chaos"], done.stdout
     assert "1 failed, 3 passed, 3 rerun" in done.stdout
