@@ -1,5 +1,6 @@
 """How a peer that does not count yet looks for the others' parameters; with real peers in test_beginnings.py."""
 
+import contextlib
 import time
 from types import SimpleNamespace
 
@@ -111,3 +112,22 @@ def test_who_steps_seldom_begins_to_look_the_earlier():
     seldom._looked_at -= 120.0
     seldom.step(batch_size=8)
     assert seldom.parameter_rounds.epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("theirs", "goes_on_in", "is_behind"), [(6, 6, False), (7, 7, True), (8, 6, False), (5, 6, False)]
+)
+def test_who_has_their_parameters_goes_on_in_the_epoch_that_they_are_in_now(theirs, goes_on_in, is_behind):
+    peer, looks = waiting(eta_s=300.0), []
+
+    def look() -> None:
+        looks.append(theirs)
+        peer.tracker.global_epoch = theirs
+
+    peer.tracker.look, peer.tracker.update_epoch = look, lambda epoch: looks.append(epoch)
+    peer.tracker.pause_updates = contextlib.nullcontext
+    peer.grad_averager = SimpleNamespace(reset_accumulated_grads_=lambda: None)
+    peer.state_averager._update_scheduler, peer.client_mode, peer.total_epochs = lambda: None, False, 100
+    peer._count_after(5)
+    assert looks == [theirs, goes_on_in]
+    assert (peer.local_epoch, peer.is_behind, peer.is_counted) == (goes_on_in, is_behind, True)

@@ -90,7 +90,8 @@ class CatchingUp(RunOptimizer):
     def _count_after(self, epoch: int) -> None:
         """Go on in the others' epoch, with the parameters that all had after `epoch`."""
         with self.tracker.pause_updates():
-            # They may have begun their next update while parameters were averaged.
+            self.tracker.look()
+            # They may have made their next update while parameters were averaged.
             self.is_behind = self.tracker.global_epoch == epoch + 2 < self.total_epochs
             self._go_to_epoch(min(epoch + 1 + self.is_behind, self.total_epochs - 1))
             self.grad_averager.reset_accumulated_grads_()

@@ -94,6 +94,11 @@ class PlausibleProgress(ProgressTracker):
         """Whether no other peer that counts was there for as long as records of progress live."""
         return time.monotonic() - self._met_at > self.metadata_expiration
 
+    def look(self) -> None:
+        """Look at the others' records now; the caller has paused updates."""
+        found = self.dht.get(self.training_progress_key, latest=True)
+        self.global_progress = self._parse_swarm_progress_data(None if found is None else found.value)
+
     def update_epoch(self, new_epoch: int | None = None) -> int:
         """Begin this epoch, or the next one, without samples; return it."""
         epoch = self.local_progress.epoch + 1 if new_epoch is None else new_epoch
