@@ -70,10 +70,10 @@ class CatchingUp(RunOptimizer):
         """Drop the gradient of a batch, and look for the others' next round of parameters.
 
         They begin it after the update that ends their epoch, so the search for it begins shortly before, and goes on
-        for some time after.
+        for some time after. No donor is asked meanwhile.
         """
         self.state_averager.step(apply_delayed_updates=True)
-        if self._should_load_state_from_peers():
+        if not self.parameter_rounds.is_running and self._should_load_state_from_peers():
             self.load_state_from_peers()
             return
         # hivemind publishes records of peers that compute; the tracker tells the others of no samples. With those of a
