@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import time
@@ -58,6 +59,12 @@ def swarm_folder(tmp_path: Path) -> Iterator[Path]:
     for process in left:
         os.kill(process.pid, signal.SIGKILL)
     assert not left, f"processes outlived the test: {commands}"
+
+
+@pytest.fixture
+def no_event_loop() -> None:
+    """hivemind's futures would make an event loop of their own and leave it open."""
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
+pytestmark = pytest.mark.usefixtures("no_event_loop")
+
 
 class Averager(RunStateAverager):
     """What begins rounds of parameters, without the process in which a group would be looked for."""

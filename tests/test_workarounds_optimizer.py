@@ -3,7 +3,6 @@
 A test that fails here is good news. Its message says what can be deleted, after a look at how hivemind does it now.
 """
 
-import asyncio
 import os
 import threading
 from concurrent.futures import InvalidStateError
@@ -22,12 +21,7 @@ from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 
-
-@pytest.fixture(autouse=True)
-def no_event_loop():
-    """hivemind's futures would make an event loop of their own and leave it open."""
-    asyncio.set_event_loop(None)
-
+pytestmark = pytest.mark.usefixtures("no_event_loop")
 
 PEER = PeerID.from_base58("QmP5UhU8o9PQEF7XiAkLioaZhXq2LE4t4RdqiutDdRQ7xb")
 
