@@ -170,7 +170,9 @@ def test_a_run_of_others_is_joined_where_nobody_looks(mini, session, installed, 
         settings.source = f"RUN, NAME, TEAM, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', '', 1.5, False, 'out'"
         monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
         NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(swarm_folder)}}).execute()
-    (watched,) = (cell for cell in notebook.cells if cell.source.endswith("watch(you)"))
+    (watched,) = (
+        cell for cell in notebook.cells if cell.source.splitlines()[-1:] == ["watch(you, view=RunView(card, crew))"]
+    )
     text = "".join(output.get("text", "") for output in watched.outputs)
     assert len(re.findall(r"^\d+/\d+ · loss ", text, re.MULTILINE)) >= 2
     saved = {file.name for file in (swarm_folder / "out").iterdir()}
