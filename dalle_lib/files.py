@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -69,6 +70,12 @@ def read_record(file: Path, make: Callable[[dict], Record], remedy: str) -> Reco
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BrokenFile(f"{file} cannot be read ({in_one_line(error):.{MAX_REASON}}). {remedy}") from error
+
+
+def write_record(file: Path, record: object) -> None:
+    """Write a dataclass as the JSON object of a small file, for `read_record`."""
+    with replace_file(file) as unfinished:
+        unfinished.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
 
 def small_text(file: Path) -> str:

@@ -3,11 +3,12 @@
 import json
 import queue
 import socket
-import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+import waiting
 
 from dalle_lib.checkpoint import load_tensors
 from dalle_lib.files import sha256_of
@@ -19,6 +20,8 @@ from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import saved_epoch
 from dalle_lib.swarm.process.join import CannotJoin
+
+wait_until = partial(waiting.wait_until, timeout_s=240.0)
 
 REPOSITORY = "crew/photos-checkpoints"
 
@@ -32,13 +35,6 @@ def counted_at(peer) -> list[int]:
     own = next((event["peer_id"] for event in peer.events() if event["event"] == "joined"), None)
     rounds = [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
     return [event["epoch"] for event in rounds if event["shares"].get(own)]
-
-
-def wait_until(condition, timeout_s: float = 240) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
 
 
 def epoch_of(peer) -> int:

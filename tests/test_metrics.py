@@ -1,7 +1,6 @@
 """What the hash table accepts of the metrics that peers post."""
 
 import threading
-import time
 from dataclasses import asdict, replace
 
 import hivemind
@@ -11,6 +10,7 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
 from statuses import peer_status
+from waiting import wait_until
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
@@ -151,10 +151,3 @@ def test_where_a_run_has_members_nothing_is_told_of_others(tmp_path, monkeypatch
     )  # fmt: skip
     told = SwarmStatus.read(tmp_path)
     assert (told.peers, told.users, told.not_shown) == ([STATUS], {STATUS.peer_id: "ada"}, 1)
-
-
-def wait_until(condition, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.1)

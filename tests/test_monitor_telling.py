@@ -3,12 +3,12 @@
 import json
 import logging
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import wait_until
 
 from dalle_lib.hub_http import httpx
 from dalle_lib.monitor import telling
@@ -121,10 +121,3 @@ def test_a_command_that_fails_is_logged_and_ended(caplog, monkeypatch, how):
 def test_a_command_that_is_not_there_is_refused(command):
     with pytest.raises(ValueError, match="expected a program of this machine as the alarm command"):
         Command(command, "photos")
-
-
-def wait_until(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

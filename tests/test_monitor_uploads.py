@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 import torch
+from waiting import wait_until
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.checkpoint import save_tensors
@@ -203,15 +204,10 @@ def test_a_monitor_takes_up_another_repository_and_sends_all_there(monitored, mi
             wait_until(lambda named=repository: watch.steward.card.checkpoints == named)
             monitor._look(watch)
             wait_until(lambda: LATEST in there(hub, watch.uploader.repository))
+            sent_to = "SELECT repository FROM checkpoints"  # of the one before until this one has all
+            wait_until(lambda named=repository, asked=sent_to: database.row(asked)["repository"] == named)
             wait_until(lambda: database.count("SELECT COUNT(*) FROM checkpoints WHERE revision IS NULL") == 0)
         assert database.row("SELECT repository FROM checkpoints")["repository"] == "crew/other"
     finally:
         watch.steward.close()
         watch.uploader.close()
-
-
-def wait_until(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 
 import psutil
 import pytest
 import torch
+import waiting
 from conftest import living
 
 from dalle_lib.checkpoint import load_model, read_header
@@ -22,6 +23,7 @@ from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, sam
 from dalle_lib.swarm.process.status import SwarmStatus
 
 EPOCHS = 6
+wait_until = partial(waiting.wait_until, timeout_s=300.0)
 
 
 def short_run(card, **averaging):
@@ -37,13 +39,6 @@ def trainer(name: str, **settings) -> PeerSettings:
 
 def flat(model) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def wait_until(condition, timeout_s: float = 300.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.2)
 
 
 def test_three_uneven_peers_train_one_model(mini, swarm_folder):

@@ -268,5 +268,3 @@ class RunGradientAverager(RunAverager, GradientAverager):
     """Averages gradients, as hivemind's gradient averager does."""
 
     wire_type = GradientAverager
-    is_counted = True
-    """Whether this peer's gradients are of parameters that the others know."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from dalle_lib.amounts import duration
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.files import BrokenFile, read_record, replace_file
+from dalle_lib.files import BrokenFile, read_record, replace_file, write_record
 from dalle_lib.peer_keys import signer_of
 from dalle_lib.run import RunCard, hub_token_for
 from dalle_lib.run.newest import CONFIRMED, file_of_monitor
@@ -138,8 +138,7 @@ class Receipt(Signed):
 
     def save(self, file: Path) -> None:
         """Write the receipt as JSON."""
-        with replace_file(file) as unfinished:
-            unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_record(file, self)
 
     @classmethod
     def load(cls, file: Path) -> "Receipt":

@@ -2,14 +2,13 @@
 
 import hashlib
 import ipaddress
-import json
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from dalle_lib.files import read_record, replace_file
+from dalle_lib.files import read_record, write_record
 from dalle_lib.one_line import is_seen
 from dalle_lib.swarm.process.addresses import require_announced
 
@@ -144,8 +143,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     def save(self, file: Path) -> None:
         """Write the settings as JSON."""
-        with replace_file(file) as unfinished:
-            unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_record(file, self)
 
     @classmethod
     def load(cls, file: Path) -> "PeerSettings":
