@@ -16,6 +16,7 @@ from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST, folder_on_hub
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import saved_epoch
@@ -94,7 +95,7 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
             self.dht = SimpleNamespace(peer_id="own")
             self.state_averager = SimpleNamespace(local_epoch=7)
             self.grad_averager = SimpleNamespace(local_samples_accumulated=48)
-            self.parameter_rounds = SimpleNamespace(give_up=lambda: None, plan=lambda *_, **__: None)
+            self.parameter_rounds = ParameterRounds(None, every=1, timeout_s=1.0)
             self.tracker = SimpleNamespace(global_progress=SimpleNamespace(num_peers=1), newcomers=0)
 
         def __del__(self) -> None:
@@ -107,6 +108,10 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
     assert (optimizer.is_behind, optimizer.is_counted) == (False, True)
     assert optimizer.state_averager.allow_state_sharing
     assert optimizer.rounds.get().counted == {"own": 48.0}
+    assert optimizer.parameter_rounds.due_after is None, "nobody would come to a round of parameters"
+    optimizer.tracker.newcomers = 1
+    assert not optimizer._begin_averaging_gradients(None)
+    assert optimizer.parameter_rounds.due_after == 7
 
 
 @pytest.mark.chaos

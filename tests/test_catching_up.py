@@ -44,11 +44,10 @@ def test_who_waits_looks_for_one_round_and_follows_the_epochs(rounds):
     first = rounds.pending
     assert rounds.averager.introduction == Introduction(5, is_behind=True, token=b"token", is_counted=False)
     assert (first.weight, first.triggered) == (0.0, True)
-    for epoch in 5, 6, 7:
-        rounds.look_for(epoch, b"token", 40.0)
-        assert rounds.pending is first, "the others' round may begin late"
-    rounds.look_for(8, b"token", 50.0)
+    assert all(map(rounds.is_looking, (5, 6, 7))), "the others' round may begin late"
+    assert not rounds.is_looking(8)
     assert first.cancelled()
+    rounds.look_for(8, b"token", 50.0)
     assert rounds.averager.introduction.epoch == rounds.epoch == 8
     assert rounds.averager.timeouts_s == [40.0, 50.0]
 
@@ -57,9 +56,15 @@ def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
     rounds.look_for(5, b"token", 40.0)
     rounds.pending.stage, rounds.pending.began_allreduce = AveragingStage.RUNNING_ALLREDUCE, True
     running = rounds.pending
-    rounds.look_for(8, b"token", 40.0)
-    assert rounds.pending is running
+    assert rounds.is_looking(8)
     assert not running.cancelled()
+
+
+def test_who_waits_for_an_average_stops_when_it_has_found_no_group_for_some_time(rounds):
+    rounds.due_after = 4
+    rounds.begin(is_behind=False, token=b"")
+    rounds.wait(search_s=0.2)
+    assert rounds.pending.cancelled()
 
 
 def waiting(eta_s: float) -> CollaborativeOptimizer:
@@ -72,8 +77,7 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
             self.parameter_rounds = ParameterRounds(Averager(), every=5, timeout_s=30.0)
             self.state_averager = SimpleNamespace(step=lambda **_: None, local_epoch=3)
             self.trust, self.matchmaking_time, self.averaging_timeout = SimpleNamespace(token=b""), 6.0, 30.0
-            self._next_load, self._looked_at = time.monotonic() + 600, time.monotonic()
-            self._should_check_synchronization_on_update, self.is_counted = False, False
+            self._looked_at, self.scheduled_grads, self.is_counted = time.monotonic(), None, False
             self.tracker = SimpleNamespace(
                 is_alone=False,
                 global_epoch=5,
@@ -109,6 +113,24 @@ def test_who_waits_for_long_and_is_left_alone_begins_an_epoch():
     assert peer.told == [(3, 8)]
 
 
+def test_who_finds_no_round_in_two_epochs_asks_a_donor():
+    peer, asked = waiting(eta_s=4.0), []
+    peer.load_state_from_peers = lambda: asked.append(peer.tracker.global_epoch)
+    for epoch in 5, 6, 7, 8, 9, 10, 11:
+        peer.tracker.global_epoch = epoch
+        peer.step(batch_size=8)
+    assert peer.parameter_rounds.averager.timeouts_s == [pytest.approx(34.0, abs=1.0)] * 2, "of epochs 5 and 8"
+    assert asked == [11]
+
+
+def test_who_waits_leaves_a_round_of_gradients_that_it_was_to_take_part_in():
+    peer = waiting(eta_s=300.0)
+    peer.scheduled_grads = scheduled = Averager().schedule_step(timeout=30.0)
+    peer.step(batch_size=8)
+    assert scheduled.cancelled()
+    assert peer.scheduled_grads is None
+
+
 def test_who_steps_seldom_begins_to_look_the_earlier():
     seldom = waiting(eta_s=60.0)
     seldom._looked_at -= 120.0
@@ -117,7 +139,7 @@ def test_who_steps_seldom_begins_to_look_the_earlier():
 
 
 @pytest.mark.parametrize(
-    ("theirs", "goes_on_in", "is_behind"), [(6, 6, False), (7, 7, True), (8, 6, False), (5, 6, False)]
+    ("theirs", "goes_on_in", "is_behind"), [(6, 6, False), (7, 7, True), (8, 6, True), (5, 6, False)]
 )
 def test_who_has_their_parameters_goes_on_in_the_epoch_that_they_are_in_now(theirs, goes_on_in, is_behind):
     peer, looks = waiting(eta_s=300.0), []
@@ -133,3 +155,4 @@ def test_who_has_their_parameters_goes_on_in_the_epoch_that_they_are_in_now(thei
     peer._count_after(5)
     assert looks == [theirs, goes_on_in]
     assert (peer.local_epoch, peer.is_behind, peer.is_counted) == (goes_on_in, is_behind, True)
+    assert peer.is_new, "it follows others in its first round of gradients"

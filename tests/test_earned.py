@@ -132,8 +132,22 @@ def test_a_users_peers_share_the_limit_of_the_user():
 
 
 def test_two_users_whose_shares_make_no_whole_are_not_cut():
-    assert samples(share=0.5).look(5, "me", claims(5, samples=80, per_s=0.0), 0.0) == [(80.0, 0.0)]
-    assert samples(share=0.5).look(5, "me", claims(5, 5, samples=80, per_s=0.0), 0.0) == [(50.0, 0.0)] * 2
+    assert samples(share=0.5).look(5, "me", claims(5, samples=80), 0.0) == [(80.0, 1e-9)]
+    assert samples(share=0.5).look(5, "me", claims(5, 5, samples=80), 0.0) == [(50.0, 1e-9)] * 2
+
+
+def test_who_waits_to_count_is_no_user_of_whose_samples_an_epoch_must_have_some():
+    waiting = claims(*[("new", 2)] * 3, ("newer", 2), samples=80, per_s=0.0)
+    assert samples(share=0.5).look(5, "me", [*claims(5, samples=80), *waiting], 0.0) == [(80.0, 1e-9)]
+    believes = samples(share=0.5)
+    assert believes.look(5, None, claims(5, 5, samples=80), 0.0) == [(80.0, 1e-9)] * 2, "of a newcomer itself"
+    assert believes.max_samples == TARGET
+
+
+def test_who_waits_to_count_has_no_vote_of_its_own():
+    believes = part_of_the_run(10)
+    assert believes.believed(10, "me", claims(11), 3 * SHORTEST_S) == 10
+    assert believes.believed(10, None, claims(11), 3 * SHORTEST_S) == 11
 
 
 def test_the_last_of_two_ends_its_epoch_with_the_samples_of_the_one_that_went_ahead():

@@ -1,5 +1,7 @@
 """What a peer tells its group counts only as it has signed it, for these rounds and now."""
 
+from dataclasses import astuple
+
 import pytest
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.p2p import PeerID
@@ -67,26 +69,35 @@ def test_an_introduction_counts_for_its_rounds_and_for_ten_minutes(monkeypatch):
 @pytest.mark.parametrize(
     "told",
     [
-        [],
-        [ROUNDS],
-        [ROUNDS, float("nan"), 7, True, b"", True],
-        [ROUNDS, "now", 7, True, b"", True],
-        [ROUNDS, 0, 7, True, b"", True],
-        [ROUNDS, "NOW", -1, True, b"", True],
-        [ROUNDS, "NOW", 2**62, True, b"", True],
-        [ROUNDS, "NOW", True, True, b"", True],
-        [ROUNDS, "NOW", 7.0, True, b"", True],
-        [ROUNDS, "NOW", 7, 1, b"", True],
-        [ROUNDS, "NOW", 7, True, "", True],
-        [ROUNDS, "NOW", 7, True, b"", None],
-        [ROUNDS, "NOW", 7, True, b"", True, 1],
+        {0: "other_rounds"},
+        {0: None},
+        {1: float("nan")},
+        {1: "now"},
+        {1: 0},
+        {2: -1},
+        {2: 2**62},
+        {2: True},
+        {2: 7.0},
+        {3: 1},
+        {4: "token"},
+        {5: None},
+        {6: 0},
+        {7: 1.0},
     ],
     ids=str,
 )
 def test_an_introduction_of_another_form_is_refused_though_it_is_signed(told):
-    told = [get_dht_time() if value == "NOW" else value for value in told]
+    honest = dict(enumerate([ROUNDS, get_dht_time(), *astuple(TOLD)]))
+    assert read(message(*honest.values()), peer(ADA), ROUNDS) == TOLD
     with pytest.raises(ValueError, match="its introduction"):
-        read(message(*told), peer(ADA), ROUNDS)
+        read(message(*(honest | told).values()), peer(ADA), ROUNDS)
+
+
+@pytest.mark.parametrize("fields", [0, 1, 7, 9])
+def test_an_introduction_with_too_few_or_too_many_fields_is_refused_though_it_is_signed(fields):
+    honest = [ROUNDS, get_dht_time(), *astuple(TOLD), True]
+    with pytest.raises(ValueError, match="another form"):
+        read(message(*honest[:fields]), peer(ADA), ROUNDS)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ def now(monkeypatch):
     monkeypatch.setattr(introductions, "get_dht_time", lambda: NOW)
 
 
-def told_by(identity: Identity, epoch: int = 5, rounds: str = ROUNDS, is_counted: bool = True) -> bytes:
-    told = Introduction(epoch, is_counted=is_counted)
+def told_by(identity: Identity, epoch: int = 5, rounds: str = ROUNDS, **more: bool) -> bytes:
+    told = Introduction(epoch, **more)
     introduction = MSGPackSerializer.dumps(signed(told, rounds, identity))
     return MSGPackSerializer.dumps([None, 0, introduction])
 
@@ -68,14 +68,15 @@ def test_parameters_are_averaged_within_an_epoch():
     assert len(set(asyncio.run(keys(is_by_epoch=False)))) == 1
 
 
-def test_a_newcomer_leads_no_group_until_it_counts():
-    async def follow(matchmaking, is_counted: bool) -> bool:
-        told = SimpleNamespace(data_for_gather=told_by(ADA, is_counted=is_counted))
-        async with matchmaking.looking_for_group(told):
+def test_a_newcomer_leads_no_group_until_it_counts_and_has_averaged_gradients():
+    async def follows_only(matchmaking, **told: bool) -> bool:
+        async with matchmaking.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, **told))):
             return matchmaking.client_mode
 
     matchmaking = matchmaking_of(ADA)
-    assert [asyncio.run(follow(matchmaking, is_counted)) for is_counted in (False, True)] == [True, False]
+    assert asyncio.run(follows_only(matchmaking, is_counted=False))
+    assert asyncio.run(follows_only(matchmaking, is_new=True))
+    assert not asyncio.run(follows_only(matchmaking))
 
 
 OWN, BOBS = told_by(ADA), told_by(BOB)

@@ -207,7 +207,7 @@ def test_newcomers_have_no_vote_on_the_epoch_however_many_they_are(tracker):
 
 def test_who_misses_the_others_in_one_look_is_not_alone_yet(tracker, monkeypatch):
     assert tracker.is_alone
-    now = 1000.0
+    tracker.local_progress, now = record(8, peer=0), 1000.0
     monkeypatch.setattr("dalle_lib.swarm.averaging.progress.time.monotonic", lambda: now)
     progress(tracker, [record(8, peer=5)])
     now += 50.0
@@ -215,6 +215,11 @@ def test_who_misses_the_others_in_one_look_is_not_alone_yet(tracker, monkeypatch
     assert not tracker.is_alone
     now += 11.0
     assert tracker.is_alone
+    tracker.local_progress = record(9, peer=0)
+    progress(tracker, [record(7, peer=5)])
+    assert tracker.is_alone, "it is lost in an epoch long past"
+    progress(tracker, [record(8, peer=5)])
+    assert not tracker.is_alone
 
 
 def test_a_record_with_a_negative_epoch_is_not_read(tracker):

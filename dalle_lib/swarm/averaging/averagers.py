@@ -79,9 +79,8 @@ class RunAverager(KeepsTasks):
 
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
-        epoch, is_behind, token, _, is_counted = self.introduction
-        reduces = is_counted and self.mode is AveragingMode.NODE
-        own = Introduction(epoch, is_behind, token, reduces, is_counted)
+        reduces = self.introduction.is_counted and self.mode is AveragingMode.NODE
+        own = replace(self.introduction, is_reducer=reduces)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 

@@ -14,6 +14,10 @@ from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
 
+SEARCHES = 2
+"""Searches in vain for a round of parameters after which a donor is asked. The first may come before the others have
+seen that this peer is there."""
+
 
 class CatchingUp(RunOptimizer):
     """An optimizer that knows whether its parameters are the others', and gets theirs if they are not."""
@@ -38,6 +42,13 @@ class CatchingUp(RunOptimizer):
 
     Set by the thread that averages gradients; cleared by the training thread.
     """
+    is_new: bool = False
+    """Whether this peer has averaged no gradients since it counts.
+
+    Set by the training thread; cleared by the thread that averages gradients.
+    """
+    _searches: int = 0
+    """How often it has looked for a round of parameters since it waits; only the training thread uses it."""
     _next_load: float = 0.0
     """When this peer may ask for a state again, in seconds of `time.monotonic`; only the training thread uses it."""
     _looked_at: float = 0.0
@@ -60,22 +71,19 @@ class CatchingUp(RunOptimizer):
         """Go on from this peer's own state, which is older than the others', and ask nobody for theirs.
 
         Its gradients count once its parameters have been averaged with the others', which they do after their next
-        update. If that does not come about, a donor is asked after all.
+        update. If it does not find them then, nor at another update, a donor is asked after all.
         """
         self._catch_up(asks_donors=False)
-        left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
-        self._next_load += left_s + self.averaging_timeout
+        self._next_load = 0.0
 
     def _wait_to_count(self, batch_size: int) -> None:
         """Drop the gradient of a batch, and look for the others' next round of parameters.
 
         They begin it after the update that ends their epoch, so the search for it begins shortly before, and goes on
-        for some time after. No donor is asked meanwhile.
+        for some time after. A donor is asked after `SEARCHES` in vain.
         """
+        self._leave_scheduled_round()
         self.state_averager.step(apply_delayed_updates=True)
-        if not self.parameter_rounds.is_running and self._should_load_state_from_peers():
-            self.load_state_from_peers()
-            return
         # hivemind publishes records of peers that compute; the tracker tells the others of no samples. With those of a
         # whole epoch, this peer would end one at once if it were left alone.
         computed = self.tracker.local_progress.samples_accumulated + batch_size
@@ -83,27 +91,39 @@ class CatchingUp(RunOptimizer):
         self.tracker.report_local_progress(self.local_epoch, batch_size if is_much else computed)
         step_s, self._looked_at = time.monotonic() - self._looked_at, time.monotonic()
         left_s = max(0.0, self.tracker.global_progress.eta_next_epoch - get_dht_time())
-        if left_s <= self.matchmaking_time + step_s:
-            timeout_s = left_s + self.averaging_timeout
-            self.parameter_rounds.look_for(self.tracker.global_epoch, self.trust.token, timeout_s)
+        epoch = self.tracker.global_epoch
+        if left_s > self.matchmaking_time + step_s or self.parameter_rounds.is_looking(epoch):
+            return
+        if self._searches >= SEARCHES and time.monotonic() >= self._next_load:
+            self.load_state_from_peers()
+            return
+        self._searches += 1
+        self.parameter_rounds.look_for(epoch, self.trust.token, left_s + self.averaging_timeout)
 
     def _count_after(self, epoch: int) -> None:
         """Go on in the others' epoch, with the parameters that all had after `epoch`."""
         with self.tracker.pause_updates():
             self.tracker.look()
-            # They may have made their next update while parameters were averaged.
-            self.is_behind = self.tracker.global_epoch == epoch + 2 < self.total_epochs
-            self._go_to_epoch(min(epoch + 1 + self.is_behind, self.total_epochs - 1))
+            # They may have made their next update while parameters were averaged; after two, it asks for their state.
+            missed = self.tracker.global_epoch - epoch - 1
+            self.is_behind, self._next_load = missed > 0, 0.0
+            self._go_to_epoch(min(epoch + 1 + (missed == 1), self.total_epochs - 1))
             self.grad_averager.reset_accumulated_grads_()
             self.tracker.update_epoch(self.local_epoch)
             self._should_check_synchronization_on_update = True
         self._count(True)
+        self.is_new = True
         self.state_averager.step(apply_delayed_updates=True)
+
+    def _leave_scheduled_round(self) -> None:
+        if self.scheduled_grads is not None and not self.scheduled_grads.done():
+            self.scheduled_grads.cancel()
+        self.scheduled_grads = None
 
     def _catch_up(self, asks_donors: bool) -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
-        self.scheduled_grads = None
+        self.scheduled_grads, self._searches = None, 0
         self.state_averager.step(wait_for_delayed_updates=True)
         self.parameter_rounds.give_up()
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
@@ -115,6 +135,7 @@ class CatchingUp(RunOptimizer):
                 return  # half of the users say that they are ahead, and nobody has shown it
             self.is_behind = not is_loaded or self.local_epoch < theirs
             self._count(is_loaded)
+            self.is_new = is_loaded
             # The donor may be about to make the update that the others have made.
             is_nearly_there = is_loaded and self.local_epoch + 1 == theirs < self.total_epochs
             self._go_to_epoch(theirs if is_nearly_there else self.local_epoch)

@@ -71,11 +71,12 @@ class EarnedEpochs:
         if self._agreed is None and epoch >= believed:
             self._agreed = epoch, now
 
-    def believed(self, own: int, user: str, claims: Iterable[Claim], now: float) -> int:
-        """Return the epoch of the run, at least this peer's own one; `user` is its user."""
+    def believed(self, own: int, user: str | None, claims: Iterable[Claim], now: float) -> int:
+        """Return the epoch of the run, at least this peer's own one; `user` is its user, None if it has no vote."""
         is_newcomer, claims = self._agreed is None, list(claims)
         others = [claim for claim in claims if claim.votes and claim.epoch >= own - 1]
-        votes = votes_of([*([] if is_newcomer else [(user, own)]), *((claim.user, claim.epoch) for claim in others)])
+        has_vote = user is not None and not is_newcomer
+        votes = votes_of([*([(user, own)] if has_vote else []), *((claim.user, claim.epoch) for claim in others)])
         most, half = (
             (statistics.median_low(votes.values()), statistics.median_high(votes.values())) if votes else (0, 0)
         )
@@ -120,12 +121,14 @@ class EarnedSamples:
         self._seen: dict[str, _Seen] = {}
         self._last_look = 0.0
 
-    def look(self, epoch: int, user: str, claims: Sequence[Claim], now: float) -> list[tuple[float, float]]:
+    def look(self, epoch: int, user: str | None, claims: Sequence[Claim], now: float) -> list[tuple[float, float]]:
         """Return (samples of that epoch, samples a second) for each of the users that made the claims.
 
-        `user` is this peer's own.
+        `user` is this peer's own, None if its samples do not count. Newcomers are no users yet: an epoch would need
+        more of the others than they may have.
         """
-        users = {user, *(claim.user for claim in claims)}
+        claims = [claim for claim in claims if claim.votes]
+        users = {claim.user for claim in claims} | ({user} - {None})
         self.max_samples = self.target * (self.max_share if len(users) * self.max_share > 1 else 1.0)
         self._seen = {claim.peer: self._judged(epoch, claim, now) for claim in claims}
         self._last_look = now

@@ -5,7 +5,8 @@ who is a member follows from it, so each peer signs its own, and each checks tho
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import astuple, dataclass
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.averaging.allreduce import AveragingMode
@@ -23,7 +24,8 @@ MAX_EPOCH = 10**9
 """A later epoch is none that a run has."""
 
 
-class Introduction(NamedTuple):
+@dataclass(frozen=True)
+class Introduction:
     """What a peer tells its group about itself before a round."""
 
     epoch: int = 0
@@ -37,6 +39,14 @@ class Introduction(NamedTuple):
     is_counted: bool = True
     """Whether its gradients and parameters count. Who joins with an older state follows others, and leads no group:
     newcomers alone would average with each other, and train on as a second run."""
+    is_new: bool = False
+    """Whether it has averaged no gradients since it counts. It leads no group then: several who have just counted
+    would find each other first, and miss the others' round."""
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether others may follow it into a group."""
+        return self.is_counted and not self.is_new
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
@@ -44,7 +54,7 @@ def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
 
     `rounds` names what is averaged, and in which run: an introduction counts nowhere else.
     """
-    message = wire.dumps([rounds, get_dht_time(), *told])
+    message = wire.dumps([rounds, get_dht_time(), *astuple(told)])
     return [message, identity.public_key, identity.private_key.sign(message)]
 
 
@@ -76,24 +86,18 @@ def _opened(gathered: bytes) -> list[bytes]:
 
 
 def _checked(told: Any, rounds: str) -> Introduction:
-    match told:
-        case [
-            str() as where,
-            float() as time,
-            int() as epoch,
-            bool() as is_behind,
-            bytes() as token,
-            bool() as reduces,
-            bool() as counts,
-        ]:
-            if where != rounds:
-                raise ValueError(f"its introduction is for other rounds: {where!r:.80}")
-            if not abs(get_dht_time() - time) <= VALID_S:  # NaN too
-                raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
-            if isinstance(epoch, bool) or not 0 <= epoch <= MAX_EPOCH:
-                raise ValueError(f"its introduction names epoch {epoch!r:.40}")
-            return Introduction(epoch, is_behind, token, reduces, counts)
-    raise ValueError("its introduction has another form than that of the run's peers")
+    expected = [str, float, *Introduction.__annotations__.values()]
+    if not isinstance(told, list) or list(map(type, told)) != expected:
+        raise ValueError("its introduction has another form than that of the run's peers")
+    where, time, *fields = told
+    introduction = Introduction(*fields)
+    if where != rounds:
+        raise ValueError(f"its introduction is for other rounds: {where!r:.80}")
+    if not abs(get_dht_time() - time) <= VALID_S:  # NaN too
+        raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
+    if not 0 <= introduction.epoch <= MAX_EPOCH:
+        raise ValueError(f"its introduction names epoch {introduction.epoch!r:.40}")
+    return introduction
 
 
 def for_hivemind(may_reduce: bool, is_counted: bool = True) -> bytes:

@@ -138,7 +138,7 @@ class MemberMatchmaking(Matchmaking):
         """
         async with super().looking_for_group(step_control):
             # hivemind lets nobody follow a client, and does not tell others that it is looking for a group.
-            self.client_mode = self._is_client or not self._own.is_counted
+            self.client_mode = self._is_client or not self._own.may_lead
             if self.is_by_epoch:
                 self.group_key_manager.group_bits = _bits(self._own.epoch)
             self.kept, self.searches_since = Counter(), get_dht_time()

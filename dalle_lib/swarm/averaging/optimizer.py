@@ -34,6 +34,9 @@ from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Rou
 
 logger = logging.getLogger(__name__)
 
+SEARCH = 3.0
+"""How long a peer that waits for an average of parameters looks for a group, in multiples of `matchmaking_time`."""
+
 
 class CollaborativeOptimizer(CatchingUp):
     """hivemind.Optimizer that loses no gradient when a round fails, and reports whose gradients each update holds.
@@ -81,7 +84,7 @@ class CollaborativeOptimizer(CatchingUp):
             return None
         self._begin_averaging_parameters()
         self.grad_averager.introduction = Introduction(
-            self.local_epoch, self.is_behind, self.trust.token, is_counted=self.is_counted
+            self.local_epoch, self.is_behind, self.trust.token, is_counted=self.is_counted, is_new=self.is_new
         )
         return super().step(*args, batch_size=batch_size, **kwargs)
 
@@ -96,7 +99,7 @@ class CollaborativeOptimizer(CatchingUp):
         super()._update_global_epoch(grad_scaler)
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
-            self.parameter_rounds.wait()
+            self.parameter_rounds.wait(SEARCH * self.matchmaking_time)
             self._collect_parameters()
             self.state_averager.step(apply_delayed_updates=True)
 
@@ -116,7 +119,8 @@ class CollaborativeOptimizer(CatchingUp):
             # to average them, newcomers would find a run of peers without weight.
             self.is_behind = False
             self._count(True)
-            self.parameter_rounds.plan(self.local_epoch, is_urgent=self.tracker.newcomers > 0)
+            if self.tracker.newcomers > 0:  # nobody else would come to that round
+                self.parameter_rounds.plan(self.local_epoch, is_urgent=True)
             return False
         return super()._begin_averaging_gradients(grad_scaler)
 
@@ -126,7 +130,7 @@ class CollaborativeOptimizer(CatchingUp):
         group, failure = self._outcome(maybe_step_control)
         self._load_averaged_gradients_into_optimizer_()
         self.parameter_rounds.give_up()
-        epoch = self._gradient_epoch
+        epoch, self.is_new = self._gradient_epoch, False
         common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
         self._joined_later_round = common > epoch
         self.is_behind |= self._joined_later_round or not group.is_whole
@@ -190,9 +194,7 @@ class CollaborativeOptimizer(CatchingUp):
         them again, and so stay one epoch behind for good.
         """
         self._joined_later_round = False
-        if self.scheduled_grads is not None and not self.scheduled_grads.done():
-            self.scheduled_grads.cancel()
-        self.scheduled_grads = None
+        self._leave_scheduled_round()
         averaged = self._averaged_epoch if self._averaged_epoch <= self.tracker.epochs.latest else 0
         with self.tracker.pause_updates():
             theirs = min(max(self.tracker.global_epoch, averaged), self.total_epochs - 1)

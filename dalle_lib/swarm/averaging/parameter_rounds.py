@@ -58,15 +58,15 @@ class ParameterRounds:
             self._begin(Introduction(self.due_after, is_behind, token), self.timeout_s)
             self.due_after = None
 
-    def look_for(self, epoch: int, token: bytes, timeout_s: float) -> None:
-        """Look for the others' round after `epoch`, for a peer that waits for their parameters.
-
-        If it looks for that of an epoch long past, and has found no group, it gives that up. It leads no group.
-        """
-        if self.pending is not None and epoch > self.epoch + MAX_LATER:
+    def is_looking(self, epoch: int) -> bool:
+        """Whether a round runs that may still be that after `epoch`; one of an epoch long past is given up."""
+        if epoch > self.epoch + MAX_LATER:
             self.give_up()
-        if self.pending is None or self.pending.cancelled():
-            self._begin(Introduction(epoch, True, token, is_counted=False), timeout_s)
+        return self.pending is not None and not self.pending.cancelled()
+
+    def look_for(self, epoch: int, token: bytes, timeout_s: float) -> None:
+        """Look for the others' round after `epoch`, for a peer that waits for their parameters; it leads no group."""
+        self._begin(Introduction(epoch, True, token, is_counted=False), timeout_s)
 
     def _begin(self, introduction: Introduction, timeout_s: float) -> None:
         self.averager.introduction, self.epoch = introduction, introduction.epoch
@@ -80,9 +80,12 @@ class ParameterRounds:
         if pending is not None and not pending.began_allreduce and not pending.done():
             pending.cancel()
 
-    def wait(self) -> None:
-        """Return when no round runs any more, or after `timeout_s`."""
-        concurrent.futures.wait([self.pending] if self.pending else [], self.timeout_s)
+    def wait(self, search_s: float) -> None:
+        """Return when no round runs any more, or after `timeout_s`; without a group after `search_s` it is given up."""
+        running = [self.pending] if self.pending else []
+        if concurrent.futures.wait(running, search_s).not_done:
+            self.give_up()
+            concurrent.futures.wait(running, self.timeout_s)
 
     def collect(self) -> Group | None:
         """Return the group of a round that is over, once; None if none is over, or it failed or was given up.

@@ -91,7 +91,7 @@ class PlausibleProgress(ProgressTracker):
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other peer that counts was there for as long as records of progress live."""
+        """Whether no other peer that counts, and keeps up, was there for as long as records of progress live."""
         return time.monotonic() - self._met_at > self.metadata_expiration
 
     def look(self) -> None:
@@ -121,7 +121,8 @@ class PlausibleProgress(ProgressTracker):
         }
         self._stay_known([record.peer_id for record in others.values()])
         claims = [self._claim(peer, record) for peer, record in others.items()]
-        user = self.trust.user_of(str(self.dht.peer_id))
+        # Until its gradients count, this peer has no vote, and no part of an epoch's samples.
+        user = self.trust.user_of(str(self.dht.peer_id)) if self.is_counted else None
         epoch = self.epochs.believed(own.epoch, user, claims, now)
         self._doubt(claims)
         self.doubted = self._doubts
@@ -132,7 +133,8 @@ class PlausibleProgress(ProgressTracker):
         # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
         voters = sum(claim.votes for claim in claims)
         self.newcomers = len(claims) - voters
-        self._met_at = time.monotonic() if voters else self._met_at
+        if any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims):
+            self._met_at = time.monotonic()
         peers = 1 + voters
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
         look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
