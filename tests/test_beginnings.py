@@ -16,7 +16,6 @@ from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST, folder_on_hub
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
-from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.peer.main import _prepare
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import saved_epoch
@@ -95,23 +94,25 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
             self.dht = SimpleNamespace(peer_id="own")
             self.state_averager = SimpleNamespace(local_epoch=7)
             self.grad_averager = SimpleNamespace(local_samples_accumulated=48)
-            self.parameter_rounds = ParameterRounds(None, every=1, timeout_s=1.0)
+            self.parameter_rounds = SimpleNamespace(
+                give_up=lambda: None, plan=lambda epoch, is_urgent: planned.append((epoch, is_urgent))
+            )
             self.tracker = SimpleNamespace(global_progress=SimpleNamespace(num_peers=1), newcomers=0)
 
         def __del__(self) -> None:
             """Nothing has to end."""
 
-    optimizer = LeftAlone()
+    planned, optimizer = [], LeftAlone()
     optimizer.is_behind = True
     optimizer._count(False)
     assert not optimizer._begin_averaging_gradients(None)
     assert (optimizer.is_behind, optimizer.is_counted) == (False, True)
     assert optimizer.state_averager.allow_state_sharing
     assert optimizer.rounds.get().counted == {"own": 48.0}
-    assert optimizer.parameter_rounds.due_after is None, "nobody would come to a round of parameters"
+    assert not planned, "nobody would come to a round of parameters"
     optimizer.tracker.newcomers = 1
     assert not optimizer._begin_averaging_gradients(None)
-    assert optimizer.parameter_rounds.due_after == 7
+    assert planned == [(7, True)]
 
 
 @pytest.mark.chaos
