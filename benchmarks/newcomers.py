@@ -103,6 +103,7 @@ class Swarm:
         self.benchmark, self.folder = benchmark, folder
         self.peers: dict[str, Peer] = {}
         self._processes: list[multiprocessing.Process] = []
+        self._ids: dict[str, str] = {}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         self.loaded, self.gate = self._context.Semaphore(0), self._context.Event()
@@ -166,21 +167,27 @@ class Swarm:
         rounds = [event for name in OTHERS for event in self.told(name, "averaged")]
         return statistics.mean(event["seconds"] for event in rounds if begin < event["time"] <= end)
 
+    def id_of(self, name: str) -> str:
+        """Return a peer's id; reading its key takes a moment of this machine's cores."""
+        if name not in self._ids:
+            self._ids[name] = own_id(self.peers[name].folder)
+        return self._ids[name]
+
     def counts_at(self, name: str) -> float | None:
         """Return when a peer's gradient first counted in an average with others of the four."""
-        own, others = own_id(self.peers[name].folder), {own_id(self.peers[other].folder) for other in OTHERS}
+        own, others = self.id_of(name), set(map(self.id_of, OTHERS))
         counted = [event["time"] for event in self.told(name, "averaged") if event["shares"].get(own, 0) > 0
                    and others & event["shares"].keys()]  # fmt: skip
         return min(counted, default=None)
 
 
 def wait_until(condition, what: str) -> None:
-    """Wait for a condition. Raises TimeoutError after PATIENCE_S."""
+    """Wait for a condition, looking seldom, as peers share these cores. Raises TimeoutError after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} took more than {PATIENCE_S} s")
-        time.sleep(0.5)
+        time.sleep(2.0)
 
 
 def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
