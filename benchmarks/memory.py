@@ -10,6 +10,8 @@ It writes the table that the calculator shows, and docs/memory/accuracy.md. It p
 
 import json
 import platform
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +66,20 @@ POINTS = [
     (DALLE, {"batch": 1, "optimizer": "lamb"}),
 ]  # fmt: skip
 
+PAPER = {"optimizer": "lamb8bit", "reversible": True}
+GPU_POINTS = [
+    ("bert-base", {"batch": 8, "sequence": 512, "precision": "fp16"}),
+    ("gpt2", {"batch": 2, "sequence": 512, "precision": "fp16", "checkpointing": True}),
+    ("gpt2", {"batch": 2, "sequence": 256, "optimizer": "adamw8bit", "offload": "statistics"}),
+    ("gpt2-medium", {"batch": 4, "sequence": 512, "precision": "fp16", "optimizer": "adamw8bit"}),
+    ("dalle-paper", {"batch": 1, **PAPER}),
+    ("dalle-paper", {"batch": 8, "precision": "fp16", **PAPER}),
+    ("dalle-paper", {"batch": 32, "precision": "bf16", **PAPER}),
+    ("dalle-paper", {"batch": 4, "precision": "bf16", "offload": "optimizer", **PAPER}),
+    ("dalle-paper", {"batch": 1, "precision": "fp16", "optimizer": "lamb8bit"}),
+]
+"""Points that are measured on a GPU only: the paper's model is slow without, and fp16 and paged statistics need one."""
+
 
 _NOT_YET = """
 No GPU has been measured yet. The table therefore does not cover the GPU's kernels of efficient attention, fp16, paged
@@ -82,24 +98,49 @@ class Benchmark:
     stays as it is."""
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
     """cuda or cpu."""
+    workers: int = 1
+    """Points that are measured at the same time. On a GPU several fit, and each counts its own bytes."""
 
 
 def main(benchmark: Benchmark) -> None:
     """Measure the points, write both tables, and print the comparison."""
     points = []
-    for model, options in POINTS:
-        if benchmark.word not in json.dumps([model, options]):
-            continue
-        result = measure(model, Training(**options), steps=1, device=benchmark.device)
-        point = {"model": model, "training": options, "device": benchmark.device, "predicted": result.predicted}
-        point |= {"measured": result.peak, "saved": result.saved, "statistics": result.statistics}
+    for point, problem in measured(benchmark):
+        print(json.dumps(point), problem or f"{point['predicted'] / point['measured'] - 1:+.2%}", flush=True)
         points.append(point)
-        error = f"{result.prediction_error:+.2%}" if result.fits else result.error
-        print(json.dumps(point), error, flush=True)
     machine = describe_machine(benchmark.device)
     write(points, benchmark.device, machine)
+    print(json.dumps(compare(points) | {"machine": machine}, indent=1))
+
+
+def measured(benchmark: Benchmark) -> Iterator[tuple[dict, str]]:
+    """Return an iterator over the points, as they are measured, each with why it could not be measured, or with ""."""
+    points = GPU_POINTS * (benchmark.device == "cuda") + POINTS
+    chosen = [point for point in points if benchmark.word in json.dumps(point)]
+    with ThreadPoolExecutor(benchmark.workers) as pool:
+        jobs = [pool.submit(measure_point, *point, benchmark.device) for point in chosen]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def measure_point(model: str | dict, options: dict, device: str) -> tuple[dict, str]:
+    """Return a point, and why it could not be measured, or an empty text."""
+    point = {"model": model, "training": options, "device": device, "predicted": None, "measured": None}
+    try:
+        result = measure(model, Training(**options), steps=1, device=device)
+    except RuntimeError as error:  # the other points are measured all the same
+        return point, str(error)
+    point |= {"predicted": result.predicted, "measured": result.peak}
+    return point | {"saved": result.saved, "statistics": result.statistics}, result.error
+
+
+def compare(points: list[dict]) -> dict[str, float]:
+    """Return the largest error of a predicted peak, what it should stay below, and their ratio."""
     worst = max(abs(point["predicted"] / point["measured"] - 1) for point in points if point["measured"])
-    print(json.dumps({"figure": worst, "reference": 0.05, "ratio": worst / 0.05, "machine": machine}, indent=1))
+    return {"figure": worst, "reference": 0.05, "ratio": worst / 0.05}
 
 
 def write(points: list[dict], device: str, machine: str) -> None:
@@ -107,7 +148,7 @@ def write(points: list[dict], device: str, machine: str) -> None:
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {"machines": {}, "points": []}
     table["machines"][device] = machine
     known = {_name(point): point for point in [*table["points"], *points] if point["measured"]}
-    order = [json.dumps(point) for point in POINTS]
+    order = [json.dumps(point) for point in POINTS + GPU_POINTS]
     table["points"] = sorted(known.values(), key=lambda point: (point["device"], order.index(_name(point)[1])))
     TABLE.write_text(json.dumps(table, indent=1) + "\n")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
