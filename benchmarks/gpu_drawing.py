@@ -28,11 +28,11 @@ def sample(part: Part) -> None:
     part.attempt("to warm up", partial(rows_drawn, part, model, text, samples, rows=1))
     part.attempt("recorded", lambda: all_recorded(part, model, text, samples, drawn), needs_s=10)
     part.attempt("many", lambda: all_drawn(part, model, text, samples, drawn), needs_s=10)
-    part.attempt("one picture", partial(rows_drawn, part, model, text, 1, rows=4), needs_s=6)
+    part.attempt("one picture", partial(rows_drawn, part, model, text, 1, rows=4), needs_s=4)
     plain = Plain(model)
-    for pictures, codes in (PLAIN_SAMPLES, 256), (1, 64), (samples, 64):
+    for pictures, codes in (PLAIN_SAMPLES, 128), (1, 32), (samples, 32):
         name = f"plain, {pictures} at once, the first {codes} codes"
-        part.attempt(name, partial(plain_drawn, part, plain, text, pictures, codes), needs_s=8)
+        part.attempt(name, partial(plain_drawn, part, plain, text, pictures, codes), needs_s=4)
 
 
 def rows_drawn(part: Part, model: DALLE, text: Tensor, samples: int, rows: int) -> dict[str, float]:
@@ -56,7 +56,7 @@ def all_drawn(part: Part, model: DALLE, text: Tensor, samples: int, drawn: list[
     for codes in generate_rows(model, text, samples=samples, top_k=TOP_K, seed=0):
         codes.cpu()  # waits
         seconds = time.perf_counter() - started
-        if part.left() < 25:
+        if part.left() < 18:
             break
     rows = codes.shape[-1] // part.config.grid
     weights = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())

@@ -56,7 +56,7 @@ PARTS = {
 SIDE_BY_SIDE = "memory", "checks", *WARM
 """Parts in which nothing is timed."""
 TURNS = (
-    (("train",), 95), (("sample",), 75), (SIDE_BY_SIDE, 100), (("compiled",), 75), (("lamb",), 25),
+    (("train",), 85), (("sample",), 85), (SIDE_BY_SIDE, 95), (("compiled",), 65), (("lamb",), 20),
     (("tutorial",), 120),
 )  # fmt: skip
 """Parts that run at the same time, one turn after the other, and the seconds that each turn has at most."""

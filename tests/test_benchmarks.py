@@ -1,9 +1,11 @@
 """Benchmarks are all described, and `make bench` runs what it can, to the end."""
 
+import json
 import re
 import subprocess
 import sys
 
+import pytest
 from checkout import ROOT, load_script
 
 run_all = load_script("benchmarks/run_all")
@@ -52,3 +54,21 @@ def test_a_failure_is_its_exit_status():
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "expected names among aggregation, auth_server" in done.stderr
+
+
+def test_what_a_gpu_would_be_asked_runs_on_a_processor_with_a_tiny_model(tmp_path):
+    def run(part: str) -> str:
+        command = [sys.executable, ROOT / "benchmarks" / "paper_gpu.py", "--tiny", "--out", tmp_path, "--part", part]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("train")
+    run("sample")
+    report = json.loads(run("report"))
+    assert report["errors"] == {}
+    assert report["figure"] == pytest.approx(max(report["samples/s"].values()), abs=0.01)
+    assert any(way.startswith("train: recorded, fp16") for way in report["samples/s"])
+    drawn = json.loads((tmp_path / "sample.json").read_text())
+    assert drawn["many"]["share of codes as recorded"] == 1.0
+    assert drawn["many"]["rows"] == drawn["many"]["of rows"]
