@@ -244,7 +244,7 @@ def card_of(benchmark: Benchmark, way: str, key: PeerKey) -> RunCard:
     """Return the run's card."""
     mini = RunCard.load("emoji-mini")
     changes = {"target_batch_size": benchmark.target_batch_size, "timeout_s": 30.0}
-    changes["matchmaking_s"] = 6.0  # longer than a step of a newcomer, as in a run of a large model
+    changes["matchmaking_s"] = 10.0  # much longer than a step of a newcomer on these busy cores
     told = {"checkpoints": REPOSITORY, "monitors": (key.peer_id,)} if way == "checkpoints" else {}
     return mini.with_changes(
         name=RUN,

@@ -1,6 +1,7 @@
 """How a peer that does not count yet looks for the others' parameters; with real peers in test_beginnings.py."""
 
 import contextlib
+import queue
 import time
 from types import SimpleNamespace
 
@@ -8,9 +9,11 @@ import pytest
 from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.utils import MPFuture, get_dht_time
 
+from dalle_lib.swarm.averaging.catching_up import NEW_ROUNDS
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
+from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 pytestmark = pytest.mark.usefixtures("no_event_loop")
@@ -155,4 +158,17 @@ def test_who_has_their_parameters_goes_on_in_the_epoch_that_they_are_in_now(thei
     peer._count_after(5)
     assert looks == [theirs, goes_on_in]
     assert (peer.local_epoch, peer.is_behind, peer.is_counted) == (goes_on_in, is_behind, True)
-    assert peer.is_new, "it follows others in its first round of gradients"
+    assert peer.new_rounds > 0, "it follows others into its first round of gradients"
+
+
+def test_who_is_new_leads_a_group_after_a_round_with_others_or_three_in_vain():
+    peer = waiting(eta_s=300.0)
+    peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
+    peer.tracker.epochs.latest, peer.tracker.newcomers, control = 100, 0, SimpleNamespace(weight=1.0)
+    alone, together = Group({"own": 1.0}, 5), Group({"own": 1.0, "other": 1.0}, 5)
+    for met, leads_after in ([together], 1), ([alone, together], 2), ([alone, alone, alone, together], 3):
+        peer.new_rounds = NEW_ROUNDS
+        for after, group in enumerate(met, 1):
+            peer._outcome = lambda _, group=group: (group, None)
+            peer._average_gradients_and_load_into_optimizer(control)
+            assert (peer.new_rounds == 0) == (after >= leads_after)

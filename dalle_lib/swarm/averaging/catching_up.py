@@ -18,6 +18,9 @@ SEARCHES = 2
 """Searches in vain for a round of parameters after which a donor is asked. The first may come before the others have
 seen that this peer is there."""
 
+NEW_ROUNDS = 3
+"""Rounds of gradients in vain for which a peer that is new follows only; then it leads, as all others may be new, too."""
+
 
 class CatchingUp(RunOptimizer):
     """An optimizer that knows whether its parameters are the others', and gets theirs if they are not."""
@@ -42,10 +45,10 @@ class CatchingUp(RunOptimizer):
 
     Set by the thread that averages gradients; cleared by the training thread.
     """
-    is_new: bool = False
-    """Whether this peer has averaged no gradients since it counts.
+    new_rounds: int = 0
+    """Rounds of gradients in which this peer leads no group yet, unless it finds one before: it is new among the others.
 
-    Set by the training thread; cleared by the thread that averages gradients.
+    Set by the training thread; lowered by the thread that averages gradients.
     """
     _searches: int = 0
     """How often it has looked for a round of parameters since it waits; only the training thread uses it."""
@@ -112,7 +115,7 @@ class CatchingUp(RunOptimizer):
             self.tracker.update_epoch(self.local_epoch)
             self._should_check_synchronization_on_update = True
         self._count(True)
-        self.is_new = True
+        self.new_rounds = NEW_ROUNDS
         self.state_averager.step(apply_delayed_updates=True)
 
     def _leave_scheduled_round(self) -> None:
@@ -135,7 +138,7 @@ class CatchingUp(RunOptimizer):
                 return  # half of the users say that they are ahead, and nobody has shown it
             self.is_behind = not is_loaded or self.local_epoch < theirs
             self._count(is_loaded)
-            self.is_new = is_loaded
+            self.new_rounds = NEW_ROUNDS if is_loaded else 0
             # The donor may be about to make the update that the others have made.
             is_nearly_there = is_loaded and self.local_epoch + 1 == theirs < self.total_epochs
             self._go_to_epoch(theirs if is_nearly_there else self.local_epoch)

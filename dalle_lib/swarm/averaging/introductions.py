@@ -40,8 +40,8 @@ class Introduction:
     """Whether its gradients and parameters count. Who joins with an older state follows others, and leads no group:
     newcomers alone would average with each other, and train on as a second run."""
     is_new: bool = False
-    """Whether it has averaged no gradients since it counts. It leads no group then: several who have just counted
-    would find each other first, and miss the others' round."""
+    """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
+    counted would find each other first, and miss the others' round."""
 
     @property
     def may_lead(self) -> bool:

@@ -84,7 +84,7 @@ class CollaborativeOptimizer(CatchingUp):
             return None
         self._begin_averaging_parameters()
         self.grad_averager.introduction = Introduction(
-            self.local_epoch, self.is_behind, self.trust.token, is_counted=self.is_counted, is_new=self.is_new
+            self.local_epoch, self.is_behind, self.trust.token, is_counted=self.is_counted, is_new=self.new_rounds > 0
         )
         return super().step(*args, batch_size=batch_size, **kwargs)
 
@@ -130,7 +130,8 @@ class CollaborativeOptimizer(CatchingUp):
         group, failure = self._outcome(maybe_step_control)
         self._load_averaged_gradients_into_optimizer_()
         self.parameter_rounds.give_up()
-        epoch, self.is_new = self._gradient_epoch, False
+        epoch = self._gradient_epoch
+        self.new_rounds = 0 if len(group) > 1 else max(0, self.new_rounds - 1)
         common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
         self._joined_later_round = common > epoch
         self.is_behind |= self._joined_later_round or not group.is_whole
