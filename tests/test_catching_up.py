@@ -164,7 +164,7 @@ def test_who_has_their_parameters_goes_on_in_the_epoch_that_they_are_in_now(thei
 def test_who_is_new_leads_a_group_after_a_round_with_others_or_three_in_vain():
     peer = waiting(eta_s=300.0)
     peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
-    peer.tracker.epochs.latest, peer.tracker.newcomers, control = 100, 0, SimpleNamespace(weight=1.0)
+    peer.tracker.epochs.latest, peer.tracker.newcomers, control = 100, 0, Averager().schedule_step(timeout=30.0)
     alone, together = Group({"own": 1.0}, 5), Group({"own": 1.0, "other": 1.0}, 5)
     for met, leads_after in ([together], 1), ([alone, together], 2), ([alone, alone, alone, together], 3):
         peer.new_rounds = NEW_ROUNDS

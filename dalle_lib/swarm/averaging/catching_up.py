@@ -19,7 +19,7 @@ SEARCHES = 2
 seen that this peer is there."""
 
 NEW_ROUNDS = 3
-"""Rounds of gradients in vain for which a peer that is new follows only; then it leads, as all others may be new, too."""
+"""Rounds of gradients in vain in which a peer that is new only follows; then it leads, as all may be new."""
 
 
 class CatchingUp(RunOptimizer):
@@ -46,7 +46,7 @@ class CatchingUp(RunOptimizer):
     Set by the thread that averages gradients; cleared by the training thread.
     """
     new_rounds: int = 0
-    """Rounds of gradients in which this peer leads no group yet, unless it finds one before: it is new among the others.
+    """Rounds of gradients in which this peer leads no group yet, unless it is in one before: it is new.
 
     Set by the training thread; lowered by the thread that averages gradients.
     """
