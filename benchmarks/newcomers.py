@@ -103,7 +103,7 @@ class Swarm:
         self.benchmark, self.folder = benchmark, folder
         self.peers: dict[str, Peer] = {}
         self._processes: list[multiprocessing.Process] = []
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str | None] = {}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         self.loaded, self.gate = self._context.Semaphore(0), self._context.Event()
@@ -167,9 +167,9 @@ class Swarm:
         rounds = [event for name in OTHERS for event in self.told(name, "averaged")]
         return statistics.mean(event["seconds"] for event in rounds if begin < event["time"] <= end)
 
-    def id_of(self, name: str) -> str:
-        """Return a peer's id; reading its key takes a moment of this machine's cores."""
-        if name not in self._ids:
+    def id_of(self, name: str) -> str | None:
+        """Return a peer's id as soon as it has one; reading its key takes a moment of this machine's cores."""
+        if self._ids.get(name) is None:
             self._ids[name] = own_id(self.peers[name].folder)
         return self._ids[name]
 
