@@ -4,6 +4,7 @@ import json
 import math
 import time
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,9 @@ from dalle_lib.files import sha256_of
 from dalle_lib.monitor import steward as stewarding
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.monitor import Monitor, Watch
 from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.steward import LAST_STATE_S, Steward
 from dalle_lib.organizing import finishing
 from dalle_lib.organizing.editing import edit_run
@@ -29,6 +32,7 @@ from dalle_lib.swarm.peer import last_state, pulling
 from dalle_lib.swarm.peer.last_state import LONGEST_S, STAY_S, give_last_state
 from dalle_lib.swarm.peer.pulling import Pulled, Puller
 from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -151,6 +155,24 @@ def test_without_a_last_state_nothing_ends_and_it_is_told(watched, tmp_path, fig
     assert told in steward.problem
     assert f"dalle-lib run finish {run} --model" in steward.problem
     assert RunCard.load(run).state == "open"
+
+
+def test_in_a_run_that_is_over_nobody_is_missed(watched, tmp_path):
+    run, database = watched
+    place, told, began = tmp_path / "monitor", [], time.time()
+    monitor, steward = Monitor(str(run), tmp_path, lambda: None, say=told.append), steward_of(run, tmp_path)
+    watch = Watch(Peer(place), database, Observer(database), OwnProblems(place), steward)
+
+    def misses_them(minutes: range) -> bool:
+        for minute in minutes:
+            replace(swarm_at(60, began + 60 * minute), peers=[]).write(place)
+            monitor._look(watch)
+        return "Problem: nobody trains." in told
+
+    steward.look(database)
+    assert not misses_them(range(20))
+    steward.card = steward.card.with_changes(state="open")
+    assert misses_them(range(20, 22))
 
 
 def test_the_last_state_is_taken_at_once_whatever_the_schedule(tmp_path, monkeypatch):

@@ -41,12 +41,18 @@ class Problem:
     """Seconds since 1970; None for now."""
 
 
-def problems(status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | None = None) -> Iterator[Problem]:
-    """Yield what is wrong at a look at the swarm, which the data base has; `auditor` is that of earlier ones."""
+def problems(
+    status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | None = None, is_open: bool = True
+) -> Iterator[Problem]:
+    """Yield what is wrong at a look at the swarm, which the data base has; `auditor` is that of earlier ones.
+
+    In a run that is not open, as nobody can join it, it is no problem that nobody trains.
+    """
     if status.not_shown > FLOOD:
         yield Problem("flood", "", f"{status.not_shown:,} peers more post that they train than are looked at.")
     if not status.peers:
-        yield from _empty(status, database)
+        if is_open:
+            yield from _empty(status, database)
         return
     yield from _stalled(status, database)
     yield from _loss_rises(database)

@@ -200,7 +200,7 @@ class Monitor:
                 if watch.recomputer is not None:
                     watch.recomputer.note(seen, status)
                 watch.observer.note(status)
-                found += problems(status, database, watch.observer.auditor)
+                found += problems(status, database, watch.observer.auditor, watch.steward.card.state == "open")
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
             for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
