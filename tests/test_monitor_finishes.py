@@ -31,7 +31,7 @@ from dalle_lib.swarm.averaging.donors import Line
 from dalle_lib.swarm.peer import last_state, pulling
 from dalle_lib.swarm.peer.last_state import LONGEST_S, STAY_S, give_last_state
 from dalle_lib.swarm.peer.pulling import Pulled, Puller
-from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.events import EVENTS, STAYING, EventLog, read_events
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -191,18 +191,22 @@ def test_the_last_state_is_taken_at_once_whatever_the_schedule(tmp_path, monkeyp
     assert asked == [(1.0, 0, 9), (2.0, 9, 9)]
 
 
-def test_a_peer_stays_after_the_last_epoch_while_its_state_is_taken(mini, monkeypatch):
+def test_a_peer_stays_after_the_last_epoch_while_its_state_is_taken(mini, tmp_path, monkeypatch):
+    events = EventLog(tmp_path)
+
     def stayed(card, taken_s=0.0, deadline=math.inf) -> float:
         clock, line = Clock(math.inf), Line()
         now = SimpleNamespace(monotonic=lambda: clock.now_s)
         monkeypatch.setattr(last_state, "time", now)
         monkeypatch.setattr(Line, "length", property(lambda _: int(clock.now_s < taken_s)))
-        give_last_state(card, line, clock, deadline)
+        give_last_state(card, line, clock, deadline, events)
         return clock.now_s
 
     kept = mini.with_changes(checkpoints="crew/kept")
     assert stayed(mini) == 0
+    assert not (tmp_path / EVENTS).exists()
     assert stayed(kept) == STAY_S + 1
+    assert [event["event"] for event in read_events(tmp_path)] == [STAYING]
     assert stayed(kept, taken_s=700) == 700
     assert stayed(kept, taken_s=math.inf) == LONGEST_S
     assert stayed(kept, deadline=20) == 20

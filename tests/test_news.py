@@ -61,7 +61,7 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
     show = Lines(file)
     peer, log = peer_with(tmp_path, BEGINNING, mini), EventLog(tmp_path)
     with running(peer):
-        for new in [], [*epoch(10), *epoch(11)], epoch(12):
+        for new in [], [*epoch(10), *epoch(11)], [*epoch(60), {"event": "staying"}]:
             for event in new:
                 log.write(**event)
             show(peer, "Ctrl+C leaves and saves.")
@@ -72,7 +72,8 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
         "Ctrl+C leaves and saves.",
         "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
         "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
-        "12/60 · loss 1.43 · 3 peers · yours 31% · 288 samples · 5 min left",
+        "60/60 · loss 1.43 · 3 peers · yours 31% · 288 samples",
+        "The run is complete; staying until its monitor has the last state.",
     ]
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.words import (
+    STAYS,
     Invite,
     epoch_of,
     facts_of,
@@ -29,7 +30,7 @@ from dalle_lib.dashboard.words import (
     what_it_means,
     who_is_there,
 )
-from dalle_lib.swarm.process.events import EventReader
+from dalle_lib.swarm.process.events import STAYING, EventReader
 from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -75,6 +76,8 @@ class Teller:
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
             yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
+            if any(event["event"] == STAYING for event in events):
+                yield from self._untold([f"{STAYS}."])
             if settings.role != "trainer":
                 yield from self._helped(Standing.of(peer, self.reader(peer)))
         wrong = troubles(events, SwarmStatus.read(peer.folder))

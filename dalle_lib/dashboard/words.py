@@ -22,6 +22,7 @@ NOBODY_OF_THIS_RUN = (
     "You have trained alone so far: a first peer answered, but nobody trains this run with you. It may be a bootstrap "
     "peer that waits for trainers, or a peer of another run: compare your run's name and its run.json with the others'."
 )
+STAYS = "The run is complete; staying until its monitor has the last state"
 COMPLETE_HERE = "Peers that have left say that the run is complete; newcomers learn it here"
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
 MAX_NAMED = 8
@@ -37,7 +38,7 @@ def state_in_words(standing: Standing) -> str:
     if standing.taking is not None:
         return _taking(standing.taking)
     if standing.state == "training" and standing.is_complete:
-        return "The run is complete; staying until its monitor has the last state"
+        return STAYS
     return {
         "postponed": "Waiting until its time to start has come",
         "starting": "Starting: loading the model" if standing.role == "trainer" else "Starting",

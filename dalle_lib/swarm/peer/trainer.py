@@ -137,7 +137,7 @@ class Trainer:
                 self.step(batch)
                 stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
             if self._is_complete:
-                give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline)
+                give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline, self.events)
         finally:
             stop.set()
             reporter.join(LOOK_S)

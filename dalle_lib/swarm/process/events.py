@@ -11,6 +11,8 @@ STARTED = "started"
 TAKING, HUB = "taking", "Hub"
 """The event that says how it stands with a state that a peer takes over, and the source that it names for a checkpoint;
 for a state of another peer it names that peer's id."""
+STAYING = "staying"
+"""The event that says that a peer with the run's last epoch stays for whoever takes its state."""
 MAX_TIME = 253402300799.0
 """The last second of the year 9999, since 1970; no clock tells a later one."""
 MAX_BYTES = 2**26
