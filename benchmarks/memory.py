@@ -81,11 +81,12 @@ GPU_POINTS = [
 """Points that are measured on a GPU only: the paper's model is slow without, and fp16 and paged statistics need one."""
 
 
-_NOT_YET = """
-No GPU has been measured yet. The table therefore does not cover the GPU's kernels of efficient attention, fp16, paged
-statistics, and the memory of CUDA itself, which is an assumed range. Reversible layers and shared weights are measured
-only in this kit's model. tests/test_measurement.py compares what PyTorch keeps on a GPU in eager attention with
-PyTorch's own bookkeeping of fake CUDA tensors, which hold no numbers.
+_NO_GPU = """
+The table holds points of a processor alone, and so does not cover the GPU's kernels of efficient attention, fp16, paged
+statistics, and the memory of CUDA itself, which is an assumed range. What was measured on one GPU, and how far the
+forecasts were off there, is in [benchmarks/README.md](../../benchmarks/README.md#on-a-gpu). Reversible layers and
+shared weights are measured only in this kit's model. tests/test_measurement.py compares what PyTorch keeps on a GPU in
+eager attention with PyTorch's own bookkeeping of fake CUDA tensors, which hold no numbers.
 """
 
 
@@ -165,7 +166,7 @@ def page(table: dict) -> str:
         "# The memory calculator, compared with measurements\n",
         "Bytes of tensors at the peak of a training step, measured by `python benchmarks/memory.py`:",
         *(f"- {device}: {machine}" for device, machine in table["machines"].items()),
-        _NOT_YET if "cuda" not in table["machines"] else "",
+        _NO_GPU if "cuda" not in table["machines"] else "",
         "*Kept* is what the forward pass keeps for the backward pass. The *peak* is the most that all tensors take.\n",
         "| model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -1,5 +1,6 @@
 """The memory calculator, compared with measurements of real models and with what PyTorch keeps."""
 
+import gc
 import subprocess
 import sys
 
@@ -156,6 +157,23 @@ def test_gradients_on_a_gpu_count_from_when_each_is_complete(monkeypatch):
         assert len(asked) == len(sizes) + 1
         assert found["peaks_in_optimizer_step"] == (expected is not None)
         assert found["gradients"] == expected if expected else 0 < found["gradients"] < sum(sizes) / 2
+
+
+def test_counting_what_is_kept_keeps_nothing():
+    """A peak that is measured afterwards on a GPU holds whatever is alive, this count's own tensors too."""
+    job = {"seed": 0, "device": "cpu", "folder": ".", "model": SMALL["gpt2"], "training": {}, "from_file": False}
+    training = worker.MeasuredTraining(job | {"lr": 1e-3, "length": 8})
+    training.step()
+    gc.collect()
+    before = _tensors()
+    assert training.saved() > 0
+    gc.collect()
+    assert _tensors() == before
+
+
+def _tensors() -> int:
+    """Return how many tensors are alive."""
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
 def test_a_failed_measurement_says_why():

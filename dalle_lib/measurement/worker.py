@@ -101,16 +101,17 @@ class MeasuredTraining:
         kept: dict[int, int] = {}
         held = []
 
-        def pack(tensor: Tensor) -> Tensor:
+        def pack(tensor: Tensor) -> None:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in known:
                 kept[storage.data_ptr()] = storage.nbytes()
                 held.append(tensor)  # otherwise its address could be used again
-            return tensor
 
+        # The graph gets no tensor, and the list lets go of all: else graph and tensors keep each other for good.
         before = self.batches
-        with saved_tensors_hooks(pack, lambda tensor: tensor):
+        with saved_tensors_hooks(pack, lambda nothing: nothing):
             self.loss()
+        held.clear()
         self.batches = before
         return sum(kept.values())
 

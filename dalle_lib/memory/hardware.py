@@ -47,7 +47,10 @@ GPUS = {
 }
 
 CONTEXT = (round(0.25 * GIB), round(0.7 * GIB))
-"""Bytes of a GPU that CUDA, its kernels and cuBLAS take: an assumed range, not measured here."""
+"""Bytes of a GPU that CUDA, its kernels and cuBLAS take: an assumed range.
+
+An H200 took a little more (benchmarks/README.md).
+"""
 SLACK = (0.0, 0.08)
 """Memory that the caching allocator loses to fragmentation, as a share of what is allocated: an assumed range."""
 PROCESS = (round(1.0 * GIB), round(3.0 * GIB))
