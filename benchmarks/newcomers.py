@@ -2,9 +2,9 @@
 
 All peers are the kit's own, on this machine, behind a relay with a slow link for each (`dalle_lib.rehearsal.links`,
 no root); in place of computing, they sleep. Ten newcomers, started at a lower priority, begin with the newest
-checkpoint of a stand-in for the Hub or, for comparison, with the state of a donor. Prints JSON: by how much the others'
-epochs become longer from the newcomers' start until all of them count (figure), the same with donors (reference), and
-for each way how many epochs after the one in which it has its state each newcomer counts. 1.1 and 2 were aimed at.
+checkpoint of a stand-in for the Hub or, with `--from-whom donors`, with the state of a donor. Prints JSON: how many
+times as long the others' epochs take from the newcomers' start until all of them count (figure), 1.1 (reference), and
+how many epochs after the one in which it has its state each newcomer counts, where 2 are aimed at.
 
 The Hub is reached without a limit, as no volunteer serves it. The newcomers compute so little that they hardly shorten
 an epoch. All peers share this machine's cores, which volunteers do not: so the newcomers' programs are loaded before it
@@ -25,6 +25,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 import tyro
@@ -41,7 +42,7 @@ from dalle_lib.swarm.process.folder import IDENTITY, SETTINGS, own_id
 
 RUN, REPOSITORY = "timed", "crew/timed-checkpoints"
 PRELOADED = ["torch", "hivemind", "dalle_lib.swarm.peer.trainer", "dalle_lib.swarm.peer.pulling"]
-WAYS = "checkpoints", "donors"
+AIM = 1.1
 OTHERS = ("ada", "bob", "cem", "dia")
 NICE = 19
 PATIENCE_S = 400.0
@@ -51,6 +52,8 @@ PATIENCE_S = 400.0
 class Benchmark:
     """Who joins whom, over which links."""
 
+    from_whom: Literal["checkpoints", "donors"] = "checkpoints"
+    """Where newcomers get their state."""
     newcomers: int = 10
     epochs: int = 3
     """Epochs before the newcomers start that are compared."""
@@ -190,11 +193,11 @@ def wait_until(condition, what: str) -> None:
         time.sleep(2.0)
 
 
-def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
+def measure(benchmark: Benchmark, folder: Path, hub) -> dict:
     """Return the seconds of the others' epochs before and while newcomers join, and how soon these count."""
     (folder / "monitor").mkdir(parents=True)
     key = PeerKey.load_or_create(folder / "monitor" / IDENTITY)
-    card = card_of(benchmark, way, key)
+    card = card_of(benchmark, key)
     with Swarm(benchmark, folder, card) as swarm:
         for name in OTHERS:
             swarm.start(name, benchmark.samples_per_s, batch_size=int(benchmark.samples_per_s))
@@ -210,7 +213,7 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
                 raise TimeoutError(f"not all were loaded within {PATIENCE_S} s")
         first = max(swarm.epochs())
         wait_until(lambda: max(swarm.epochs()) >= first + benchmark.epochs + 1, "the epochs before")
-        print(f"{way}: newcomers start in epoch {max(swarm.epochs())}", file=sys.stderr)
+        print(f"newcomers start in epoch {max(swarm.epochs())}", file=sys.stderr)
         began = time.time()
         swarm.gate.set()
         wait_until(lambda: all(swarm.counts_at(name) is not None for name in names), "until all newcomers count")
@@ -225,8 +228,8 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
         ]
         joined = {name: swarm.told(name, "joined")[0]["time"] for name in names}
         after = [sum(joined[name] < at <= swarm.counts_at(name) for at in times.values()) for name in names]
-        found = {
-            "ratio": statistics.mean(meanwhile) / statistics.mean(before),
+        return {
+            "figure": statistics.mean(meanwhile) / statistics.mean(before),
             "epochs after the download": max(after),
             "before": before,
             "meanwhile": meanwhile,
@@ -236,16 +239,14 @@ def measure(benchmark: Benchmark, folder: Path, way: str, hub) -> dict:
             "seconds until all counted": ended - began,
             "each": after,
         }
-    print(way, json.dumps(found), file=sys.stderr)
-    return found
 
 
-def card_of(benchmark: Benchmark, way: str, key: PeerKey) -> RunCard:
+def card_of(benchmark: Benchmark, key: PeerKey) -> RunCard:
     """Return the run's card."""
     mini = RunCard.load("emoji-mini")
     changes = {"target_batch_size": benchmark.target_batch_size, "timeout_s": 30.0}
     changes["matchmaking_s"] = 10.0  # much longer than a step of a newcomer on these busy cores
-    told = {"checkpoints": REPOSITORY, "monitors": (key.peer_id,)} if way == "checkpoints" else {}
+    told = {"checkpoints": REPOSITORY, "monitors": (key.peer_id,)} if benchmark.from_whom == "checkpoints" else {}
     return mini.with_changes(
         name=RUN,
         optimizer=mini.optimizer.model_dump() | {"total_epochs": 10_000},
@@ -262,14 +263,13 @@ def send(hub, checkpoint: Path, epoch: int, key: PeerKey) -> None:
 
 
 def main(benchmark: Benchmark) -> None:
-    """Measure both ways, and print the comparison."""
+    """Measure, and print the comparison."""
     load = os.getloadavg()[0]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended by `timeout`, it ends its peers too
     with tempfile.TemporaryDirectory() as made, hub_here(Path(made) / "hub") as hub:
-        ways = {way: measure(benchmark, Path(made) / way, way, hub) for way in WAYS}
-    figure, reference = (ways[way]["ratio"] for way in WAYS)
+        found = measure(benchmark, Path(made) / "run", hub)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, load {load:.1f} before"
-    result = {"figure": figure, "reference": reference, "ratio": figure / reference, "ways": ways}
+    result = {"figure": found["figure"], "reference": AIM, "ratio": found["figure"] / AIM} | found
     print(json.dumps(result | {"settings": asdict(benchmark), "machine": machine}, indent=1))
 
 
