@@ -126,6 +126,20 @@ def test_a_peers_samples_grow_no_faster_than_they_can_and_with_an_honest_speed()
     assert believes.look(6, "me", claims(6, samples=10**12, per_s=2.0, time=106.0), 106.0) == [(10.0, 2.0)]
 
 
+def test_who_hides_for_a_look_has_no_samples_at_once_when_it_is_seen_again():
+    believes = samples()
+    (honest,) = claims(5, samples=10, per_s=1.0, time=0.0)
+    believes.look(5, "me", [honest], 0.0)
+    for epoch, now in (6, 20.0), (7, 23.0), (8, 26.0):
+        liar = Claim("liar", "eve", epoch, samples=int(TARGET), per_s=1.0, time=0.0)
+        hidden = Claim("liar", "eve", epoch, samples=0, per_s=0.0, time=0.0)
+        believes.look(epoch, "me", [honest, hidden], now)
+        _, (found, _) = believes.look(epoch, "me", [honest, liar], now + 1.0)
+        assert found == pytest.approx(TARGET / SHORTEST_S), "the epoch began a second ago"
+        believes.look(epoch, "me", [honest], now + 2.0)
+    assert believes.look(8, "me", [honest, liar], 26.0 + SHORTEST_S)[1][0] == TARGET, "as in any other epoch"
+
+
 def test_a_users_peers_share_the_limit_of_the_user():
     told = claims(*[("eve", 5)] * 4, ("ada", 5), samples=90, per_s=50.0)
     assert samples(share=0.4).look(5, "me", told, 0.0) == [(40.0, 4.0), (40.0, 4.0)]

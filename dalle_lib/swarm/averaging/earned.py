@@ -113,6 +113,8 @@ class EarnedSamples:
     no older than the last look in which another one was there, whatever its date. All peers of a user together have at
     most `max_share` of the target, in no less than `shortest_epoch_s`; where there are too few users for such shares,
     they have at most all of it. A peer that is in a later epoch already counts as if it had gone on with this one.
+    One whose record was not there in the last look has computed since the epoch began at most: only the first look that
+    finds anybody believes more.
     """
 
     def __init__(self, target: float, max_share: float, shortest_epoch_s: float) -> None:
@@ -120,6 +122,10 @@ class EarnedSamples:
         self.max_samples = max_share * target
         self._seen: dict[str, _Seen] = {}
         self._last_look = 0.0
+        self._began: tuple[int | None, float] = (None, 0.0)
+        """The epoch of the last look, and when the first look of that epoch was."""
+        self._has_met = False
+        """Whether a look before this one has found others."""
 
     def look(self, epoch: int, user: str | None, claims: Sequence[Claim], now: float) -> list[tuple[float, float]]:
         """Return (samples of that epoch, samples a second) for each of the users that made the claims.
@@ -130,8 +136,9 @@ class EarnedSamples:
         claims = [claim for claim in claims if claim.votes]
         users = {claim.user for claim in claims} | ({user} - {None})
         self.max_samples = self.target * (self.max_share if len(users) * self.max_share > 1 else 1.0)
+        self._began = self._began if self._began[0] == epoch else (epoch, now)
         self._seen = {claim.peer: self._judged(epoch, claim, now) for claim in claims}
-        self._last_look = now
+        self._last_look, self._has_met = now, self._has_met or bool(claims)
         samples, speeds = defaultdict(float), defaultdict(float)
         for seen in self._seen.values():
             samples[seen.claim.user] += seen.samples
@@ -153,7 +160,9 @@ class EarnedSamples:
             samples = so_far + per_s * passed_s
         elif claim.epoch == epoch:
             samples = claim.samples + per_s * min(max(0.0, now - claim.time), now - since)
-            samples = min(samples, so_far + self._max_per_s * passed_s) if before else samples
+            if self._has_met:
+                passed_s = passed_s if before else now - self._began[1]
+                samples = min(samples, so_far + self._max_per_s * passed_s)
         else:
             samples = 0.0
         return _Seen(claim, since, epoch, min(samples, self.max_samples), now)
