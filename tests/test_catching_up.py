@@ -66,8 +66,10 @@ def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
 def test_who_waits_for_an_average_stops_when_it_has_found_no_group_for_some_time(rounds):
     rounds.due_after = 4
     rounds.begin(is_behind=False, token=b"")
+    rounds.timeout_s = 1e6  # a wait for that long would end the test
     rounds.wait(search_s=0.2)
     assert rounds.pending.cancelled()
+    rounds.wait(search_s=1e6)
 
 
 def waiting(eta_s: float) -> CollaborativeOptimizer:
@@ -132,6 +134,18 @@ def test_who_waits_leaves_a_round_of_gradients_that_it_was_to_take_part_in():
     peer.step(batch_size=8)
     assert scheduled.cancelled()
     assert peer.scheduled_grads is None
+
+
+def test_who_begins_to_wait_looks_for_no_round_of_an_epoch_that_ends_in_hours():
+    peer = waiting(eta_s=3600.0)
+    peer._looked_at, peer.rounds, peer.grad_averager = 0.0, queue.SimpleQueue(), SimpleNamespace()
+    peer.grad_averager.local_samples_accumulated, peer.grad_averager.reset_accumulated_grads_ = 8, lambda: None
+    peer.tracker.pause_updates, peer.tracker.update_epoch = contextlib.nullcontext, lambda _: None
+    peer.tracker.epochs.latest, peer.client_mode, peer.total_epochs = 100, False, 100
+    peer.state_averager._update_scheduler = lambda: None
+    peer.average_state_with_peers()
+    peer.step(batch_size=8)
+    assert peer.parameter_rounds.pending is None, "its introduction counts for ten minutes"
 
 
 def test_who_steps_seldom_begins_to_look_the_earlier():

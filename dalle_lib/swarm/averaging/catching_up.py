@@ -133,7 +133,8 @@ class CatchingUp(RunOptimizer):
         with self.tracker.pause_updates():
             theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
             is_loaded = asks_donors and self._load_from_donor(latest)
-            self._next_load = time.monotonic() + self.averaging_timeout
+            self._looked_at = time.monotonic()
+            self._next_load = self._looked_at + self.averaging_timeout
             if not is_loaded and theirs <= epoch:
                 return  # half of the users say that they are ahead, and nobody has shown it
             self.is_behind = not is_loaded or self.local_epoch < theirs

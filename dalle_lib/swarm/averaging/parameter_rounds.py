@@ -1,7 +1,7 @@
 """Rounds in which peers average their parameters: when one is due, and the one that runs."""
 
-import concurrent.futures
 import logging
+import threading
 
 from hivemind.averaging.control import StepControl
 
@@ -82,10 +82,13 @@ class ParameterRounds:
 
     def wait(self, search_s: float) -> None:
         """Return when no round runs any more, or after `timeout_s`; without a group after `search_s` it is given up."""
-        running = [self.pending] if self.pending else []
-        if concurrent.futures.wait(running, search_s).not_done:
+        if self.pending is None:
+            return
+        is_over = threading.Event()  # concurrent.futures.wait would not see that the round was cancelled
+        self.pending.add_done_callback(lambda _: is_over.set())
+        if not is_over.wait(search_s):
             self.give_up()
-            concurrent.futures.wait(running, self.timeout_s)
+            is_over.wait(self.timeout_s)
 
     def collect(self) -> Group | None:
         """Return the group of a round that is over, once; None if none is over, or it failed or was given up.
