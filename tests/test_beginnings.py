@@ -97,7 +97,9 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
             self.parameter_rounds = SimpleNamespace(
                 give_up=lambda: None, plan=lambda epoch, is_urgent: planned.append((epoch, is_urgent))
             )
-            self.tracker = SimpleNamespace(global_progress=SimpleNamespace(num_peers=1), newcomers=0)
+            self.tracker = SimpleNamespace(
+                global_progress=SimpleNamespace(num_peers=1), newcomers=0, is_alone=True
+            )
 
         def __del__(self) -> None:
             """Nothing has to end."""
@@ -110,6 +112,11 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
     assert optimizer.state_averager.allow_state_sharing
     assert optimizer.rounds.get().counted == {"own": 48.0}
     assert not planned, "nobody would come to a round of parameters"
+    optimizer._count(False)
+    optimizer.tracker.global_progress.num_peers = 2
+    assert not optimizer._begin_averaging_gradients(None), "the other is lost in an epoch long past"
+    assert optimizer.is_counted
+    optimizer.tracker.global_progress.num_peers = 1
     optimizer.tracker.newcomers = 1
     assert not optimizer._begin_averaging_gradients(None)
     assert planned == [(7, True)]

@@ -210,6 +210,9 @@ def test_who_misses_the_others_in_one_look_is_not_alone_yet(tracker, monkeypatch
     tracker.local_progress, now = record(8, peer=0), 1000.0
     monkeypatch.setattr("dalle_lib.swarm.averaging.progress.time.monotonic", lambda: now)
     progress(tracker, [record(8, peer=5)])
+    now += 300.0
+    assert not tracker.is_alone, "it has not looked while it loaded a state"
+    progress(tracker, [record(8, peer=5)])
     now += 50.0
     progress(tracker, [record(8, peer=1, samples_accumulated=0, samples_per_second=0.0)])
     assert not tracker.is_alone

@@ -107,7 +107,9 @@ class CollaborativeOptimizer(CatchingUp):
         """Start the round of this epoch's gradients; return False if this peer is alone."""
         self._gradient_epoch = self.local_epoch
         scheduled = self.scheduled_grads
-        is_alone = self.tracker.global_progress.num_peers <= 1
+        # Who waits to count would not count in a round with a peer that is lost in an epoch long past.
+        is_left = not self.is_counted and self.tracker.is_alone
+        is_alone = is_left or self.tracker.global_progress.num_peers <= 1
         if scheduled is not None and (is_alone or scheduled.triggered or scheduled.done()):
             scheduled.cancel()
             self.scheduled_grads = None  # if it has failed already, hivemind would not average at all

@@ -81,7 +81,8 @@ class PlausibleProgress(ProgressTracker):
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was refused or capped, by peer id."""
-        self._met_at = -math.inf
+        self._met_at, self._meets = -math.inf, False
+        """When a look last found such a peer, and whether the last look did: there are none while a state is loaded."""
         self._known: set[bytes] = set()
         """The other peers in the last reading of the records that found any."""
         self._call = None
@@ -92,7 +93,7 @@ class PlausibleProgress(ProgressTracker):
     @property
     def is_alone(self) -> bool:
         """Whether no other peer that counts, and keeps up, was there for as long as records of progress live."""
-        return time.monotonic() - self._met_at > self.metadata_expiration
+        return not self._meets and time.monotonic() - self._met_at > self.metadata_expiration
 
     def look(self) -> None:
         """Look at the others' records now; the caller has paused updates."""
@@ -133,8 +134,8 @@ class PlausibleProgress(ProgressTracker):
         # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
         voters = sum(claim.votes for claim in claims)
         self.newcomers = len(claims) - voters
-        if any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims):
-            self._met_at = time.monotonic()
+        self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)
+        self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + voters
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
         look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
