@@ -71,6 +71,16 @@ def test_weights_are_limited_and_count_alike_if_all_are_zero():
     assert torch.allclose(answers[0], torch.full((3,), 3.0))
 
 
+def test_who_alone_claims_to_lack_no_update_does_not_rule_those_who_do():
+    sent = {0: honest(1.0, 0.0), 1: honest(1.0, 0.0), 2: honest(7.0, 1.0)}
+    for rule, average in ("mean", 3.0), ("coordinate_median", 1.0):
+        answers, _ = reduced(sent, Trust(rule=rule, max_weight=1.0, most_decide=True))
+        assert torch.allclose(answers[0], torch.full((3,), average))
+    answers, _ = reduced({**sent, 1: honest(1.0, 1.0)}, Trust(max_weight=1.0, most_decide=True))
+    assert torch.allclose(answers[0], torch.full((3,), 4.0)), "most lack none"
+    assert torch.allclose(reduced(sent)[0][0], torch.full((3,), 7.0)), "gradients of samples that nobody computed"
+
+
 def test_newcomers_have_no_weight_though_all_others_lack_an_update():
     sent = {0: honest(1.0, 0.0), 1: honest(2.0, 0.0), 2: honest(6.0, 1.0)}
     assert torch.allclose(reduced(sent, counts=(True, True, False))[0][0], torch.full((3,), 1.5))

@@ -36,7 +36,7 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         """When users and peers were asked for a state that gave none, in seconds of `time.monotonic`."""
         self._news = multiprocessing.Queue(MAX_NEWS)
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
-        super().__init__(*args, trust=replace(trust, max_weight=1.0), **kwargs)
+        super().__init__(*args, trust=replace(trust, max_weight=1.0, most_decide=True), **kwargs)
 
     def get_current_state(self):
         """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
