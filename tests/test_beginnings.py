@@ -97,9 +97,7 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
             self.parameter_rounds = SimpleNamespace(
                 give_up=lambda: None, plan=lambda epoch, is_urgent: planned.append((epoch, is_urgent))
             )
-            self.tracker = SimpleNamespace(
-                global_progress=SimpleNamespace(num_peers=1), newcomers=0, is_alone=True
-            )
+            self.tracker = SimpleNamespace(global_progress=SimpleNamespace(num_peers=1), newcomers=0, is_alone=True)
 
         def __del__(self) -> None:
             """Nothing has to end."""

@@ -43,20 +43,20 @@ def rounds():
 
 
 def test_who_waits_looks_for_one_round_and_follows_the_epochs(rounds):
-    rounds.look_for(5, b"token", 40.0)
+    rounds.look_for(5, b"token", 40.0, leads=False)
     first = rounds.pending
-    assert rounds.averager.introduction == Introduction(5, is_behind=True, token=b"token", is_counted=False)
+    assert rounds.averager.introduction == Introduction(5, True, b"token", is_reducer=False, is_counted=False)
     assert (first.weight, first.triggered) == (0.0, True)
     assert all(map(rounds.is_looking, (5, 6, 7))), "the others' round may begin late"
     assert not rounds.is_looking(8)
     assert first.cancelled()
-    rounds.look_for(8, b"token", 50.0)
+    rounds.look_for(8, b"token", 50.0, leads=False)
     assert rounds.averager.introduction.epoch == rounds.epoch == 8
     assert rounds.averager.timeouts_s == [40.0, 50.0]
 
 
 def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
-    rounds.look_for(5, b"token", 40.0)
+    rounds.look_for(5, b"token", 40.0, leads=False)
     rounds.pending.stage, rounds.pending.began_allreduce = AveragingStage.RUNNING_ALLREDUCE, True
     running = rounds.pending
     assert rounds.is_looking(8)
@@ -85,6 +85,7 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
             self._looked_at, self.scheduled_grads, self.is_counted = time.monotonic(), None, False
             self.tracker = SimpleNamespace(
                 is_alone=False,
+                are_clients=False,
                 global_epoch=5,
                 epochs=SimpleNamespace(ahead=5),
                 global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),
@@ -109,6 +110,25 @@ def test_who_waits_drops_its_gradient_and_looks_when_the_others_epoch_is_about_t
     assert late.parameter_rounds.epoch == 5
     (timeout_s,) = late.parameter_rounds.averager.timeouts_s
     assert 30.0 < timeout_s <= 34.0, "beyond the end of the epoch"
+
+
+def test_who_waits_leads_and_reduces_only_where_all_others_are_clients():
+    for are_clients in False, True:
+        peer = waiting(eta_s=4.0)
+        peer.tracker.are_clients = are_clients
+        peer.step(batch_size=8)
+        told = peer.parameter_rounds.averager.introduction
+        assert (told.may_lead, told.is_reducer, told.is_counted) == (are_clients, are_clients, False)
+
+
+def test_who_averages_with_none_that_count_goes_on_waiting():
+    peer, counted = waiting(eta_s=300.0), []
+    peer.dht, peer.rounds, peer._count_after = SimpleNamespace(peer_id="own"), queue.SimpleQueue(), counted.append
+    for weights in {"own": 1.0, "other": 1.0}, {"own": 0.0, "other": 1.0}:
+        peer.parameter_rounds.collect = lambda weights=weights: Group(weights, 5)
+        peer._collect_parameters()
+    assert counted == [5]
+    assert peer.rounds.qsize() == 1
 
 
 def test_who_waits_for_long_and_is_left_alone_begins_an_epoch():

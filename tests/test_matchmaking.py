@@ -74,7 +74,7 @@ def test_a_newcomer_leads_no_group_until_it_counts_and_has_averaged_gradients():
             return matchmaking.client_mode
 
     matchmaking = matchmaking_of(ADA)
-    assert asyncio.run(follows_only(matchmaking, is_counted=False))
+    assert asyncio.run(follows_only(matchmaking, is_counted=False, is_reducer=False))
     assert asyncio.run(follows_only(matchmaking, is_new=True))
     assert not asyncio.run(follows_only(matchmaking))
 

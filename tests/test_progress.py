@@ -205,6 +205,14 @@ def test_newcomers_have_no_vote_on_the_epoch_however_many_they_are(tracker):
     assert (progress(tracker, newcomers).num_peers, tracker.newcomers) == (1, 4), "nobody is there to average with"
 
 
+def test_a_run_whose_peers_that_count_are_all_clients_is_known_as_one(tracker):
+    new = record(10, peer=3, samples_accumulated=0, samples_per_second=0.0)
+    for clients, expected in ((), False), ((True, True), True), ((True, False), False):
+        counting = [record(10, peer, client_mode=is_client) for peer, is_client in enumerate(clients, 1)]
+        progress(tracker, [*counting, new])
+        assert tracker.are_clients == expected
+
+
 def test_who_misses_the_others_in_one_look_is_not_alone_yet(tracker, monkeypatch):
     assert tracker.is_alone
     tracker.local_progress, now = record(8, peer=0), 1000.0

@@ -79,7 +79,7 @@ class RunAverager(KeepsTasks):
 
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
-        reduces = self.introduction.is_counted and self.mode is AveragingMode.NODE
+        reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
         own = replace(self.introduction, is_reducer=reduces)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)

@@ -101,7 +101,8 @@ class CatchingUp(RunOptimizer):
             self.load_state_from_peers()
             return
         self._searches += 1
-        self.parameter_rounds.look_for(epoch, self.trust.token, left_s + self.averaging_timeout)
+        timeout_s, leads = left_s + self.averaging_timeout, self.tracker.are_clients
+        self.parameter_rounds.look_for(epoch, self.trust.token, timeout_s, leads)
 
     def _count_after(self, epoch: int) -> None:
         """Go on in the others' epoch, with the parameters that all had after `epoch`."""
@@ -115,7 +116,7 @@ class CatchingUp(RunOptimizer):
             self.tracker.update_epoch(self.local_epoch)
             self._should_check_synchronization_on_update = True
         self._count(True)
-        self.new_rounds = NEW_ROUNDS
+        self.new_rounds = 0 if self.tracker.are_clients else NEW_ROUNDS
         self.state_averager.step(apply_delayed_updates=True)
 
     def _leave_scheduled_round(self) -> None:

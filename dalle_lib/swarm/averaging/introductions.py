@@ -38,15 +38,16 @@ class Introduction:
     """Whether it can reduce: others can connect to it, and it brings a gradient of its own."""
     is_counted: bool = True
     """Whether its gradients and parameters count. Who joins with an older state follows others, and leads no group:
-    newcomers alone would average with each other, and train on as a second run."""
+    newcomers alone would average with each other, and train on as a second run. Where all others are clients, it leads
+    and reduces their round of parameters, as nobody else can."""
     is_new: bool = False
     """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
     counted would find each other first, and miss the others' round."""
 
     @property
     def may_lead(self) -> bool:
-        """Whether others may follow it into a group."""
-        return self.is_counted and not self.is_new
+        """Whether others may follow it into a group: one that waits to count reduces only where nobody else can."""
+        return not self.is_new if self.is_counted else self.is_reducer
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:

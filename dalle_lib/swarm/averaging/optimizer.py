@@ -84,7 +84,12 @@ class CollaborativeOptimizer(CatchingUp):
             return None
         self._begin_averaging_parameters()
         self.grad_averager.introduction = Introduction(
-            self.local_epoch, self.is_behind, self.trust.token, is_counted=self.is_counted, is_new=self.new_rounds > 0
+            self.local_epoch,
+            self.is_behind,
+            self.trust.token,
+            is_reducer=self.is_counted,
+            is_counted=self.is_counted,
+            is_new=self.new_rounds > 0,
         )
         return super().step(*args, batch_size=batch_size, **kwargs)
 
@@ -175,6 +180,8 @@ class CollaborativeOptimizer(CatchingUp):
         if (group := self.parameter_rounds.collect()) is None:
             return
         self._parameter_bytes_sent += group.bytes_sent
+        if not self.is_counted and group.counted.get(str(self.dht.peer_id), 0.0) > 0:
+            return  # all of the group wait to count: it has the parameters of none of the others
         self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))
         if group.is_whole:
             self.is_behind = False

@@ -64,9 +64,12 @@ class ParameterRounds:
             self.give_up()
         return self.pending is not None and not self.pending.cancelled()
 
-    def look_for(self, epoch: int, token: bytes, timeout_s: float) -> None:
-        """Look for the others' round after `epoch`, for a peer that waits for their parameters; it leads no group."""
-        self._begin(Introduction(epoch, True, token, is_counted=False), timeout_s)
+    def look_for(self, epoch: int, token: bytes, timeout_s: float, leads: bool) -> None:
+        """Look for the others' round after `epoch`, for a peer that waits for their parameters.
+
+        It leads no group and reduces nothing, unless it `leads`: where none of the others can.
+        """
+        self._begin(Introduction(epoch, True, token, is_reducer=leads, is_counted=False), timeout_s)
 
     def _begin(self, introduction: Introduction, timeout_s: float) -> None:
         self.averager.introduction, self.epoch = introduction, introduction.epoch

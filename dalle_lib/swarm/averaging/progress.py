@@ -64,6 +64,8 @@ class PlausibleProgress(ProgressTracker):
 
     is_counted: bool = True
     """Whether this peer's gradients count; its owner sets it."""
+    are_clients: bool = False
+    """Whether there are others that count, and all of them are clients, which can lead no group."""
     newcomers: int = 0
     """How many others there are whose gradients do not count yet."""
 
@@ -134,6 +136,8 @@ class PlausibleProgress(ProgressTracker):
         # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
         voters = sum(claim.votes for claim in claims)
         self.newcomers = len(claims) - voters
+        modes = {others[claim.peer].client_mode for claim in claims if claim.votes}
+        self.are_clients = modes == {True}
         self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + voters
