@@ -157,3 +157,19 @@ def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, h
             peer.wait(timeout_s=90)
         assert abs(saved_epoch(ada.folder) - saved_epoch(new.folder)) <= 1
         assert distance(ada, new) < 0.05, "one model"
+
+
+@pytest.mark.chaos
+def test_the_only_peer_that_others_can_reach_comes_back_among_clients_and_counts(mini, swarm_folder):
+    quick = {**mini.averaging.model_dump(), "target_batch_size": 48, "timeout_s": 10.0}
+    trainers = [trainer("ada"), trainer("bob", client_mode=True), trainer("cem", client_mode=True)]
+    with local_swarm(mini.with_changes(averaging=quick), swarm_folder, trainers) as swarm:
+        ada, bob, cem = (swarm.peers[name] for name in ("ada", "bob", "cem"))
+        wait_until(lambda: min(map(epoch_of, (ada, bob, cem))) >= 2)
+        ada.stop()
+        left_at = saved_epoch(ada.folder)
+        wait_until(lambda: min(map(epoch_of, (bob, cem))) >= left_at + 2)  # each alone: no client leads
+        ada = swarm.add(trainer("ada"))
+        assert "it goes on from its own state" in begins_with_its_own(ada)
+        counts_only_once_averaged(ada, [bob, cem])
+        wait_until(lambda: len(counted_at(bob)) and max(counted_at(bob)) > left_at + 2)
