@@ -7,6 +7,7 @@ FOLDER/settings.json.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -121,6 +122,13 @@ class FailingMatchmaking(MemberMatchmaking):
         self.declare = self.group_key_manager.declare_averager
         if self.leads:
             self.group_key_manager.declare_averager = self.declare_early
+
+    @contextlib.asynccontextmanager
+    async def looking_for_group(self, step: StepControl):
+        """Look for a group; who would lead does not keep to following as long as it is new."""
+        async with super().looking_for_group(step):
+            self.client_mode = self.client_mode and not self.leads
+            yield
 
     def declare_early(self, key, peer, expiration_time, **options):
         """Say that this peer's search ends before the others'; who ends first, leads."""
