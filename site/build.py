@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from machinery.gathering import gather
+from machinery.slimming import slim
 from making import documents, glossary, notebooks
 from sphinx.cmd.build import main as sphinx
 
@@ -31,7 +32,10 @@ def build() -> int:
     gather(SITE, MADE, PAGES)
     shutil.rmtree(HTML, ignore_errors=True)
     options = ["--fail-on-warning", "--quiet", "--conf-dir", SITE, "--doctree-dir", SITE / "_build" / "doctrees"]
-    return sphinx(list(map(str, [*options, "-b", "html", PAGES, HTML])))
+    if status := sphinx(list(map(str, [*options, "-b", "html", PAGES, HTML]))):
+        return status
+    slim(HTML)
+    return 0
 
 
 if __name__ == "__main__":
