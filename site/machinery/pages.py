@@ -17,11 +17,10 @@ POLICY = {
     "form-action": "'self'",
     "base-uri": "'none'",
 }
-"""What a page may load, and from where; a page's front matter may widen it, as in `policy: {connect-src: "'self' https:"}`.
+"""What a page may load, and from where. Nothing comes from elsewhere, and no script stands in a page.
 
-Nothing is loaded from elsewhere, and no script stands in a page. Styles do: charts and notebooks bring them."""
-BLOCKING = "mode.js"
-"""The one script that the browser runs before it draws."""
+Styles do, since charts and notebooks bring them. A page's front matter may widen what it itself may load, as in
+`policy: {connect-src: "'self' https:"}`."""
 
 
 def set_head(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: document | None) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from making.repository import ROOT, address_of
 
-LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
-"""The target of a link or picture to a file, in markdown."""
+LINK = re.compile(r"\[([^][]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+"""A link or picture of a file, in markdown: its text, its target, and where in it."""
+PICTURES = (".png", ".webp", ".gif", ".svg")
 
 
 def make(made: Path) -> None:
@@ -20,8 +21,8 @@ def make(made: Path) -> None:
         page = pages / page_of(source)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(with_links(source, on_site), encoding="utf-8")
-    for picture in (file for kind in ("png", "webp", "gif", "svg") for file in (ROOT / "docs").rglob(f"*.{kind}")):
-        if any(picture.name in source.read_text(encoding="utf-8") for source in sources):
+    for picture in (ROOT / "docs").rglob("*"):
+        if picture.suffix in PICTURES and any(picture.name in source.read_text(encoding="utf-8") for source in sources):
             shutil.copyfile(picture, pages / picture.relative_to(ROOT))
 
 
@@ -34,11 +35,13 @@ def with_links(source: Path, on_site: set[Path]) -> str:
     """Return the text of `source` with links that hold on the site: to pages, else to the published repository."""
 
     def mended(link: re.Match) -> str:
-        target, anchor = (source.parent / link[1]).resolve(), link[2] or ""
+        text, target, anchor = link[1], (source.parent / link[2]).resolve(), link[3] or ""
         if target in on_site:
-            return relpath(page_of(target), page_of(source).parent) + anchor
-        if target.suffix in (".png", ".webp", ".gif", ".svg") and target.is_relative_to(ROOT / "docs"):
+            # Without a text, a link shows the title of its page.
+            text = "" if text.strip("`") in (link[2], target.name) else text
+            return f"[{text}]({relpath(page_of(target), page_of(source).parent)}{anchor})"
+        if target.suffix in PICTURES and target.is_relative_to(ROOT / "docs"):
             return link[0]
-        return address_of(target) + anchor
+        return f"[{text}]({address_of(target)}{anchor})"
 
     return LINK.sub(mended, source.read_text(encoding="utf-8"))
