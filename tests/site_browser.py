@@ -134,7 +134,7 @@ def visited(
     seen.page.on("console", lambda message: _hear(seen, message))
     seen.page.on("pageerror", lambda error: seen.problems.append(f"error: {error}"))
     seen.page.on("request", lambda request: _watch(seen, request, own))
-    seen.page.on("requestfailed", lambda request: seen.problems.append(f"failed: {request.url}"))
+    seen.page.on("requestfailed", lambda request: _fail(seen, request))
     seen.page.on("response", lambda response: _keep(seen, response))
     seen.page.goto(whole, wait_until="load")
     return seen
@@ -148,6 +148,11 @@ def _hear(seen: Seen, message: "ConsoleMessage") -> None:
 def _watch(seen: Seen, request: "Request", own: str) -> None:
     if not request.url.startswith((own, "data:", "blob:")):
         seen.problems.append(f"elsewhere: {request.url}")
+
+
+def _fail(seen: Seen, request: "Request") -> None:
+    if request.failure != "net::ERR_ABORTED":  # what a page still fetched when one went on to the next
+        seen.problems.append(f"failed: {request.url} {request.failure}")
 
 
 def _keep(seen: Seen, response: "Response") -> None:

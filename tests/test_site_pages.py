@@ -182,7 +182,7 @@ def test_the_site_opens_from_a_file_and_its_search_works_there(visit, site_html)
     seen.page.keyboard.type("reducer")
     seen.page.wait_for_selector('#search-results a[href*="averaging"]')
     seen.page.click('#search-results a[href*="averaging"] >> nth=0')
-    seen.page.wait_for_selector("h1:has-text('average')")
+    seen.page.wait_for_selector("article h1:has-text('average')")
     assert not seen.problems
 
 
@@ -222,7 +222,7 @@ def test_a_printed_page_holds_its_text_alone(visit):
     page.emulate_media(media="print")
     for part in ("#pst-header", "#pst-primary-sidebar", "#pst-secondary-sidebar"):
         assert not page.is_visible(part), part
-    assert page.is_visible("article h1")
+    assert page.is_visible("h1:has-text('Joining a run') >> visible=true")
     assert page.evaluate(WIDE) == []
     assert page.pdf().startswith(b"%PDF")
 
