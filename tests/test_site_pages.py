@@ -24,8 +24,10 @@ SHIFTED = """() => new Promise(done => {
 })"""
 WIDE = """() => {
   const width = document.documentElement.clientWidth;
-  if (document.documentElement.scrollWidth <= width) return [];
-  const wide = [...document.body.querySelectorAll("*")].filter(e => e.getBoundingClientRect().right > width + 1);
+  if (document.documentElement.scrollWidth <= width + 1) return [];
+  const scrolls = e => e && (getComputedStyle(e).overflowX !== "visible" || scrolls(e.parentElement));
+  const wide = [...document.body.querySelectorAll("*")].filter(
+    e => e.getBoundingClientRect().right > width + 1 && !scrolls(e.parentElement));
   return ["the page", ...wide.slice(0, 5).map(e => e.tagName + "." + e.className)];
 }"""
 

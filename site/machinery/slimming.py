@@ -36,6 +36,8 @@ def mended(text: str, page: Path) -> str:
     text = PARAMETERS.sub(
         lambda found: found[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>"), text
     )
+    # What scrolls by itself is reached by the keyboard only if it may have the focus.
+    text = text.replace('<div class="dalle-scroll">', '<div class="dalle-scroll" tabindex="0">')
     return text.replace(TOGGLE, TOGGLE.replace("<summary>", '<summary aria-label="Pages below">'))
 
 
