@@ -50,7 +50,7 @@ def _without_icons(rule: re.Match) -> str:
 
 def with_size(picture: str, page: Path) -> str:
     """Return an `<img>` that tells its size, so that the page does not jump when the picture has come."""
-    attributes = dict(re.findall(r'([\w-]+)="([^"]*)"', picture))
+    attributes = {name: value for name, _, value in re.findall(r"""([\w-]+)=(["'])(.*?)\2""", picture)}
     source = attributes.get("src", "")
     added = {"loading": "lazy", "decoding": "async"}
     if not source.startswith(("data:", "http:", "https:")) and not {"width", "height"} & attributes.keys():
