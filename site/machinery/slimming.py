@@ -14,6 +14,8 @@ RULE = re.compile(r"[^{}]+\{[^{}]*\}")
 PICTURE = re.compile(r"<img\b[^>]*>")
 PARAMETERS = re.compile(r"<dl>\s*(<dd>.*?</dd>)\s*</dl>", re.DOTALL)
 """The parameters of a long signature: Sphinx writes a list of definitions that defines nothing."""
+LINK_INSIDE = re.compile(r"(<summary>[^<]*)<a [^>]*>([^<]*)</a>(?=[^<]*</summary>)")
+"""A link in what one clicks to unfold something: the keyboard cannot reach both."""
 TOGGLE = '<summary><span class="toctree-toggle" role="presentation">'
 
 
@@ -36,6 +38,7 @@ def mended(text: str, page: Path) -> str:
     text = PARAMETERS.sub(
         lambda found: found[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>"), text
     )
+    text = LINK_INSIDE.sub(r"\1\2", text)
     # What scrolls by itself is reached by the keyboard only if it may have the focus.
     text = text.replace('<div class="dalle-scroll">', '<div class="dalle-scroll" tabindex="0">')
     return text.replace(TOGGLE, TOGGLE.replace("<summary>", '<summary aria-label="Pages below">'))
