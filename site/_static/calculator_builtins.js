@@ -55,6 +55,11 @@
     return new sequence.constructor(all);
   };
 
+  function unite(a, b) { // two dictionaries, or two types
+    if (!(a instanceof Dict)) return new Tuple([a, b]);
+    return Dict.of([a, b].flatMap((one) => one.items().a.map((pair) => pair.a.map(inc))));
+  }
+
   // Operators look at what they get, without taking it over.
   const operators = {
     "+": (a, b) => (a instanceof Sequence ? new a.constructor([...a.a, ...b.a].map(inc)) : a + b),
@@ -64,7 +69,7 @@
     "//": (a, b) => divide(a, b, (a - modulo(a, b)) / b),
     "%": (a, b) => divide(a, b, modulo(a, b)),
     "**": (a, b) => a ** b,
-    "|": (a, b) => Dict.of([a, b].flatMap((one) => one.items().a.map((pair) => pair.a.map(inc)))),
+    "|": unite,
     "==": equal,
     "!=": (a, b) => !equal(a, b),
     "<": isLess,

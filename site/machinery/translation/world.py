@@ -30,20 +30,21 @@ class World:
         self.constants: dict[str, str] = {}
         self.modules: set[str] = set()
 
-    def translate(self, roots: list[object]) -> str:
-        """Return the JavaScript of these functions and classes, and of all that they need.
+    def translate(self, roots: list[object], given: dict[str, object]) -> str:
+        """Return the JavaScript of these functions and classes, of all that they need, and of some values by name.
 
         Raises Unsupported for Python that has no translation.
         """
         for package in {root.__module__ for root in roots}:
             self._learn_methods(package)
+        told = [f"dalle.translated.{name} = {literal(value, self.name_of)};" for name, value in given.items()]
         self.waiting += roots
         while self.waiting:
             self._take(self.waiting.pop())
         names = sorted(self.modules)
         lines = ['"use strict";', "(function () {", "const $py = dalle.python, $inc = $py.inc;"]
         lines += [f"const ${name} = dalle.translated.{name} = {{}};" for name in names]
-        body = [*self.functions.values(), *self.classes.values(), *self.constants.values()]
+        body = [*self.functions.values(), *self.classes.values(), *self.constants.values(), *told]
         return "\n".join([lines[0], "dalle.translated = {};", *lines[1:], *body, "})();", ""])
 
     def reference(self, module: types.ModuleType, name: str) -> str:
