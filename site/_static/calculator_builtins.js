@@ -236,6 +236,7 @@
     isinstance: isInstance,
     len: (value) => (value.map ? value.map.size : items(value).length),
     list: (values) => new List(items(values).map(inc)),
+    map: (code, values) => new List(items(values).map((value) => python.call(inc(code), [inc(value)]))),
     max: (...values) => extreme(values, isNamed(values.at(-1)) && values.pop(), (a, b) => isLess(b, a)),
     min: (...values) => extreme(values, isNamed(values.at(-1)) && values.pop(), isLess),
     next: (source, otherwise) => (source instanceof Counting ? source.number++ : inc(source.a.length ? source.a[0] : otherwise)),
@@ -250,7 +251,7 @@
     sum: (values, start = 0) => items(values).reduce((a, b) => a + b, start),
     tuple: (values) => new Tuple(values ? items(values).map(inc) : []),
     type: kindOf,
-    vars: (value) => Dict.of(Object.entries(value).map(([name, one]) => [name, inc(one)])),
+    vars: (value) => Dict.of(Object.keys(value).filter((name) => name !== "references").map((name) => [name, inc(value[name])])),
     zip,
   };
 
@@ -261,5 +262,5 @@
     return result;
   }
 
-  Object.assign(python, { addTo, builtin, equal, format, isLess, kinds, operate, repr, Callable });
+  Object.assign(python, { addTo, builtin, builtins, equal, format, isLess, kinds, operate, repr, Callable });
 })();

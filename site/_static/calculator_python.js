@@ -39,7 +39,7 @@ dalle.python = (function () {
 
   class Counted {
     constructor() {
-      Object.defineProperty(this, "references", { value: 1, writable: true });
+      this.references = 1;
     }
   }
 

@@ -3,7 +3,7 @@
 import ast
 from types import ModuleType
 
-from machinery.translation.names import Names
+from machinery.translation.names import Names, Unsupported
 from machinery.translation.scopes import COMPREHENSIONS, parameters_of, targets
 from machinery.translation.values import plain
 
@@ -12,10 +12,6 @@ OPERATORS = {
     ast.BitOr: "|", ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
     ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
-
-
-class Unsupported(Exception):
-    """Python that the translation does not know."""
 
 
 class Expressions:

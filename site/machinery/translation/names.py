@@ -25,6 +25,11 @@ LIBRARY = {
     collections.Counter: "Counter", typing.get_args: "get_args",
 }  # fmt: skip
 """Functions of the standard library that are built in for the translated code."""
+BUILT_IN = frozenset(
+    "Counter abs all any asdict bool count dict enumerate fields float frozenset get_args getattr heappop heappush id "
+    "int isinstance len list map max min next partial prod range replace round set sorted str sum tuple type vars zip".split()
+)
+"""What the runtime has: `builtins` in site/_static/calculator_builtins.js."""
 MODULES = (heapq, itertools)
 RESERVED = frozenset(
     "arguments await break case catch class const continue default delete do else enum eval export extends false "
@@ -109,8 +114,14 @@ class Names:
         if value is None or not callable(value):
             return None
         if getattr(value, "__module__", None) == "builtins" and not issubclass(_class(value), Exception):
+            if value.__name__ not in BUILT_IN:
+                raise Unsupported(f"line {node.lineno}: {value.__name__}")
             return value.__name__
         return LIBRARY.get(value) if isinstance(value, Hashable) else None
+
+
+class Unsupported(Exception):
+    """Python that the translation does not know."""
 
 
 def variable(name: str) -> str:

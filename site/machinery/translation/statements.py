@@ -2,8 +2,8 @@
 
 import ast
 
-from machinery.translation.expressions import Expressions, Unsupported, definition
-from machinery.translation.names import Names, variable
+from machinery.translation.expressions import Expressions, definition
+from machinery.translation.names import Names, Unsupported, variable
 from machinery.translation.scopes import FUNCTIONS, Scope
 
 

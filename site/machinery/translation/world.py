@@ -8,8 +8,7 @@ from functools import cache
 from importlib import import_module
 from inspect import getsource
 
-from machinery.translation.expressions import Unsupported
-from machinery.translation.names import Names
+from machinery.translation.names import Names, Unsupported
 from machinery.translation.statements import EMPTY, code_of
 from machinery.translation.values import literal
 
