@@ -29,19 +29,20 @@
     return make("div", { class: "dalle-scroll", tabindex: "0", role: "region", "aria-label": caption }, inside);
   }
 
-  // A stacked bar for each row { label, sizes: {term: bytes}, note }, on one scale, with a line at the limit { name, size }.
-  function bars(rows, limit) {
+  // A stacked bar for each row { label, sizes: {term: number} }, on one scale, with a line at the limit { name, size };
+  // the numbers are bytes, or what `textOf` tells.
+  function bars(rows, limit, textOf = dalle.calculator.bytesText) {
     const totals = rows.map((row) => sum(Object.values(row.sizes)));
     const largest = Math.max(...totals, limit ? limit.size : 0) || 1;
     const parts = rows.map(function (row, place) {
       const pieces = Object.entries(row.sizes).filter(([, size]) => size > 0);
-      const told = pieces.map(([term, size]) => term + " " + dalle.calculator.bytesText(size)).join(", ");
+      const told = pieces.map(([term, size]) => term + " " + textOf(size)).join(", ");
       const track = make("div", {
         class: "dalle-bar", role: "img",
-        "aria-label": row.label + ": " + dalle.calculator.bytesText(totals[place]) + ". " + told + (limit ? ". " + limitText(limit) : ""),
-      }, ...pieces.map(([term, size]) => piece(term, size, largest)), limit ? line(limit, largest) : null);
+        "aria-label": row.label + ": " + textOf(totals[place]) + ". " + told + (limit ? ". " + limitText(limit) : ""),
+      }, ...pieces.map(([term, size]) => piece(term, size / largest, textOf(size))), limit ? line(limit, largest) : null);
       return make("div", { class: "dalle-bar-row" },
-        make("div", { class: "dalle-bar-label" }, make("span", {}, row.label), make("span", { class: "dalle-bar-total" }, row.note || dalle.calculator.bytesText(totals[place]))),
+        make("div", { class: "dalle-bar-label" }, make("span", {}, row.label), make("span", { class: "dalle-bar-total" }, textOf(totals[place]))),
         track);
     });
     return make("div", { class: "dalle-bars" }, ...parts, limit ? make("p", { class: "dalle-limit" }, make("span", { class: "dalle-limit-mark", "aria-hidden": "true" }), limitText(limit)) : null);
@@ -50,10 +51,10 @@
   const limitText = (limit) => limit.name + " has " + dalle.calculator.bytesText(limit.size);
   const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
-  function piece(term, size, largest) {
-    const text = term + ": " + dalle.calculator.bytesText(size) + ". " + dalle.calculator.formulaOf(term);
+  function piece(term, share, size) {
+    const text = (term + ": " + size + ". " + dalle.calculator.formulaOf(term)).trim();
     const made = make("span", { title: text, "aria-hidden": "true" });
-    made.style.width = (100 * size) / largest + "%";
+    made.style.width = 100 * share + "%";
     made.style.backgroundColor = colourOf(term);
     return made;
   }

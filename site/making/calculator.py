@@ -13,6 +13,7 @@ from machinery.translation.world import World
 from dalle_lib.cli.run.plan import PAPER, describe_plan
 from dalle_lib.dashboard import bars, estimates
 from dalle_lib.dashboard.calculator import Calculator
+from dalle_lib.dashboard.charts import SERIES
 from dalle_lib.measurement import workload
 from dalle_lib.memory import accuracy, advise, estimate, gpu_named, largest_batch, presets
 from dalle_lib.memory.estimate import ASSUMED, RAM_TERMS, TERMS
@@ -31,6 +32,8 @@ LEFT_OUT = frozenset(
     + tuple(f"planning_work.Work.{name}" for name in ("of", "paper", "_of"))
 )
 """What they never call, and what has no translation: it reads run cards, or texts of a command line."""
+PHASES = ("computing", "last batch", "matchmaking", "averaging", "step", "parameters")
+"""The phases of an epoch, as `dalle_lib.planning` names them."""
 HEADER = "// Made from the Python sources of dalle_lib by site/making/calculator.py.\n"
 
 
@@ -54,7 +57,7 @@ def offered() -> dict[str, Any]:
     return {
         "knobs": [knob_of(name, knob) | {"about": about.get(name, "")} for name, knob in knobs.items()],
         "max_batch": calculator.max_batch,
-        "colours": bars.COLOURS,
+        "colours": bars.COLOURS | dict(zip(PHASES, SERIES, strict=False)),
         "terms": list(TERMS),
         "ram_terms": list(RAM_TERMS),
         "assumed": list(ASSUMED),
@@ -85,7 +88,7 @@ def told_of(kind: type) -> dict[str, str]:
     """Return what the docstrings below the fields of a dataclass say of them."""
     [body] = [node.body for node in ast.parse(getsource(kind)).body]
     return {
-        field.target.id: " ".join(text.value.value.split())
+        field.target.id: " ".join(text.value.value.replace("`", "").split())
         for field, text in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
