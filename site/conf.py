@@ -31,6 +31,7 @@ templates_path = ["_templates"]
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 4

@@ -21,7 +21,7 @@
   }
 
   const seconds = (value) => Number(value.toPrecision(3)).toLocaleString("en") + " s";
-  const megabytes = (value) => (value / 1e6).toLocaleString("en", { maximumFractionDigits: 1 });
+  const rounded = (value, unit) => (value / unit).toLocaleString("en", { maximumFractionDigits: 1 });
 
   function mount(place) {
     const verdict = make("p", { class: "dalle-verdict", role: "status", "aria-live": "polite" });
@@ -45,18 +45,18 @@
       told.hidden = Boolean(found.error);
       if (settings) keepInAddress(dalle.planForm.toAddress(settings));
       command.textContent = settings ? dalle.planForm.command(settings) : "";
-      const [first] = found.lines || [];
       verdict.textContent = found.error || found.lines.find((line) => line.startsWith("Run:")).replace(/^Run:\s+/, "");
-      if (!found.error) show(found, first);
+      if (!found.error) show(found);
     }
 
     function show({ lines, plan }) {
       const named = lines.map((line) => /^(Epoch|Round|Reducers|Money|Trainer):\s+(.*)$/.exec(line)).filter(Boolean);
       const warnings = lines.map((line) => /^Warning:\s+(.*)$/.exec(line)).filter(Boolean);
       const others = lines.filter((line) => line.startsWith("With "));
+      const hasPrice = plan.traffic.some((one) => one.price);
       const traffic = plan.traffic.map((one) => [
-        one.name, megabytes(one.sent_per_epoch), megabytes(one.received_per_epoch),
-        megabytes(one.sent_per_day), megabytes(one.received_per_day), one.price ? one.price.toLocaleString("en", { maximumFractionDigits: 2 }) : "–",
+        one.name, rounded(one.sent_per_epoch, 1e6), rounded(one.received_per_epoch, 1e6),
+        rounded(one.sent_per_day, 1e9), rounded(one.received_per_day, 1e9), ...(hasPrice ? [rounded(one.price, 1)] : []),
       ]);
       const phases = Object.entries(plan.phases).filter(([, size]) => size > 0);
       fill(told,
@@ -64,8 +64,8 @@
         make("h3", {}, "An epoch"), bars([{ label: "seconds of an epoch", sizes: Object.fromEntries(phases) }], null, seconds),
         legend(phases.map(([name, size]) => [name, seconds(size)])),
         make("dl", { class: "dalle-answers" }, ...named.flatMap(([, name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
-        table("Traffic of one machine of each group, in MB, and the price of the whole group",
-          ["machines", "sent, epoch", "received, epoch", "sent, day", "received, day", "price"], traffic, [1, 2, 3, 4, 5]),
+        table("What one machine of each group sends (up) and receives (down)" + (hasPrice ? ", and the price of all of them" : ""),
+          ["group", "MB up, epoch", "MB down, epoch", "GB up, day", "GB down, day", ...(hasPrice ? ["price"] : [])], traffic, [1, 2, 3, 4, 5]),
         make("h3", {}, "What would change it"), make("ul", {}, ...others.map((line) => make("li", {}, line))));
     }
 

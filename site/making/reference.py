@@ -58,13 +58,15 @@ def page(package: str, entries: dict[str, Entry], targets: dict[str, str]) -> st
     """Return the page of `package`; `targets` says where each public name stands."""
     text = ast.get_docstring(ast.parse(file_of(package).read_text(encoding="utf-8")))
     about = re.split(r"(?:Names are|Each name is) imported", text)[0].strip()
-    parts = [f"# {PACKAGES[package]}: `{package}`", linked(about, targets), f"```{{py:currentmodule}} {package}\n```"]
+    begins = f"*From `{package}`.* {linked(about, targets)}"
+    parts = [f"# {PACKAGES[package]}", begins, f"```{{py:currentmodule}} {package}\n```"]
     return "\n\n".join([*parts, *(directive(entry, targets) for entry in entries.values())]) + "\n"
 
 
 def directive(entry: Entry, targets: dict[str, str], depth: int = 0) -> str:
     """Return the directive that shows `entry` and, inside it, its members."""
-    fence, lines = "`" * (5 - depth), [f":{option}:" for option in entry.options]
+    options = [*entry.options, *["no-contents-entry"] * (depth > 0)]
+    fence, lines = "`" * (5 - depth), [f":{option}:" for option in options]
     signature = qualified(entry.signature, targets)
     if entry.kind in ("attribute", "property"):
         lines += [f":type: {signature}"] * bool(signature) + [f":value: {entry.value}"] * bool(entry.value)

@@ -66,6 +66,12 @@ def function_entry(node: Function, text: str, kind: str = "function", options: t
     )
 
 
+def unparse(node: ast.AST) -> str:
+    """Return a piece of source as this project writes it, with double quotes."""
+    text = ast.unparse(node)
+    return text if '"' in text else text.replace("'", '"')
+
+
 def class_entry(node: ast.ClassDef, text: str) -> Entry:
     """Return the entry of a class with its documented fields, properties and methods, in their order."""
     made = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
@@ -84,8 +90,8 @@ def members_of(node: ast.ClassDef) -> Iterator[Entry]:
             if item.name == "__call__" or not item.name.startswith("_"):
                 yield method_entry(item, text)
         elif isinstance(item, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            value = ast.unparse(item.value) if item.value else ""
-            name, kind = ast.unparse(item.target), ast.unparse(item.annotation)
+            value = unparse(item.value) if item.value else ""
+            name, kind = ast.unparse(item.target), unparse(item.annotation)
             if not name.startswith("_"):
                 yield Entry(kind="attribute", name=name, signature=kind, value=value, text=after.value.value)
 
@@ -94,7 +100,7 @@ def method_entry(item: Function, text: str) -> Entry:
     """Return the entry of a method, or of what is read like a field."""
     marks = {ast.unparse(mark).split(".")[-1] for mark in item.decorator_list}
     if marks & {"property", "cached_property"}:
-        kind = ast.unparse(item.returns) if item.returns else ""
+        kind = unparse(item.returns) if item.returns else ""
         return Entry(kind="property", name=item.name, signature=kind, text=text)
     options = tuple(sorted(marks & {"classmethod", "staticmethod"}))
     return function_entry(item, text, "method", (*options, *["async"] * isinstance(item, ast.AsyncFunctionDef)))
