@@ -129,8 +129,21 @@
     return changed;
   }
 
+  // The plan: its text line by line, as on a command line, and its numbers.
+  function plan(settings) {
+    return safely(function () {
+      const kind = translated.planning_machines.Machines;
+      const machines = new python.Tuple(settings.groups.map((group) => python.make(kind, [], group)));
+      const work = python.method(translated.works.get(settings.run), "with_changes", [], settings.changes, true);
+      const made = ask(translated.planning_plan.plan_run, work, machines);
+      const others = ask(translated.planning_answers.what_if, made);
+      const enough = ask(translated.planning_answers.reducers_enough, made);
+      return { lines: ask(translated.cli_run_plan.describe_plan, made, others, enough).split("\n"), plan: toPlain(made) };
+    });
+  }
+
   const bytesText = (size) => ask(translated.dashboard_bars.bytes_text, size);
   const formulaOf = (term) => ask(translated.dashboard_bars.formula_of, term);
 
-  dalle.calculator = { OWN, MAX_CONFIG, advise, ask, bytesText, estimate, formulaOf, limitsOf, safely, toPlain };
+  dalle.calculator = { OWN, MAX_CONFIG, advise, bytesText, estimate, formulaOf, limitsOf, plan };
 })();

@@ -3,22 +3,7 @@
 
 (function () {
   const { copyButton, fill, keepInAddress, legend, make, bars, table } = dalle.elements;
-  const { ask, safely, toPlain } = dalle.calculator;
-  const python = dalle.python, translated = dalle.translated;
   const WAIT_MS = 250; // after a key: somebody may still be typing
-
-  // The plan: its text line by line, as on a command line, and its numbers.
-  function planOf(settings) {
-    return safely(function () {
-      const kind = translated.planning_machines.Machines;
-      const machines = new python.Tuple(settings.groups.map((group) => python.make(kind, [], group)));
-      const work = python.method(translated.works.get(settings.run), "with_changes", [], settings.changes, true);
-      const plan = ask(translated.planning_plan.plan_run, work, machines);
-      const others = ask(translated.planning_answers.what_if, plan);
-      const enough = ask(translated.planning_answers.reducers_enough, plan);
-      return { lines: ask(translated.cli_run_plan.describe_plan, plan, others, enough).split("\n"), plan: toPlain(plan) };
-    });
-  }
 
   const seconds = (value) => Number(value.toPrecision(3)).toLocaleString("en") + " s";
   const rounded = (value, unit) => (value / unit).toLocaleString("en", { maximumFractionDigits: 1 });
@@ -40,7 +25,7 @@
     }
 
     function update(settings) {
-      const found = settings ? planOf(settings) : { error: "A field of the machines is not whole: numbers of at least 0, and a name of letters and digits." };
+      const found = settings ? dalle.calculator.plan(settings) : { error: "A field of the machines is not whole: numbers of at least 0, and a name of letters and digits." };
       result.dataset.state = found.error ? "wrong" : found.plan.warnings.length ? "may fit" : "fits";
       told.hidden = Boolean(found.error);
       if (settings) keepInAddress(dalle.planForm.toAddress(settings));
@@ -82,5 +67,4 @@
   }
 
   document.querySelectorAll('[data-dalle="plan"]').forEach(mount);
-  dalle.planOf = planOf;
 })();
