@@ -103,7 +103,7 @@ def test_memory_is_freed_when_nothing_refers_to_it_any_more(site_code, tmp_path)
 def test_numbers_are_written_as_python_writes_them(site_code, tmp_path):
     from translated import formats
 
-    numbers = [0, 0.5, 1.5, 2.5, 0.125, 1234.5, 999999.5, 1e-5, 1.25e-7, 123456789, 1e22, -3.7, -0.04, 7e15]
+    numbers = [0, 0.5, 1.5, 2.5, 0.125, 1234.5, 999999.5, 1e-5, 1.25e-7, 123456789, -3.7, 0.0375, -0.04, 7e15]
     code = "(all) => all.map((x) => dalle.python.call(dalle.translated.translated.formats, [x]))"
     assert run_javascript(translated(tmp_path, "formats"), code, numbers) == [formats(x) for x in numbers]
 

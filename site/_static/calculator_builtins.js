@@ -3,7 +3,7 @@
 
 (function () {
   const python = window.dalle.python;
-  const { Callable, Collection, Counting, Dict, Instance, List, Namespace, Partial, Sequence, Tuple } = python;
+  const { Collection, Counting, Dict, Instance, List, Namespace, Partial, Sequence, Tuple } = python;
   const { drop, inc, isObject, items, truth } = python;
 
   const kinds = { int: { name: "int" }, float: { name: "float" }, str: { name: "str" }, bool: { name: "bool" },
@@ -49,7 +49,11 @@
     return result;
   }
 
-  const modulo = (a, b) => ((a % b) + b) % b;
+  function modulo(a, b) { // it has the sign of b
+    const rest = a % b;
+    return rest !== 0 && rest < 0 !== b < 0 ? rest + b : rest;
+  }
+
   const times = (sequence, number) => {
     const all = Array.from({ length: Math.max(0, Number(number)) }, () => sequence.a.map(inc)).flat();
     return new sequence.constructor(all);
@@ -82,6 +86,10 @@
     "not in": (a, b) => !isIn(a, b),
   };
 
+  function multiply(a, b) {
+    return typeof a === "number" && typeof b === "number" ? a * b : operate("*", a, b);
+  }
+
   function operate(operator, a, b) {
     const result = operators[operator](a, b);
     drop(a);
@@ -96,9 +104,9 @@
     return a;
   }
 
-  function round(number, digits = 0) { // a half goes to the even neighbour, as in Python
-    const text = digits ? Number(number.toFixed(digits)) : Math.round(number);
-    return !digits && Math.abs(number % 1) === 0.5 ? 2 * Math.round(number / 2) : text;
+  function round(number) { // a half goes to the even neighbour, as in Python
+    const isHalf = Math.abs(number % 1) === 0.5;
+    return (isHalf ? 2 * Math.round(number / 2) : Math.round(number)) || 0;
   }
 
   function repr(value) {
@@ -123,13 +131,20 @@
   function general(number, precision) { // the format g
     const digits = precision || 1;
     if (number === 0) return "0";
-    const [mantissa, exponent] = number.toExponential(digits - 1).split("e");
+    const [mantissa, exponent] = exponential(number, digits).split("e");
     if (exponent >= -4 && exponent < digits) {
-      const fixed = number.toFixed(Math.max(0, digits - 1 - exponent));
-      return fixed.includes(".") ? fixed.replace(/\.?0+$/, "") : fixed;
+      const text = fixed(Number(mantissa + "e" + exponent), Math.max(0, digits - 1 - exponent));
+      return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
     }
     const short = mantissa.includes(".") ? mantissa.replace(/\.?0+$/, "") : mantissa;
     return short + "e" + exponent[0] + exponent.slice(1).padStart(2, "0");
+  }
+
+  function exponential(number, digits) { // toExponential rounds halves up, Python to an even digit
+    const [whole, exponent] = number.toExponential(digits + 30).split("e");
+    const kept = whole.slice(0, digits + 1), rest = whole.slice(digits + 1).replace(".", "");
+    const isHalf = digits > 1 && /^50*$/.test(rest) && /[02468]$/.test(kept);
+    return isHalf ? kept + "e" + exponent : number.toExponential(digits - 1);
   }
 
   function formatNumber(number, comma, precision, kind) {
@@ -262,5 +277,5 @@
     return result;
   }
 
-  Object.assign(python, { addTo, builtin, builtins, equal, format, isLess, kinds, operate, repr, Callable });
+  Object.assign(python, { addTo, builtin, builtins, equal, format, isLess, kinds, multiply, operate, repr });
 })();

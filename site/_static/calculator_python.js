@@ -104,21 +104,22 @@ dalle.python = (function () {
   }
 
   function bind(code, args, named, defaults) {
-    const star = code.star === undefined ? -1 : code.names.indexOf(code.star);
-    const left = { ...named };
-    const bound = code.names.map(function (name, place) {
-      if (place === star) return new dalle.python.Tuple(args.slice(star));
-      if (name === code.keywords) return undefined;
-      const isPositional = place < args.length && (star < 0 || place < star);
-      if (isPositional) return args[place];
-      const value = left[name];
-      delete left[name];
-      return value === undefined && defaults ? inc(defaults[name]) : value;
-    });
-    if (code.keywords !== undefined) {
-      bound[code.names.indexOf(code.keywords)] = dalle.python.Dict.of(Object.entries(left));
-    } else if (Object.keys(left).length) {
-      throw new TypeError("unexpected argument " + Object.keys(left)[0]);
+    const { names, star, keywords } = code, bound = [];
+    const positional = star === undefined ? args.length : Math.min(args.length, names.indexOf(star));
+    let used = 0;
+    for (let place = 0; place < names.length; place++) {
+      const name = names[place];
+      let value = place < positional ? args[place] : named && named[name];
+      if (place >= positional && value !== undefined) used++;
+      if (name === star) value = new dalle.python.Tuple(args.slice(place));
+      else if (value === undefined && defaults) value = inc(defaults[name]);
+      bound.push(value);
+    }
+    if (keywords !== undefined) {
+      const left = Object.entries(named || {}).filter(([name]) => !names.includes(name));
+      bound[names.indexOf(keywords)] = dalle.python.Dict.of(left);
+    } else if (named && used < Object.keys(named).length) {
+      throw new TypeError("unexpected argument among " + Object.keys(named));
     }
     return bound;
   }
@@ -145,8 +146,7 @@ dalle.python = (function () {
   function make(kind, args, named, isHeld) {
     if (kind === Namespace) return new Namespace(named);
     const made = new kind();
-    const [code] = [kind.prototype.__init__];
-    callCode(code, [inc(made), ...args], named, isHeld);
+    callCode(kind.prototype.__init__, [inc(made), ...args], named, isHeld);
     return made;
   }
 

@@ -119,6 +119,8 @@ class Expressions:
     def _operate(self, operator: ast.AST, left: str, right: str) -> str:
         if isinstance(operator, ast.Sub):
             return f"({left} - {right})"
+        if isinstance(operator, ast.Mult):
+            return f"$py.multiply({left}, {right})"
         return f'$py.operate("{OPERATORS[type(operator)]}", {left}, {right})'
 
     def _unaryop(self, node: ast.UnaryOp) -> str:
@@ -177,6 +179,8 @@ class Expressions:
         from machinery.translation.statements import assign
 
         assert isinstance(node, COMPREHENSIONS)
+        if only_first and len(node.generators) > 1:
+            raise Unsupported(f"line {node.lineno}: {ast.unparse(node)}")
         kind = {ast.DictComp: "Dict", ast.SetComp: "Collection"}.get(type(node), "List")
         opening, closing = "", ""
         for one in node.generators:
@@ -190,7 +194,7 @@ class Expressions:
             opening += "".join(f"if (!{self.test(condition)}) continue;\n" for condition in one.ifs)
             closing = f"}}\n$py.drop({source}); {self._drops(own)}{closing}"
         if only_first:
-            body = f"return {self.owned(node.elt)};\n"
+            body = f"const $first = {self.owned(node.elt)};\n{closing[1:]}return $first;\n"
         elif isinstance(node, ast.DictComp):
             body = f"$result.put({self.owned(node.key)}, {self.owned(node.value)});\n"
         elif kind == "Collection":

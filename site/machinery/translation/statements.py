@@ -32,8 +32,9 @@ class Body:
         """Return the end of the function: its value is computed, then what it held is dropped."""
         ends = "".join(f"{name}(); " for name in reversed(self.open))
         own = [variable(name) for name in sorted(self.names.scope.own)]
-        held = ", ".join([*own, *(name for name in self.hidden if name.startswith("$source"))])
-        return f"{{ const $result = {value}; {ends}[{held}].forEach($py.drop); return $result; }}\n"
+        held = [*own, *(name for name in self.hidden if name.startswith("$source"))]
+        drops = "".join(f"$drop({name}); " for name in held)
+        return f"{{ const $result = {value}; {ends}{drops}return $result; }}\n"
 
     def _expr(self, node: ast.Expr) -> str:
         if isinstance(node.value, ast.Constant):

@@ -41,7 +41,7 @@ class World:
         while self.waiting:
             self._take(self.waiting.pop())
         names = sorted(self.modules)
-        lines = ['"use strict";', "(function () {", "const $py = dalle.python, $inc = $py.inc;"]
+        lines = ['"use strict";', "(function () {", "const $py = dalle.python, $inc = $py.inc, $drop = $py.drop;"]
         lines += [f"const ${name} = dalle.translated.{name} = {{}};" for name in names]
         body = [*self.functions.values(), *self.classes.values(), *self.constants.values(), *told]
         return "\n".join([lines[0], "dalle.translated = {};", *lines[1:], *body, "})();", ""])
