@@ -18,7 +18,14 @@ from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
 MADE, PAGES, HTML = SITE / "_made", SITE / "_build" / "pages", SITE / "_build" / "html"
-STEPS: list[Callable[[Path], None]] = [documents.make, glossary.make, notebooks.make, reference.make, commands.make, calculator.make]
+STEPS: list[Callable[[Path], None]] = [
+    documents.make,
+    glossary.make,
+    notebooks.make,
+    reference.make,
+    commands.make,
+    calculator.make,
+]
 
 
 def build() -> int:

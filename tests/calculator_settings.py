@@ -46,10 +46,12 @@ def _settings(rng: random.Random) -> dict[str, Any]:
     layer = rng.choice(["plain", "checkpointing", "reversible", "plain", "checkpointing", "reversible", "both"])
     half = rng.random() < 0.5  # the kit's own model takes only some of these
     return {
-        "model": model, "config": config, "gpu": rng.choice([*GPUS, "12.5"]), "batch": rng.choice([1, 1, 2, 3, 17, 200]),
+        "model": model, "config": config, "gpu": rng.choice([*GPUS, "12.5"]),
+        "batch": rng.choice([1, 1, 2, 3, 17, 200]),
         "sequence": None if half else rng.choice([1, 2, 63, 200]), "optimizer": rng.choice(get_args(OptimizerName)),
         "precision": rng.choice(["fp32", "bf16"] if half else get_args(Precision)),
-        "offload": rng.choice(["none", *get_args(Offload)]), "attention": "" if half else rng.choice(["", "sdpa", "eager"]),
+        "offload": rng.choice(["none", *get_args(Offload)]),
+        "attention": "" if half else rng.choice(["", "sdpa", "eager"]),
         "distinct_layers": rng.choice([0, 0, 1, 2, 5]), "checkpointing": layer in ("checkpointing", "both"),
         "reversible": layer in ("reversible", "both"), "embeddings_32bit": rng.random() < 0.5,
         "accumulates": rng.random() < 0.5, "dropout": not half and rng.random() < 0.5, "swarm": rng.random() < 0.3,

@@ -1,4 +1,4 @@
-"""The calculator's and the planner's pages say what the Python code says; they hold in a browser, for hostile links too."""
+"""The calculator's and the planner's pages say what the Python code says, for hostile links too."""
 
 import re
 import sys
@@ -197,7 +197,9 @@ def test_a_config_that_is_hostile_or_broken_is_refused_in_words(visit):
         '{"model_type": "gpt2", "n_inner": "many"}': "A size in this config is not possible.",
     }.items():
         page.get_by_label("config.json").fill(text)
-        page.wait_for_function("(words) => document.querySelector('.dalle-verdict').textContent.includes(words)", arg=words)
+        page.wait_for_function(
+            "(words) => document.querySelector('.dalle-verdict').textContent.includes(words)", arg=words
+        )
     assert verdict.locator("b").count() == 0
     page.get_by_label("config.json").fill('{"model_type": "gpt2", "n_layer": 2}')
     page.wait_for_function("document.querySelector('.dalle-verdict').textContent.startsWith('It fits')")
@@ -248,5 +250,7 @@ def test_the_planner_follows_its_groups_and_its_link(visit):
 def test_the_result_is_printed_whole(visit):
     page = ready(visit, "calculator.html").page
     page.emulate_media(media="print")
-    style = page.locator(".dalle-result").evaluate("(one) => [getComputedStyle(one).position, getComputedStyle(one).overflow]")
+    style = page.locator(".dalle-result").evaluate(
+        "(one) => [getComputedStyle(one).position, getComputedStyle(one).overflow]"
+    )
     assert style == ["static", "visible"]

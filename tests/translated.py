@@ -56,7 +56,7 @@ def lifetimes() -> list:
     def inner(word: str = "called") -> str:
         return f"{word} {kept.name}"
 
-    later = [lambda one=log.hold("default"): one.name, inner]
+    later = [lambda one=log.hold("default"): one.name, inner]  # noqa: B008 (that it is held is what is tested)
     log.lines.append(later[1](word="inner"))
     log.lines.append(later.pop(0)())
     log.lines.append("lambda gone")

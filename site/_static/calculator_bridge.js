@@ -86,7 +86,8 @@
     return [...result.gpu_range, ...result.ram_range, result.parameters, result.flops].every(Number.isFinite);
   }
 
-  function estimate(settings) {
+  // What a training needs; with isQuick without the largest batch, which takes a dozen more estimates.
+  function estimate(settings, isQuick) {
     return safely(function () {
       const limits = limitsOf(settings);
       if (limits.error) return limits;
@@ -95,7 +96,7 @@
       const result = toPlain(found);
       if (!isPossible(result)) throw new TypeError(NOT_POSSIBLE);
       const most = dalle.offer.max_batch;
-      const largest = ask(translated.memory_advice.largest_batch, model, training, gpu.size, most);
+      const largest = isQuick ? null : ask(translated.memory_advice.largest_batch, model, training, gpu.size, most);
       const told = [largest, most, settings.utilisation / 100, settings.mbit_per_s];
       return {
         result,
@@ -103,7 +104,7 @@
         largest,
         fits: python.method(python.inc(found), "fits", [gpu.size]),
         verdict: ask(translated.dashboard_estimates.verdict_sentence, found, gpu),
-        details: toPlain(ask(translated.dashboard_estimates.details, found, gpu, ...told)),
+        details: isQuick ? [] : toPlain(ask(translated.dashboard_estimates.details, found, gpu, ...told)),
         accuracy: ask(translated.memory_accuracy.in_words),
         layerBytes: ask(translated.dashboard_estimates.layer_bytes, found),
       };

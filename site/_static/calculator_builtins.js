@@ -231,7 +231,10 @@
     bool: truth,
     count: () => new Counting(),
     Counter: () => new Dict(0),
-    dict: (source) => Dict.of((source instanceof Dict ? source.items() : source || new List()).a.map((pair) => pair.a.map(inc))),
+    dict: (source) => {
+      if (source instanceof Dict) return source.copy();
+      return Dict.of((source ? items(source) : []).map((pair) => pair.a.map(inc)));
+    },
     enumerate: (values) => new List(items(values).map((value, place) => new Tuple([place, inc(value)]))),
     fields: (value) => new Tuple(value.fields || value.constructor.fields).a.reduce((all, one) => {
       all.a.push(new Namespace(one));

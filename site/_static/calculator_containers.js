@@ -8,6 +8,7 @@
 
   // Under what a key is found: equal keys give the same.
   function keyOf(value) {
+    if (typeof value !== "object") return value;
     return value instanceof Tuple ? "tuple " + value.a.map((part) => typeof part + String(keyOf(part))).join("\u0000") : value;
   }
 
@@ -59,6 +60,11 @@
     free() {
       this.clear();
     }
+    copy() {
+      const made = new Dict();
+      for (const [place, [key, value]] of this.map) made.map.set(place, [inc(key), inc(value)]);
+      return made;
+    }
     put(key, value) { // takes both over
       const found = this.map.get(keyOf(key));
       this.map.set(keyOf(key), [found ? found[0] : key, value]);
@@ -92,9 +98,12 @@
       return value;
     }
     clear() {
-      const pairs = [...this.map.values()];
-      this.map.clear();
-      pairs.flat().forEach(drop);
+      const old = this.map;
+      this.map = new Map();
+      for (const [key, value] of old.values()) {
+        drop(key);
+        drop(value);
+      }
       return null;
     }
     keys() {

@@ -35,15 +35,21 @@
       }
       const isWhole = limits.error || settings.sequence === limits.sequence;
       keepInAddress(dalle.calculatorForm.toAddress({ ...settings, sequence: isWhole ? null : settings.sequence }));
-      const found = limits.error ? limits : estimate(settings);
+      const found = limits.error ? limits : estimate(settings, true);
       result.dataset.state = found.error ? "wrong" : found.fits === null ? "may fit" : found.fits ? "fits" : "does not fit";
       verdict.textContent = found.error || found.verdict;
       for (const part of [memory, details, toSwitchOn, terms]) part.hidden = Boolean(found.error);
       if (found.error) return;
       gpu = found.gpu;
-      fill(details, ...[...found.details, found.accuracy].map((line) => make("li", {}, line)));
+      fill(details, make("li", {}, "Looking for the largest batch ..."));
       showMemory(found);
       showFormulas(found);
+      timer = setTimeout(showRest, 0); // the browser shows the verdict first
+    }
+
+    function showRest() {
+      const { details: lines, accuracy } = estimate(settings);
+      fill(details, ...[...lines, accuracy].map((line) => make("li", {}, line)));
       showAdvice();
     }
 

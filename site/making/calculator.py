@@ -1,9 +1,10 @@
-"""The memory calculator and the planner for their pages: the Python code itself in JavaScript, and what the pages offer."""
+"""The memory calculator and the planner for their pages: the Python code in JavaScript, and what the pages offer."""
 
 import ast
 import json
 from dataclasses import fields
 from inspect import getsource
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ ROOTS = [
 ]  # fmt: skip
 """What the pages call."""
 LEFT_OUT = frozenset(
-    ("names.did_you_mean", "planning_machines.Machines.parse")
-    + tuple(f"planning_work.Work.{name}" for name in ("of", "paper", "_of"))
+    (
+        "names.did_you_mean",
+        "planning_machines.Machines.parse",
+        *(f"planning_work.Work.{name}" for name in ("of", "paper", "_of")),
+    )
 )
 """What they never call, and what has no translation: it reads run cards, or texts of a command line."""
 PHASES = ("computing", "last batch", "matchmaking", "averaging", "step", "parameters")
@@ -49,7 +53,7 @@ def make(made: Path) -> None:
 
 
 def offered() -> dict[str, Any]:
-    """Return what the forms of both pages offer: knobs with their labels and choices, the runs, the fields of machines."""
+    """Return what the forms of both pages offer: knobs, their labels and choices, runs, fields of machines."""
     calculator = Calculator()
     knobs = {"model": calculator.model, "gpu": calculator.gpu, **calculator.knobs}
     knobs |= {"utilisation": calculator.utilisation, "mbit_per_s": calculator.mbit_per_s}
@@ -68,7 +72,7 @@ def offered() -> dict[str, Any]:
 
 
 def knob_of(name: str, knob: widgets.Widget) -> dict[str, Any]:
-    """Return a knob of the notebook's calculator as data: its label, its kind, what it can be set to and its setting."""
+    """Return a knob of the notebook's calculator as data: its label, kind, choices and setting."""
     told = {"name": name, "label": knob.description, "value": knob.value}
     if isinstance(knob, widgets.Checkbox):
         return told | {"kind": "switch"}
@@ -89,6 +93,6 @@ def told_of(kind: type) -> dict[str, str]:
     [body] = [node.body for node in ast.parse(getsource(kind)).body]
     return {
         field.target.id: " ".join(text.value.value.replace("`", "").split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }

@@ -70,7 +70,8 @@ class Expressions:
 
     def _elements(self, nodes: list[ast.expr]) -> str:
         return ", ".join(
-            f"...$py.spread({self.owned(one.value)})" if isinstance(one, ast.Starred) else self.owned(one) for one in nodes
+            f"...$py.spread({self.owned(one.value)})" if isinstance(one, ast.Starred) else self.owned(one)
+            for one in nodes
         )
 
     def _constant(self, node: ast.Constant) -> str:

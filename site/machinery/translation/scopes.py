@@ -32,7 +32,12 @@ def parameters_of(function: ast.FunctionDef | ast.Lambda) -> list[str]:
     """Return the names of all parameters: positional, the one with a star, those only by name, the one with two."""
     told = function.args
     star, keywords = ([one.arg] if one else [] for one in (told.vararg, told.kwarg))
-    return [*(one.arg for one in [*told.posonlyargs, *told.args]), *star, *(one.arg for one in told.kwonlyargs), *keywords]
+    return [
+        *(one.arg for one in [*told.posonlyargs, *told.args]),
+        *star,
+        *(one.arg for one in told.kwonlyargs),
+        *keywords,
+    ]
 
 
 def free_names(function: ast.FunctionDef | ast.Lambda) -> set[str]:
@@ -68,9 +73,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
     for one in _parts(node):
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and id(one) not in inside:
             yield one.id
-        elif isinstance(one, ast.FunctionDef):
-            yield one.name
-        elif isinstance(one, ast.ExceptHandler) and one.name:
+        elif isinstance(one, ast.FunctionDef | ast.ExceptHandler) and one.name:
             yield one.name
 
 

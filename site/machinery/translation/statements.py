@@ -111,7 +111,10 @@ class Body:
         return f"{opening}{body}{name}();\n"
 
     def _raise(self, node: ast.Raise) -> str:
-        if not isinstance(node.exc, ast.Call) or ast.unparse(node.exc.func) not in ("ValueError", "NotImplementedError"):
+        if not isinstance(node.exc, ast.Call) or ast.unparse(node.exc.func) not in (
+            "ValueError",
+            "NotImplementedError",
+        ):
             return f"throw new $py.ValueError({ast.unparse(node.exc)!r});\n" if node.exc else "throw $error;\n"
         return f"throw new $py.ValueError({self.expressions.owned(node.exc.args[0])});\n"
 
@@ -155,7 +158,9 @@ def code_of(node: ast.FunctionDef | ast.Lambda, outer: Names) -> str:
     if isinstance(node, ast.Lambda):
         inside = body.leave(body.expressions.owned(node.body))
     elif any(isinstance(one, ast.Expr) and isinstance(one.value, ast.Yield) for one in node.body):
-        place = next(i for i, one in enumerate(node.body) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Yield))
+        place = next(
+            i for i, one in enumerate(node.body) if isinstance(one, ast.Expr) and isinstance(one.value, ast.Yield)
+        )
         before, after = body.block(node.body[:place]), body.block(node.body[place + 1 :])
         inside = f"{before}return () => {{\n{after}{body.leave()}}};\n"
     else:

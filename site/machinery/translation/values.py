@@ -32,7 +32,7 @@ def literal(value: object, name_of: Callable[[type], str]) -> str:
     return f"$py.make({name_of(type(value))}, [], {{{named}}})"
 
 
-def plain(value: None | bool | int | float | str) -> str:
+def plain(value: bool | int | float | str | None) -> str:
     """Return a number, a text, a truth value or None in JavaScript."""
     if isinstance(value, float) and math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"

@@ -16,7 +16,7 @@ from machinery.translation.values import literal
 class World:
     """What has been translated so far, and what is still to be.
 
-    `left_out` names functions and methods, such as names.did_you_mean, that the page never calls; calling one is an error.
+    `left_out` names functions and methods, such as names.did_you_mean, that no page calls; to call one is an error.
     """
 
     def __init__(self, left_out: frozenset[str] = frozenset()) -> None:
@@ -131,7 +131,9 @@ class World:
 
     def _values(self, value: type) -> list[str]:
         """Return the values of a class itself, such as those that all objects of it share."""
-        own = {name: one for name, one in vars(value).items() if not name.startswith("__") and name not in ("_abc_impl",)}
+        own = {
+            name: one for name, one in vars(value).items() if not name.startswith("__") and name not in ("_abc_impl",)
+        }
         declared = {field.name for field in fields(value)} if is_dataclass(value) else set()
         return [
             f"{name}: {literal(one, self.name_of)}"
