@@ -26,16 +26,100 @@ LIBRARY = {
 }  # fmt: skip
 """Functions of the standard library that are built in for the translated code."""
 BUILT_IN = frozenset(
-    "Counter abs all any asdict bool count dict enumerate fields float frozenset get_args getattr heappop heappush id "
-    "int isinstance len list map max min next partial prod range replace round set sorted str sum tuple type vars "
-    "zip".split()  # noqa: SIM905
+    [
+        "Counter",
+        "abs",
+        "all",
+        "any",
+        "asdict",
+        "bool",
+        "count",
+        "dict",
+        "enumerate",
+        "fields",
+        "float",
+        "frozenset",
+        "get_args",
+        "getattr",
+        "heappop",
+        "heappush",
+        "id",
+        "int",
+        "isinstance",
+        "len",
+        "list",
+        "map",
+        "max",
+        "min",
+        "next",
+        "partial",
+        "prod",
+        "range",
+        "replace",
+        "round",
+        "set",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "type",
+        "vars",
+        "zip",
+    ]
 )
 """What the runtime has: `builtins` in site/_static/calculator_builtins.js."""
 MODULES = (heapq, itertools)
 RESERVED = frozenset(
-    "arguments await break case catch class const continue default delete do else enum eval export extends false "
-    "finally for function if implements import in instanceof interface let new null package private protected public "
-    "return static super switch this throw true try typeof undefined var void while with yield".split()  # noqa: SIM905
+    [
+        "arguments",
+        "await",
+        "break",
+        "case",
+        "catch",
+        "class",
+        "const",
+        "continue",
+        "default",
+        "delete",
+        "do",
+        "else",
+        "enum",
+        "eval",
+        "export",
+        "extends",
+        "false",
+        "finally",
+        "for",
+        "function",
+        "if",
+        "implements",
+        "import",
+        "in",
+        "instanceof",
+        "interface",
+        "let",
+        "new",
+        "null",
+        "package",
+        "private",
+        "protected",
+        "public",
+        "return",
+        "static",
+        "super",
+        "switch",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typeof",
+        "undefined",
+        "var",
+        "void",
+        "while",
+        "with",
+        "yield",
+    ]
 )
 
 
