@@ -1,0 +1,134 @@
+"""Measured figures as bars, read from the results of the benchmarks."""
+
+import json
+from collections.abc import Sequence
+
+from drawings.canvas import BLUE, LINE, MUTED, ORANGE, SMALL, Drawing
+from making.figures import figure, measured, row_of
+from making.repository import ROOT
+
+KIT, OTHER = BLUE, ORANGE
+Bar = tuple[str, float, str, str]
+"""What it is, its value, the value in words, its colour."""
+
+
+def bars(told: Sequence[Bar], alt: str, caption: str, begins: float = 0) -> Drawing:
+    """Return horizontal bars, each below its name, with its value at its end; they start at the value `begins`."""
+    largest = max(value for _, value, _, _ in told) - begins
+    drawing = Drawing(len(told) * 42, alt, caption)
+    for number, (name, value, words, colour) in enumerate(told):
+        y, wide = number * 42, max(2.0, 300 * (value - begins) / largest)
+        drawing.text(2, y + 13, name, SMALL)
+        drawing.rect(2, y + 18, wide, 16, colour, soft=False)
+        drawing.text(wide + 8, y + 30, words, SMALL, MUTED)
+    return drawing
+
+
+def _told(told: Sequence[Bar]) -> str:
+    return "; ".join(f"{name}: {words}" for name, _, words, _ in told)
+
+
+def first_batch() -> Drawing:
+    """Return the seconds to the first batch over a slow link, for the kit and for `datasets`."""
+    told = [
+        ("this kit", measured("first_batch_seconds"), figure("first_batch_seconds"), KIT),
+        ("datasets, tuned", measured("first_batch_tuned"), figure("first_batch_tuned"), OTHER),
+        ("datasets, as it comes", measured("first_batch_datasets"), figure("first_batch_datasets"), OTHER),
+    ]
+    return bars(
+        told,
+        f"Seconds to the first batch over 10 Mbit/s. {_told(told)}.",
+        "Seconds to the first batch over a link of 10 Mbit/s.",
+    )
+
+
+def failed_rounds() -> Drawing:
+    """Return by how much the loss rises where rounds fail, for each answer of a peer."""
+    answers = (("applies its own gradient (this kit)", "local", KIT), ("applies zero, as hivemind 1.1.12", "zero", OTHER),
+               ("keeps its gradient for the next round", "keep", OTHER))  # fmt: skip
+    told = [(name, measured(f"rise_{kind}"), figure(f"rise_{kind}"), colour) for name, kind, colour in answers]
+    return bars(
+        told,
+        f"By how much the loss is higher when three rounds of ten fail for all peers. {_told(told)}.",
+        "By how much the loss is higher, in nats, when 30% of all rounds fail for everybody, by what a peer then does.",
+    )
+
+
+def reversible_memory() -> Drawing:
+    """Return the memory of a training step with reversible layers, with kept activations, and of dalle-pytorch."""
+    kit, plain = row_of("reversible"), row_of("activations kept (`is_reversible = False`)")
+    told = [
+        ("reversible layers (this kit)", float(kit[4].split()[0]), kit[4], KIT),
+        ("activations kept", float(plain[4].split()[0]), plain[4], OTHER),
+    ]
+    return bars(
+        told,
+        f"Memory above the start of a training step. {_told(told)}.",
+        "Memory that one training step of the yardstick adds: the paper's model made narrower, with 16 blocks.",
+    )
+
+
+def epochs_as_planned() -> Drawing:
+    """Return the seconds of an epoch of eight peers on four kinds of links, measured and planned."""
+    names = {
+        "equal": "eight equal peers", "two slow uplinks": "two of them with slow uplinks",
+        "clients": "six clients of two reducers",
+    }  # fmt: skip
+    told = []
+    for scenario, name in names.items():
+        seconds = measured("epoch_" + scenario.replace(" ", "_"))
+        told.append((name, seconds, figure("epoch_" + scenario.replace(" ", "_")), KIT))
+    return bars(
+        told,
+        f"Seconds of an epoch of eight peers, of which twelve are computing. {_told(told)}.",
+        "Seconds of an epoch of eight peers, of which twelve are computing. Slow links cost seconds, not the run.",
+    )
+
+
+def communication_loss() -> Drawing:
+    """Return the bytes a sample with averaged gradients and with local updates."""
+    every, local = row_of("wait for everything, epochs of 192 samples"), row_of('`strategy="local"`, epochs of 768')
+    told = [
+        (f"average every 192 samples: loss {every[1]}", float(every[2].replace(",", "")), f"{every[2]} bytes", OTHER),
+        (f"local updates, every 768: loss {local[1]}", float(local[2].replace(",", "")), f"{local[2]} bytes", KIT),
+    ]
+    return bars(
+        told,
+        f"Bytes that a peer sends for each sample. {_told(told)}.",
+        "Bytes that a peer sends for each sample, and the image loss after equally many samples.",
+    )
+
+
+def learning() -> Drawing:
+    """Return the losses of the embedded model while it was trained."""
+    means = json.loads((ROOT / "docs" / "emoji" / "loss.json").read_text(encoding="utf-8"))["means"]
+    last, top, left, foot = means[-1], 5.0, 34, 176
+    drawing = Drawing(
+        212,
+        f"Two falling curves over {last['step']:,.0f} steps. The loss of the codes falls from "
+        f"{means[0]['image_loss']:.1f} to {last['image_loss']:.2f} nats, that of the text tokens from "
+        f"{means[0]['text_loss']:.1f} to {last['text_loss']:.2f}.",
+        "The loss of the model in the package while it was trained, on one machine, on 10,492 pictures. The dashboard "
+        "shows the same of a run of many.",
+    )
+    for loss in range(6):
+        y = foot - loss * (foot - 12) / top
+        drawing.line(left, y, 396, y, LINE, 1)
+        drawing.text(left - 6, y + 4, str(loss), SMALL, MUTED, "end")
+    for name, words, colour in (("image_loss", "codes", BLUE), ("text_loss", "text tokens", ORANGE)):
+        places = [
+            (left + mean["step"] / last["step"] * (396 - left), foot - mean[name] * (foot - 12) / top)
+            for mean in _every(means, name, 8)
+        ]
+        drawing.path(places, colour)
+        drawing.text(left + 12 + 76 * (name == "text_loss"), 208, words, SMALL)
+        drawing.rect(left - 2 + 76 * (name == "text_loss"), 199, 10, 10, colour, soft=False)
+    drawing.text(396, 192, f"step {last['step']:,.0f}", SMALL, MUTED, "end")
+    drawing.text(left, 192, "step 0", SMALL, MUTED)
+    return drawing
+
+
+def _every(means: list[dict], name: str, count: int) -> list[dict]:
+    """Return the means of each `count` neighbours, in which single ones do not stand out."""
+    parts = [means[first : first + count] for first in range(0, len(means), count)]
+    return [{key: sum(mean[key] for mean in part) / len(part) for key in ("step", name)} for part in parts]
