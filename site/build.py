@@ -13,13 +13,21 @@ from pathlib import Path
 
 from machinery.gathering import gather
 from machinery.slimming import slim
-from making import documents, drawings, figures, gallery, glossary, notebooks, tables
+from making import commands, documents, drawings, figures, gallery, glossary, notebooks, reference, tables
 from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
 MADE, PAGES, HTML = SITE / "_made", SITE / "_build" / "pages", SITE / "_build" / "html"
 STEPS: list[Callable[[Path], None]] = [
-    documents.make, glossary.make, notebooks.make, figures.make, tables.make, drawings.make, gallery.make
+    documents.make,
+    glossary.make,
+    notebooks.make,
+    reference.make,
+    commands.make,
+    figures.make,
+    tables.make,
+    drawings.make,
+    gallery.make,
 ]
 
 

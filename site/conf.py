@@ -22,7 +22,6 @@ language = "en"
 
 extensions = [
     "myst_nb",
-    "sphinx.ext.autodoc",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx.ext.githubpages",
@@ -30,12 +29,17 @@ extensions = [
 ]
 exclude_patterns = ["_made"]
 templates_path = ["_templates"]
-nitpicky = True
+python_maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
 myst_substitutions = figures.substitutions()
 myst_heading_anchors = 4
 nb_execution_mode = "off"
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 
 html_title = "dalle-lib"
 html_theme = "sphinx_book_theme"
