@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import escape
 from pathlib import Path
 
 from making.figures import KINDS, figure, row_of
@@ -19,11 +20,11 @@ ATTACKS = (
 
 
 def make(made: Path) -> None:
-    """Write the tables as markdown, for pages to include."""
+    """Write the tables as markdown and the runs as HTML, for pages to include."""
     (made / "measured").mkdir(parents=True, exist_ok=True)
     (made / "emoji_table.md").write_text(emoji_table(), encoding="utf-8")
     (made / "measured" / "attacks.md").write_text(attacks(), encoding="utf-8")
-    (made / "runs.md").write_text(open_runs(json.loads(RUNS.read_text(encoding="utf-8"))), encoding="utf-8")
+    (made / "runs.html").write_text(open_runs(json.loads(RUNS.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 def emoji_table() -> str:
@@ -48,22 +49,19 @@ def attacks() -> str:
 
 
 def open_runs(runs: list[dict]) -> str:
-    """Return the open runs with links to their dashboards, or that there is none.
+    """Return the open runs with links to their dashboards, or that there is none, as HTML.
 
     Raises ValueError for an entry that is not a run's name, title and a sentence about it.
     """
     if not runs:
-        return "**No run is open today.** The list is empty, and no public run is known to the kit yet.\n"
-    rows = []
+        return "<p><strong>No run is open today.</strong> No public run is known to the kit yet.</p>\n"
+    shown = []
     for entry in runs:
         if entry.keys() != {"run", "title", "about"} or not re.fullmatch(r"[\w.-]+/[\w.-]+", entry["run"]):
             raise ValueError(f"expected run (owner/name), title and about in {RUNS.name}, but got {entry}.")
-        title, about = (_plain(entry[field]) for field in ("title", "about"))
-        run = entry["run"]
-        rows.append(f"| [{title}](https://huggingface.co/{run}) | {about} | [dashboard](dashboard.html?run={run}) |")
-    return "\n".join(("| run | what it trains | how it stands |", "| --- | --- | --- |", *rows, ""))
-
-
-def _plain(words: str) -> str:
-    """Return words in which markdown means nothing."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|&$~-])", r"\\\1", " ".join(words.split()))
+        run, title, about = (escape(entry[field], quote=True) for field in ("run", "title", "about"))
+        shown.append(
+            f'<div class="person"><p><strong><a href="https://huggingface.co/{run}">{title}</a></strong> {about}</p>'
+            f'<p><a href="dashboard.html?run={run}">How it stands</a> · <code>{run}</code></p></div>'
+        )
+    return '<div class="people">\n' + "\n".join(shown) + "\n</div>\n"
