@@ -19,7 +19,8 @@ KNOWN, NEW, FAILING = "known", "new", "failing"
 PROMPTS = {
     KNOWN: (
         "lion on a yellow background", "blue rose on a black background", "purple butterfly on a yellow background",
-        "magenta dragon on a green background", "yellow whale on a black background", "teal teapot on a yellow background",
+        "magenta dragon on a green background", "yellow whale on a black background",
+        "teal teapot on a yellow background",
     ),
     NEW: (
         "polar bear on a black background", "green rocket on a pink background", "teal octopus on an orange background",

@@ -15,7 +15,21 @@ from dalle_lib.cli import main
 
 SITE = ROOT / "site"
 PAGES = {file.name: file.read_text(encoding="utf-8") for file in sorted(SITE.glob("*.md"))}
-OURS = ("index communication devices evaluation faults gallery join memory method runs security start streaming").split()
+OURS = [
+    "index",
+    "communication",
+    "devices",
+    "evaluation",
+    "faults",
+    "gallery",
+    "join",
+    "memory",
+    "method",
+    "runs",
+    "security",
+    "start",
+    "streaming",
+]
 FENCE = re.compile(r"^(`{3,})(.*)\n((?:.*\n)*?)\1$", re.MULTILINE)
 
 
@@ -127,7 +141,9 @@ def test_measured_rows_name_their_command_and_machine_and_lead_nowhere_else(figu
         told = (tmp_path / "measured" / f"{script}.md").read_text()
         assert f"`python benchmarks/{script}.py`" in told
         assert re.search(r"core|GPU|H200|one thread", told), told
-        assert re.findall(r"\]\(([^)]*)\)", told) == [f"https://github.com/dalle-lib/dalle-lib/blob/main/benchmarks/{script}.py"]
+        assert re.findall(r"\]\(([^)]*)\)", told) == [
+            f"https://github.com/dalle-lib/dalle-lib/blob/main/benchmarks/{script}.py"
+        ]
         assert "results/" not in told
 
 
@@ -183,15 +199,15 @@ def test_options_that_a_sentence_names_are_options_of_join(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main()
     told = capsys.readouterr().out
-    options = {option for page in ("join", "devices") for option in re.findall(r"`(--[\w-]+)[^`]*`", PAGES[f"{page}.md"])}
+    options = {
+        option for page in ("join", "devices") for option in re.findall(r"`(--[\w-]+)[^`]*`", PAGES[f"{page}.md"])
+    }
     assert options
     assert all(f"{option} " in told or f"{option}," in told for option in options), options
 
 
 def test_each_kind_of_people_gets_from_the_landing_page_to_what_they_need():
-    links = {
-        name: set(re.findall(r"\]\(([\w/]+\.(?:md|ipynb))", text)) for name, text in PAGES.items()
-    }
+    links = {name: set(re.findall(r"\]\(([\w/]+\.(?:md|ipynb))", text)) for name, text in PAGES.items()}
     for first, last in {
         "join.md": "notebooks/01_join_training.ipynb", "method.md": "memory.md",
         "gallery.md": "notebooks/02_generate_images.ipynb", "start.md": "docs/organiser.md",

@@ -1,4 +1,4 @@
-"""Drawings of the site, made by code: each is a function that returns a `Drawing`, under the name by which pages ask."""
+"""Drawings of the site, made by code: functions that return a `Drawing` each, by the names by which pages ask."""
 
 from collections.abc import Callable
 

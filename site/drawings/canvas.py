@@ -61,9 +61,7 @@ class Drawing:
         first = y + height / 2 - (len(words) - 1) * step / 2 + SMALL * 0.35
         for number, line in enumerate(words):
             strong, colour_of_text = number == 0, INK if number == 0 else MUTED
-            self.text(
-                x + width / 2, first + number * step, line, SMALL, colour_of_text, anchor="middle", strong=strong
-            )
+            self.text(x + width / 2, first + number * step, line, SMALL, colour_of_text, anchor="middle", strong=strong)
 
     def line(
         self, x1: float, y1: float, x2: float, y2: float, colour: str = INK, width: float = 1.5, dash: str = ""
@@ -94,5 +92,6 @@ class Drawing:
         """Add a line through places."""
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         self.shapes.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width:g}" stroke-linejoin="round"/>'
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width:g}"'
+            ' stroke-linejoin="round"/>'
         )

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Sequence
 
-from drawings.canvas import BLUE, LINE, MUTED, ORANGE, SMALL, Drawing
 from making.figures import figure, measured, row_of
 from making.repository import ROOT
+
+from drawings.canvas import BLUE, LINE, MUTED, ORANGE, SMALL, Drawing
 
 KIT, OTHER = BLUE, ORANGE
 Bar = tuple[str, float, str, str]
@@ -44,8 +45,11 @@ def first_batch() -> Drawing:
 
 def failed_rounds() -> Drawing:
     """Return by how much the loss rises where rounds fail, for each answer of a peer."""
-    answers = (("applies its own gradient (this kit)", "local", KIT), ("applies zero, as hivemind 1.1.12", "zero", OTHER),
-               ("keeps its gradient for the next round", "keep", OTHER))  # fmt: skip
+    answers = (
+        ("applies its own gradient (this kit)", "local", KIT),
+        ("applies zero, as hivemind 1.1.12", "zero", OTHER),
+        ("keeps its gradient for the next round", "keep", OTHER),
+    )
     told = [(name, measured(f"rise_{kind}"), figure(f"rise_{kind}"), colour) for name, kind, colour in answers]
     return bars(
         told,

@@ -1,7 +1,8 @@
 """What goes where: between a peer and the others, between GPU and RAM, from a picture to a batch, and who gets in."""
 
-from drawings.canvas import BLUE, GREEN, INK, LINE, MUTED, ORANGE, PURPLE, RED, SMALL, TEAL, Drawing
 from making.figures import figure
+
+from drawings.canvas import BLUE, GREEN, INK, LINE, MUTED, ORANGE, PURPLE, RED, SMALL, TEAL, Drawing
 
 
 def traffic() -> Drawing:

@@ -48,8 +48,8 @@ def masks() -> Drawing:
         f"Three grids of {GRID} by {GRID} codes. With row attention a code sees the codes to its left in its own row. "
         "With column attention it sees those above it in its own column. With convolutional attention it sees those "
         f"at most {REACH} rows above and {REACH} columns to either side that were drawn before it.",
-        "What the code in the middle sees of those drawn before it (coloured). It also sees the whole caption. Most pairs "
-        "of positions are never compared, which saves time and memory.",
+        "What the code in the middle sees of those drawn before it (coloured). It also sees the whole caption. Most "
+        "pairs of positions are never compared, which saves time and memory.",
     )
     cell = 14
     for number, (kind, colour) in enumerate((("row", BLUE), ("column", ORANGE), ("convolution", PURPLE))):

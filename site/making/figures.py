@@ -66,7 +66,11 @@ FIGURES = {
     "gpu_kept": _of("paper_gpu", "{:.1f} GB", "train", "bf16, kept, batch 1", "allocated", times=1e-9),
     "vqgan_decibels": Figure(EMOJI, ("decibels",), "{:.1f} dB"),
     "captions_each": Figure(EMOJI, ("right", "seen", "captions"), "{:.0f}"),
-} | {f"{measure}_{name}": _right(kind, "first", measure) for name, kind in KINDS.items() for measure in ("strict", "nearest")}
+} | {
+    f"{measure}_{name}": _right(kind, "first", measure)
+    for name, kind in KINDS.items()
+    for measure in ("strict", "nearest")
+}
 FIGURES |= {f"best_{name}": _right(kind, "best of 32", "strict") for name, kind in KINDS.items()}
 
 
@@ -91,10 +95,14 @@ def figure(name: str) -> str:
 
 def substitutions() -> dict[str, str]:
     """Return all figures by the name by which pages ask, for MyST."""
-    return {name: figure(name) for name in FIGURES} | gallery.substitutions() | {
-        "gpu_memory": row_of("GPU memory, RAM (one sample at a time)")[1].partition(";")[0],
-        "sent_each_update": row_of("sent, and received, for each update of the whole run")[1],
-    }
+    return (
+        {name: figure(name) for name in FIGURES}
+        | gallery.substitutions()
+        | {
+            "gpu_memory": row_of("GPU memory, RAM (one sample at a time)")[1].partition(";")[0],
+            "sent_each_update": row_of("sent, and received, for each update of the whole run")[1],
+        }
+    )
 
 
 def row_of(first: str) -> list[str]:
@@ -136,6 +144,6 @@ def _told(script: str, cells: list[str], machines: dict[str, str]) -> str:
 
 def _without_links(words: str) -> str:
     """Return a cell without links, which lead from another page, and without what stands in brackets for them."""
-    words = re.sub(r" ?\(\[[^\]]*\]\([^)]*\)\)|; the next sections say more", "", words)
+    words = re.sub(r" ?\(\[[^\]]*\]\([^)]*\)\)|; the next sections say more|\. `codec`, .*", "", words)
     words = re.sub(r"; (?:more figures are |kept )?in (?:\[[^\]]*\]\([^)]*\) and )?`results/`(?: too)?", "", words)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words).strip(" ;,")

@@ -35,7 +35,10 @@ def constants(script: str) -> dict:
 def substitutions() -> dict[str, str]:
     """Return from how many candidates CLIP chose, on the landing page and in the gallery."""
     told = json.loads(FILE.read_text(encoding="utf-8"))
-    return {"landing_candidates": str(constants("readme_pictures")["CANDIDATES"]), "gallery_candidates": str(told["candidates"])}
+    return {
+        "landing_candidates": str(constants("readme_pictures")["CANDIDATES"]),
+        "gallery_candidates": str(told["candidates"]),
+    }
 
 
 def make(made: Path) -> None:
@@ -82,7 +85,11 @@ def _prompt(told: dict) -> str:
     nearest = ""
     if "nearest" in told:
         each = "".join(
-            _figure(near["file"], f"Training picture “{near['caption']}”", f"{escape(near['caption'])}<br>{near['score']:.3f}")
+            _figure(
+                near["file"],
+                f"Training picture “{near['caption']}”",
+                f"{escape(near['caption'])}<br>{near['score']:.3f}",
+            )
             for near in told["nearest"]
         )
         nearest = f'<h4>Nearest in the training data</h4><div class="nearest">{each}</div>'
