@@ -59,7 +59,7 @@ def test_forty_peers_that_come_and_go_take_little_room_and_add_up(mini, database
         peers = peers_at(second, [epoch - (random.random() < 0.1) for _ in range(40)], samples=13 * second)
         Observer(database).note(swarm_at(second, epoch, [peers[i] for i in there]))
     now = BEGAN + LENGTH_S
-    status, history = status_of(mini, database, now), history_of(database)
+    status, history = status_of(mini, database, now), history_of(mini, database, tmp_path)
     assert publish(tmp_path, STATUS, status) < 200_000
     assert publish(tmp_path, HISTORY, history) < 100_000
     assert json.loads((tmp_path / STATUS).read_text()) == json.loads(json.dumps(status))
@@ -71,11 +71,11 @@ def test_forty_peers_that_come_and_go_take_little_room_and_add_up(mini, database
     assert max(history["hours"]["peers"]) == 32
 
 
-def test_a_history_of_many_epochs_is_thinned_and_keeps_its_end(database):
+def test_a_history_of_many_epochs_is_thinned_and_keeps_its_end(mini, database, tmp_path):
     with database.writing():
         for epoch in range(1, 31_251):
             database.insert("epochs", epoch=epoch, ended=BEGAN + 200 * epoch, seconds=200.0, peers=30, loss=9 / epoch)
-    found = history_of(database)["epochs"]
+    found = history_of(mini, database, tmp_path)["epochs"]
     assert len(found["epoch"]) <= 2000
     assert found["epoch"][-1] == 31_250
     assert found["ended"][-1] == BEGAN + 200 * 31_250
@@ -163,7 +163,7 @@ def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini
     assert [team["compute_s"] for team in rows] == [2800, 1200]
     assert status["totals"]["teams"] == 2
     assert "ada" not in json.dumps(status["teams"])
-    write_page(tmp_path, mini, status, history_of(database))
+    write_page(tmp_path, mini, status, history_of(mini, database, tmp_path))
     assert "| `reds` | 2 | 0.8 |" in (tmp_path / "README.md").read_text()
 
 
