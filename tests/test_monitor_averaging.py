@@ -1,4 +1,4 @@
-"""Which part of the gradients a monitor says was averaged, and what averaging sends: what most say, not what one says."""
+"""Which part of the gradients a monitor says was averaged, and what averaging sends: as most say, not one."""
 
 import pytest
 from statuses import peer_status
