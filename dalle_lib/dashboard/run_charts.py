@@ -206,7 +206,7 @@ def _by_epoch(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     """Return a chart over epochs, time or samples; `names` says what each column that it shows is."""
     chart = alt.Chart(_data(rows)).transform_calculate(x=_X[0])
     made = _lines(chart, alt.X("x:Q", axis=_TICKS, scale=alt.Scale(zero=False, nice=False)), y, "epoch", names)
-    return made.properties(params=[alt.TopLevelParameter(name=X_AXIS, value="epoch")])
+    return made.add_params(alt.param(name=X_AXIS, value="epoch"))
 
 
 def _by_hour(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
