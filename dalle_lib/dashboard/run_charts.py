@@ -205,22 +205,22 @@ def _data(rows: Rows) -> alt.InlineData:
 def _by_epoch(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     """Return a chart over epochs, time or samples; `names` says what each column that it shows is."""
     chart = alt.Chart(_data(rows)).transform_calculate(x=_X[0])
-    made = _lines(chart, alt.X("x:Q", axis=_TICKS, scale=alt.Scale(zero=False, nice=False)), y, "epoch", names)
+    made = _lines(chart, alt.X("x:Q", axis=_TICKS, scale=alt.Scale(zero=False, nice=False)), y, "epoch:Q", names)
     return made.add_params(alt.param(name=X_AXIS, value="epoch"))
 
 
 def _by_hour(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     chart = alt.Chart(_data(rows)).transform_calculate(at="datum.hour * 3600000")
-    return _lines(chart, _MOMENTS, y, "hour", names)
+    return _lines(chart, _MOMENTS, y, alt.Tooltip("at:T", title="time", format="%b %d %H:%M"), names)
 
 
 def _by_checkpoint(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     chart = alt.Chart(_data(rows)).transform_calculate(x="datum.epoch")
     axis = alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6, tickMinStep=1)
-    return _lines(chart, alt.X("x:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False)), y, "epoch", names)
+    return _lines(chart, alt.X("x:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False)), y, "epoch:Q", names)
 
 
-def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str, names: Mapping[str, str]) -> alt.LayerChart:
+def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str | alt.Tooltip, names: Mapping[str, str]) -> alt.LayerChart:
     """Return a line for each column, with dots where they are few; values that are missing are left out."""
     told = "{" + ", ".join(f"{column}: '{name}'" for column, name in names.items()) + "}"
     chart = (
@@ -231,7 +231,7 @@ def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str, names: Mapping[str,
     scale = alt.Scale(domain=list(names.values()), range=list(SERIES[: len(names)]))
     color = alt.Color("line:N", title=None, scale=scale, legend=alt.Legend() if len(names) > 1 else None)
     dots = chart.transform_joinaggregate(points="count()").transform_filter(f"datum.points <= {MAX_DOTS * len(names)}")
-    tooltip = ["line:N", f"{where}:Q", "value:Q"]
+    tooltip = ["line:N", where, alt.Tooltip("value:Q", format=",.4~g")]
     return alt.layer(
         chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=color),
         dots.mark_circle(size=40, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
