@@ -90,6 +90,15 @@ def test_a_line_of_few_points_has_dots_and_a_line_of_many_has_none(tables):
     assert dots == [20, 0]
 
 
+def test_a_line_of_many_points_has_their_mean_above_it(tables):
+    many = [row | {"epoch": 30 * n + place} for n in range(20) for place, row in enumerate(tables["epochs"][:30])]
+    raw, mean = lines_in(drawn("objective", many))
+    assert raw.count("L") == mean.count("L") == 599
+    heights = [[float(y) for y in re.findall(r"[ML][\d.]+,([\d.]+)", path)] for path in (raw, mean)]
+    assert max(heights[1]) - min(heights[1]) < max(heights[0]) - min(heights[0])
+    assert min(heights[0]) <= min(heights[1])
+
+
 def test_every_chart_says_in_words_what_it_shows():
     specs = chart_specs()
     assert list(specs) == list(CHARTS)

@@ -18,6 +18,8 @@ HEIGHT = 180
 """Pixels of a chart between its axes."""
 MAX_DOTS = 60
 """Points of a line up to which each has a dot, which tells its numbers."""
+MANY_POINTS, AROUND = 400, 20
+"""Points of a line beyond which it is faint, below the mean of each point and of so many before and after it."""
 BARS, BAR_HEIGHT = 20, 20
 """Users in the chart of contributions, those of the first ranks, and the pixels of each."""
 X_AXIS = "x_axis"
@@ -217,22 +219,35 @@ def _by_hour(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
 def _by_checkpoint(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     chart = alt.Chart(_data(rows)).transform_calculate(x="datum.epoch")
     axis = alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6, tickMinStep=1)
-    return _lines(chart, alt.X("x:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False)), y, "epoch:Q", names)
+    return _lines(
+        chart, alt.X("x:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False, nice=False)), y, "epoch:Q", names
+    )
 
 
 def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str | alt.Tooltip, names: Mapping[str, str]) -> alt.LayerChart:
-    """Return a line for each column, with dots where they are few; values that are missing are left out."""
+    """Return a line for each column, with dots where points are few, and a smoother one where they are many.
+
+    Values that are missing are left out.
+    """
     told = "{" + ", ".join(f"{column}: '{name}'" for column, name in names.items()) + "}"
     chart = (
         chart.transform_fold(list(names), as_=["column", "value"])
         .transform_filter("isValid(datum.value)")
         .transform_calculate(line=f"{told}[datum.column]")
+        .transform_joinaggregate(points="count()", groupby=["column"])
     )
+    is_many, smooth = f"datum.points > {MANY_POINTS}", y.copy(deep=True)
+    smooth.shorthand = "smooth:Q"
     scale = alt.Scale(domain=list(names.values()), range=list(SERIES[: len(names)]))
     color = alt.Color("line:N", title=None, scale=scale, legend=alt.Legend() if len(names) > 1 else None)
-    dots = chart.transform_joinaggregate(points="count()").transform_filter(f"datum.points <= {MAX_DOTS * len(names)}")
+    opacity = alt.condition(is_many, alt.value(0.3), alt.value(1))
+    means = chart.transform_filter(is_many).transform_window(
+        smooth="mean(value)", frame=[-AROUND, AROUND], groupby=["column"]
+    )
+    dots = chart.transform_filter(f"datum.points <= {MAX_DOTS}")
     tooltip = ["line:N", where, alt.Tooltip("value:Q", format=",.4~g")]
     return alt.layer(
-        chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=color),
+        chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=color, opacity=opacity),
+        means.mark_line(strokeWidth=2).encode(x=x, y=smooth, color=color),
         dots.mark_circle(size=40, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
     ).properties(width="container", height=HEIGHT)
