@@ -18,7 +18,7 @@ HEIGHT = 180
 """Pixels of a chart between its axes."""
 MAX_DOTS = 60
 """Points of a line up to which each has a dot, which tells its numbers."""
-MANY_POINTS, AROUND = 400, 20
+MANY_POINTS, AROUND = 400, 24
 """Points of a line beyond which it is faint, below the mean of each point and of so many before and after it."""
 BARS, BAR_HEIGHT = 20, 20
 """Users in the chart of contributions, those of the first ranks, and the pixels of each."""
