@@ -1,6 +1,7 @@
 """The dashboard of a run as a page: the files of every copy of it, and a page of one run that opens as a file."""
 
 import json
+import logging
 import math
 import re
 import shutil
@@ -13,7 +14,13 @@ from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.model_page import PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run.newest import STATUS
+from dalle_lib.swarm import Crew, LocalSwarm
+from dalle_lib.swarm.process.local import MONITOR
 
+logger = logging.getLogger(__name__)
+
+DASHBOARD = "dashboard"
+"""Folder of the page in that of a report."""
 ASSETS = Path(__file__).parents[1] / "assets" / "dashboard"
 PAGE, STYLE, CHARTS, DATA, VEGA = "index.html", "dashboard.css", "charts.js", "data.js", "vega.js"
 SCRIPTS = (
@@ -24,8 +31,6 @@ SCRIPTS = (
 when the first chart comes into view."""
 MAX_TOLD_BYTES = 12_000_000
 """Bytes of a file of the monitor's beyond which it is not read; the page refuses such a one, too."""
-MAX_PICTURES = 60
-"""Checkpoints whose pictures a page holds: of more, evenly spread ones, and the newest."""
 _PICTURE = re.compile(r"[\w-]{1,40}/[\w-]{1,80}\.(webp|png|jpg)", re.ASCII)
 _NAMESPACE = "globalThis.dalle = globalThis.dalle || {};\n"
 
@@ -71,6 +76,22 @@ def write_run_page(folder: Path, out: Path) -> Path:
     return out / PAGE
 
 
+def write_own_page(crew: Crew, out: Path) -> Path | None:
+    """Write the page of a swarm on this machine into the folder DASHBOARD of `out`, and return its file.
+
+    What an earlier report left there is removed. None for peers in a run of others, which has a page of its own, and
+    where the swarm's monitor has told nothing.
+    """
+    if not isinstance(crew, LocalSwarm):
+        return None
+    shutil.rmtree(out / DASHBOARD, ignore_errors=True)
+    try:
+        return write_run_page(crew.folder / MONITOR, out / DASHBOARD)
+    except (FileNotFoundError, BrokenFile) as error:
+        logger.warning("there is no dashboard: %s", in_one_line(error))
+        return None
+
+
 def _told(file: Path, default: dict | None = None) -> dict:
     """Return the JSON object in a file of a monitor's, with null for what is no number; `default` if it is not there.
 
@@ -95,7 +116,7 @@ def _finite(text: str) -> float | None:
 
 
 def _pictures(history: Mapping, folder: Path) -> dict[str, list]:
-    """Return the table of pictures of a history, as far as they are there: at most MAX_PICTURES rows, the newest too."""
+    """Return the table of pictures of a history, as far as they are in the folder."""
     table = history.get("pictures")
     if not isinstance(table, dict) or not isinstance(epochs := table.get("epoch"), list):
         return {}
@@ -105,8 +126,7 @@ def _pictures(history: Mapping, folder: Path) -> dict[str, list]:
         names = (names + [None] * len(epochs))[: len(epochs)]
         columns[kind] = [name if _is_picture(name, folder) else None for name in names]
     there = [at for at in range(len(epochs)) if columns["first"][at] or columns["best"][at]]
-    kept = there[::-1][:: max(1, -(-len(there) // MAX_PICTURES))][::-1]
-    return {name: [column[at] for at in kept] for name, column in columns.items()}
+    return {name: [column[at] for at in there] for name, column in columns.items()}
 
 
 def _is_picture(name: object, folder: Path) -> bool:
