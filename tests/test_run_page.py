@@ -4,7 +4,6 @@ import json
 import logging
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from checkout import ROOT
@@ -12,9 +11,21 @@ from told_runs import history, status, write_told
 
 from dalle_lib.cli.demo import Demo
 from dalle_lib.dashboard import run_page
-from dalle_lib.dashboard.run_page import ASSETS, CHARTS, DATA, PAGE, SCRIPTS, VEGA, page_files, write_run_page
+from dalle_lib.dashboard.run_page import (
+    ASSETS,
+    CHARTS,
+    DATA,
+    PAGE,
+    SCRIPTS,
+    VEGA,
+    page_files,
+    write_own_page,
+    write_run_page,
+)
 from dalle_lib.files import BrokenFile
 from dalle_lib.run.newest import TEAM_COLUMNS, USER_COLUMNS
+from dalle_lib.swarm import Crew, LocalSwarm, Peer
+from dalle_lib.swarm.process.local import MONITOR
 
 OURS = sorted(ASSETS.glob("*.*"))
 
@@ -23,6 +34,11 @@ def parsed(script: Path, name: str) -> object:
     """Return what a script sets as `dalle.name`."""
     match = re.fullmatch(rf"globalThis.dalle = .*;\ndalle.{name} = JSON.parse\((.*)\);\n", script.read_text())
     return json.loads(json.loads(match[1]))
+
+
+def swarm_in(folder: Path) -> LocalSwarm:
+    """Return a swarm on this machine that has ended."""
+    return LocalSwarm(folder, "run", bootstrap=Peer(folder / "bootstrap"))
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +129,8 @@ def test_without_the_packages_for_charts_the_page_goes_without(monkeypatch):
 
 
 def test_the_demo_writes_its_page_and_names_it_last(tmp_path, monkeypatch, capsys):
-    swarm = SimpleNamespace(folder=tmp_path / "swarm")
-    monkeypatch.setattr(run_page, "LocalSwarm", SimpleNamespace)
-    write_told(swarm.folder / run_page.MONITOR)
-    page = run_page.write_own_page(swarm, tmp_path)
+    write_told(tmp_path / "swarm" / MONITOR)
+    page = write_own_page(swarm_in(tmp_path / "swarm"), tmp_path)
     assert page == tmp_path / "dashboard" / PAGE
     summary = {"epochs": 1, "seconds": 2.0, "share_of_samples": {}}
     monkeypatch.setattr("dalle_lib.demo.run_demo", lambda *_: summary)
@@ -124,18 +138,17 @@ def test_the_demo_writes_its_page_and_names_it_last(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().out.splitlines()[-1].endswith(str(page))
 
 
-def test_a_swarm_whose_monitor_told_nothing_has_no_page_of_before_either(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run_page, "LocalSwarm", SimpleNamespace)
+def test_a_swarm_whose_monitor_told_nothing_has_no_page_of_before_either(tmp_path, caplog):
     (tmp_path / "dashboard").mkdir()
     (tmp_path / "dashboard" / PAGE).write_text("of an earlier demo")
     with caplog.at_level(logging.WARNING):
-        assert run_page.write_own_page(SimpleNamespace(folder=tmp_path / "swarm"), tmp_path) is None
+        assert write_own_page(swarm_in(tmp_path / "swarm"), tmp_path) is None
     assert "there is no dashboard: " in caplog.text
     assert not (tmp_path / "dashboard").exists()
 
 
 def test_peers_in_a_run_of_others_get_no_page(tmp_path):
-    assert run_page.write_own_page(SimpleNamespace(folder=tmp_path), tmp_path) is None
+    assert write_own_page(Crew(tmp_path, "org/run"), tmp_path) is None
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: file.name)

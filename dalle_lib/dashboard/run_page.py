@@ -147,7 +147,7 @@ def _copy(pictures: Mapping[str, list], folder: Path, out: Path) -> None:
 
 
 def _script(name: str, value: object) -> bytes:
-    """Return a script that sets `dalle.name`: as text to parse, since a key such as __proto__ means more in a script."""
+    """Return a script that sets `dalle.name`, from text to parse: a key such as __proto__ means more in a script."""
     text = json.dumps(json.dumps(value, allow_nan=False, separators=(",", ":")))
     return f"{_NAMESPACE}dalle.{name} = JSON.parse({text});\n".encode()
 

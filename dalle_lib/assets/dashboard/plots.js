@@ -45,6 +45,10 @@
 
   const copies = (rows) => rows.map((row) => ({ ...row })); // Vega writes into its rows
 
+  // Returns the columns whose values a chart shows; none for a chart that shows them otherwise.
+  const folded = (spec) => (spec.data || []).flatMap(({ transform }) => transform || [])
+    .filter(({ type }) => type === "fold").flatMap(({ fields }) => fields.filter((name) => typeof name === "string"));
+
   // Returns the columns of a chart's rows, as a table.
   function columnsOf(rows) {
     const isTime = (name) => ["ended", "made", "last_seen"].includes(name);
@@ -58,7 +62,7 @@
 
   class Plot {
     constructor(name, { title, alt, table, spec }, axis) {
-      Object.assign(this, { name, table, spec, axis, rows: null, view: null, table_: null });
+      Object.assign(this, { name, table, spec, axis, rows: null, view: null, columns: folded(spec) });
       this.place = make("div", { class: "dalle-plot", role: "img", "aria-label": `${title}. ${alt}` });
       this.note = make("p", { class: "dalle-note", hidden: true });
       this.inner = make("div");
@@ -73,9 +77,10 @@
     }
 
     show(rows) {
-      this.element.hidden = rows === null;
-      this.rows = rows;
-      if (rows === null) return;
+      const isTold = (row) => this.columns.some((name) => row[name] !== null && row[name] !== undefined);
+      this.rows = rows && (!this.columns.length || rows.some(isTold)) ? rows : null;
+      this.element.hidden = this.rows === null;
+      if (!this.rows) return;
       if (this.view) this.view.data("rows", copies(rows)).runAsync();
       this.list();
     }
@@ -138,9 +143,8 @@
     show(model) {
       const left = [];
       for (const plot of this.plots) {
-        const rows = dalle.rowsOf(plot.table, model);
-        plot.show(rows);
-        if (rows === null) left.push(dalle.charts[plot.name].title);
+        plot.show(dalle.rowsOf(plot.table, model));
+        if (!plot.rows) left.push(dalle.charts[plot.name].title);
         else if (!plot.isBegun) plot.watch.observe(plot.element); // it may be in view already
       }
       this.note.textContent = left.length ? `Not told by this run's monitor: ${left.join(", ")}.` : "";

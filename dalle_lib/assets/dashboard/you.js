@@ -92,7 +92,7 @@
   dalle.You = class {
     constructor() {
       [this.name, this.listeners, this.loader] = [stored.read(), [], null];
-      this.input = make("input", { id: "dalle-you", type: "text", maxlength: 100, autocomplete: "off",
+      this.input = make("input", { id: "dalle-your-name", type: "text", maxlength: 100, autocomplete: "off",
         spellcheck: "false" });
       this.input.value = this.name;
       this.forget = make("button", { type: "button", class: "dalle-button" }, "Forget me");
@@ -106,7 +106,7 @@
       this.sum = make("p", { class: "dalle-note" });
       this.title = make("h3", {}, "All your machines");
       this.found = make("div", {}, this.title, this.sum, this.machines.element);
-      const label = make("label", { for: "dalle-you" }, "Your user name, or a peer's name or id");
+      const label = make("label", { for: "dalle-your-name" }, "Your user name, or a peer's name or id");
       const ask = make("button", { type: "submit", class: "dalle-button dalle-main" }, "Is it counted?");
       const form = make("form", { class: "dalle-form", onsubmit: look }, label, this.input, ask, this.forget);
       const note = make("p", { class: "dalle-note" }, "This browser remembers the name. It is sent nowhere.");
