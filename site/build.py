@@ -13,7 +13,19 @@ from pathlib import Path
 
 from machinery.gathering import gather
 from machinery.slimming import slim
-from making import commands, documents, drawings, figures, gallery, glossary, notebooks, reference, tables
+from making import (
+    calculator,
+    commands,
+    dashboard,
+    documents,
+    drawings,
+    figures,
+    gallery,
+    glossary,
+    notebooks,
+    reference,
+    tables,
+)
 from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
@@ -28,6 +40,8 @@ STEPS: list[Callable[[Path], None]] = [
     tables.make,
     drawings.make,
     gallery.make,
+    dashboard.make,
+    calculator.make,
 ]
 
 
