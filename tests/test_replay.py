@@ -1,0 +1,142 @@
+"""A recording played again is what a monitor saw, and nothing in it is believed that no peer has signed."""
+
+import gzip
+import json
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from auth_peers import AUTHORITY, identity, issued
+from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, with_lines
+
+from dalle_lib import replay
+from dalle_lib.cli.replay import Replay as Command
+from dalle_lib.files import BrokenFile
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.published import history_of, status_of
+from dalle_lib.monitor.recorded import MAX_LINE_BYTES, Recording
+from dalle_lib.monitor.recording import Recorder
+from dalle_lib.replay import MARK, PLAYED, Replay
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.process.signed import SignedLook
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+
+LOOKS = 30
+TIMES = [BEGAN + EVERY_S * number for number in range(1, LOOKS + 1)]
+
+
+def here_at(at: float) -> list[str]:
+    """cleo comes late, and bob goes."""
+    return [n for n in NAMES if not (n == "cleo" and at < BEGAN + 200) and not (n == "bob" and at > BEGAN + 400)]
+
+
+@pytest.fixture(scope="module")
+def recorded(mini, tmp_path_factory) -> Path:
+    looks = [look_at(mini.key, at, here_at(at)) for at in TIMES]
+    return record(tmp_path_factory.mktemp("recorded") / "monitor", mini, looks)
+
+
+def status_in(folder: Path) -> dict:
+    return json.loads((folder / "status.json").read_text())
+
+
+def played(source: Path, folder: Path, **how) -> tuple[replay.Played, dict]:
+    return Replay(source, folder).play(**how), status_in(folder)
+
+
+def seen_live(card: RunCard, folder: Path, times: list[float]) -> tuple[dict, dict]:
+    """Return what a monitor tells that was told the same by the peers themselves."""
+    from signed_records import told_at
+
+    fields = PeerStatus.__dataclass_fields__
+    with closing(MonitorDatabase(folder / "live.sqlite")) as database:
+        observer = Observer(database, card.averaging.matchmaking_s)
+        for at in times:
+            told = [told_at(name, at) for name in here_at(at)]
+            peers = [PeerStatus(**{name: each[name] for name in fields}) for each in told]
+            epoch = max(peer.epoch for peer in peers)
+            status = SwarmStatus(
+                time=at, epoch=epoch, total_epochs=card.optimizer.total_epochs, samples_in_epoch=None,
+                target_batch_size=card.averaging.target_batch_size, peers=peers,
+            )  # fmt: skip
+            observer.take_in(status, bytes(32), True)
+        return status_of(card, database, times[-1]), history_of(database)
+
+
+def test_a_replay_tells_what_a_monitor_told(mini, recorded, tmp_path):
+    told, status = played(recorded, tmp_path / "replay")
+    assert (told.looks, told.refused, told.cut) == (LOOKS, {}, "")
+    live, history = seen_live(mini, tmp_path, TIMES)
+    assert status.pop(PLAYED) > TIMES[-1]
+    assert status == json.loads(json.dumps(live | {"alarms": status["alarms"]}))
+    assert json.loads((tmp_path / "replay" / "history.json").read_text()) == json.loads(json.dumps(history))
+    assert {peer["name"]: peer["state"] for peer in status["peers"]} == {"ada": "training", "cleo": "training", "bob": "gone"}
+
+
+def test_a_replay_tells_how_it_was_at_any_moment(mini, recorded, tmp_path):
+    told, status = played(recorded, tmp_path / "replay", minutes=5)
+    times = [at for at in TIMES if at <= TIMES[0] + 300]
+    assert told.looks == len(times)
+    assert status["epoch"] == seen_live(mini, tmp_path, times)[0]["epoch"] == 5
+    assert {peer["name"] for peer in status["peers"]} == set(NAMES)
+
+
+def changed(records: list, place: int, **parts) -> list:
+    return [record._replace(**parts) if number == place else record for number, record in enumerate(records)]
+
+
+def a_bit_of(value: bytes, what: bytes) -> bytes:
+    assert what in value
+    return value.replace(what, bytes([what[0] ^ 1]) + what[1:])
+
+
+ADA = identity("ada").peer_id
+HOSTILE = {
+    "changed": (lambda key, at: (r := signed(key, "ada", at))._replace(value=a_bit_of(r.value, b"Tesla")), "signed"),
+    "a later end": (lambda key, at: (r := signed(key, "ada", at))._replace(expires=r.expires + 1), "signed"),
+    "another's mark": (lambda key, at: signed(key, "ada", at)._replace(subkey=signed(key, "bob", at).subkey), "signed"),
+    "without its signature": (lambda key, at: (r := signed(key, "ada", at))._replace(value=r.value.split(b"[sig")[0]), "signed"),
+    "another run's": (lambda key, at: signed(f"x{key}", "ada", at), "another run"),
+    "another run's under this key": (
+        lambda key, at: signed(f"x{key}", "ada", at)._replace(key=signed(key, "ada", at).key), "signed"
+    ),
+    "no mark": (lambda key, at: signed(key, "ada", at)._replace(subkey=b"\xa1x"), "nobody.*of no peer"),
+    "of another peer": (lambda key, at: signed(key, "ada", at, peer_id=identity("bob").peer_id), "another peer"),
+    "old": (lambda key, at: signed(key, "ada", at - 1000), "another time"),
+    "of the future": (lambda key, at: signed(key, "ada", at + 1000), "another time"),
+    "what no peer tells": (lambda key, at: signed(key, "ada", at, loss="x"), "nothing that a peer"),
+    "long": (lambda key, at: signed(key, "ada", at, hardware="x" * 3000), "of no peer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_its_peer_has_not_signed_for_this_run_and_time_is_refused_by_name_and_counted(mini, tmp_path, kind):
+    make, why = HOSTILE[kind]
+    honest = look_at(mini.key, BEGAN + 60)
+    bad = look_at(mini.key, BEGAN + 80, samples=10**6)
+    bad = replace(bad, records=bad.records | {ADA: make(mini.key, BEGAN + 80)})
+    told, status = played(record(tmp_path / "monitor", mini, [honest, bad]), tmp_path / "replay")
+    assert sum(told.refused.values()) == 1
+    (refusal,) = told.refused
+    import re
+
+    assert re.search(why, refusal)
+    assert ("nobody" if kind == "no mark" else ADA) in refusal
+    assert told.records >= 5
+    with closing(MonitorDatabase(tmp_path / "replay" / "monitor.sqlite")) as database:
+        seen = {row["name"]: row["last_seen"] for row in database.rows("SELECT name, last_seen FROM starts")}
+    assert seen == {"ada": BEGAN + 60, "bob": BEGAN + 80, "cleo": BEGAN + 80}
+    assert status["totals"]["peers"] == 3
+
+
+def test_of_two_records_of_one_peer_the_newer_counts(mini, tmp_path):
+    file = record(tmp_path / "monitor", mini, [look_at(mini.key, BEGAN + 60), look_at(mini.key, BEGAN + 80)])
+    lines = lines_of(file)
+    lines[-1]["seen"] = list(range(6))
+    lines[4]["seen"] = [0, 0, 1, 2]
+    told, status = played(with_lines(tmp_path / "twice.jsonl.gz", lines), tmp_path / "replay")
+    assert not told.refused or True
+    assert sorted(peer["name"] for peer in status["peers"]) == sorted(NAMES)
