@@ -185,7 +185,7 @@ class Replay:
     def _publish(self, database: MonitorDatabase) -> None:
         status = fitted(status_of(self._card, database, self._now))
         publish(self._folder, STATUS, status | {PLAYED: round(time.time())})
-        publish(self._folder, HISTORY, history_of(database))
+        publish(self._folder, HISTORY, history_of(self._card, database, self._folder))
 
 
 def recorded_run(folder: Path) -> Path:

@@ -63,7 +63,7 @@ def seen_live(card: RunCard, folder: Path, times: list[float]) -> tuple[dict, di
                 target_batch_size=card.averaging.target_batch_size, peers=peers,
             )  # fmt: skip
             observer.take_in(status, bytes(32), True)
-        return status_of(card, database, times[-1]), history_of(database)
+        return status_of(card, database, times[-1]), history_of(card, database, folder)
 
 
 def test_a_replay_tells_what_a_monitor_told(mini, recorded, tmp_path):

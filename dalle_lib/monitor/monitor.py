@@ -237,7 +237,7 @@ class Monitor:
             self._status = fitted(status_of(card, database, time.time()))
             publish(self.folder, STATUS, self._status)
             if is_history_due:
-                history = history_of(database)
+                history = history_of(card, database, self.folder)
                 publish(self.folder, HISTORY, history)
                 write_page(self.folder, card, self._status, history)
                 if card.monitors and own_id(watch.peer.folder) in card.monitors:

@@ -21,8 +21,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import BEST
-from dalle_lib.monitor.lapse import PICTURES
+from dalle_lib.monitor.drawings import BEST, PICTURES
 from dalle_lib.organizing.model_page import PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.process.signed import LETTERS, SignedLook, SignedRecord
