@@ -26,7 +26,13 @@ NAMES = ("ada", "bob", "cleo")
 def told_at(name: str, at: float, **told) -> dict:
     """Return what a peer tells that joined at BEGAN and has computed since, like all others."""
     second, epoch = at - BEGAN, int((at - BEGAN) // EPOCH_S)
-    usual = {"epoch": epoch, "samples": int(3 * second), "compute_s": second, "counted": 3.0 * second, "started_at": BEGAN}
+    usual = {
+        "epoch": epoch,
+        "samples": int(3 * second),
+        "compute_s": second,
+        "counted": 3.0 * second,
+        "started_at": BEGAN,
+    }
     status = peer_status(identity(name).peer_id, name, **usual | {"loss": 5.0 - 0.1 * epoch} | told)
     return {**asdict(status), "is_leaving": False, "reported_at": int(at)}
 

@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 from auth_peers import AUTHORITY, identity, issued
-from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, with_lines
+from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, told_at, with_lines
 
 from dalle_lib import replay
-from dalle_lib.cli.replay import Replay as Command
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import history_of, status_of
-from dalle_lib.monitor.recorded import MAX_LINE_BYTES, Recording
 from dalle_lib.monitor.recording import Recorder
-from dalle_lib.replay import MARK, PLAYED, Replay
+from dalle_lib.replay import PLAYED, Replay
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 LOOKS = 30
@@ -49,8 +46,6 @@ def played(source: Path, folder: Path, **how) -> tuple[replay.Played, dict]:
 
 def seen_live(card: RunCard, folder: Path, times: list[float]) -> tuple[dict, dict]:
     """Return what a monitor tells that was told the same by the peers themselves."""
-    from signed_records import told_at
-
     fields = PeerStatus.__dataclass_fields__
     with closing(MonitorDatabase(folder / "live.sqlite")) as database:
         observer = Observer(database, card.averaging.matchmaking_s)
@@ -73,7 +68,11 @@ def test_a_replay_tells_what_a_monitor_told(mini, recorded, tmp_path):
     assert status.pop(PLAYED) > TIMES[-1]
     assert status == json.loads(json.dumps(live | {"alarms": status["alarms"]}))
     assert json.loads((tmp_path / "replay" / "history.json").read_text()) == json.loads(json.dumps(history))
-    assert {peer["name"]: peer["state"] for peer in status["peers"]} == {"ada": "training", "cleo": "training", "bob": "gone"}
+    assert {peer["name"]: peer["state"] for peer in status["peers"]} == {
+        "ada": "training",
+        "cleo": "training",
+        "bob": "gone",
+    }
 
 
 def test_a_replay_tells_how_it_was_at_any_moment(mini, recorded, tmp_path):
@@ -93,17 +92,17 @@ def a_bit_of(value: bytes, what: bytes) -> bytes:
     return value.replace(what, bytes([what[0] ^ 1]) + what[1:])
 
 
-ADA = identity("ada").peer_id
+ADA, BOB = (identity(name).peer_id for name in ("ada", "bob"))
 HOSTILE = {
     "changed": (lambda key, at: (r := signed(key, "ada", at))._replace(value=a_bit_of(r.value, b"Tesla")), "signed"),
     "a later end": (lambda key, at: (r := signed(key, "ada", at))._replace(expires=r.expires + 1), "signed"),
     "another's mark": (lambda key, at: signed(key, "ada", at)._replace(subkey=signed(key, "bob", at).subkey), "signed"),
-    "without its signature": (lambda key, at: (r := signed(key, "ada", at))._replace(value=r.value.split(b"[sig")[0]), "signed"),
+    "not signed": (lambda key, at: (r := signed(key, "ada", at))._replace(value=r.value.split(b"[sig")[0]), "signed"),
     "another run's": (lambda key, at: signed(f"x{key}", "ada", at), "another run"),
     "another run's under this key": (
         lambda key, at: signed(f"x{key}", "ada", at)._replace(key=signed(key, "ada", at).key), "signed"
     ),
-    "no mark": (lambda key, at: signed(key, "ada", at)._replace(subkey=b"\xa1x"), "nobody.*of no peer"),
+    "no mark": (lambda key, at: signed(key, "ada", at)._replace(subkey=b"\xa1x"), "of no peer"),
     "of another peer": (lambda key, at: signed(key, "ada", at, peer_id=identity("bob").peer_id), "another peer"),
     "old": (lambda key, at: signed(key, "ada", at - 1000), "another time"),
     "of the future": (lambda key, at: signed(key, "ada", at + 1000), "another time"),
@@ -121,10 +120,9 @@ def test_what_its_peer_has_not_signed_for_this_run_and_time_is_refused_by_name_a
     told, status = played(record(tmp_path / "monitor", mini, [honest, bad]), tmp_path / "replay")
     assert sum(told.refused.values()) == 1
     (refusal,) = told.refused
-    import re
-
-    assert re.search(why, refusal)
-    assert ("nobody" if kind == "no mark" else ADA) in refusal
+    assert why in refusal
+    named = {"no mark": "nobody", "another's mark": BOB}
+    assert refusal.startswith(f"{named.get(kind, ADA)}: ")
     assert told.records >= 5
     with closing(MonitorDatabase(tmp_path / "replay" / "monitor.sqlite")) as database:
         seen = {row["name"]: row["last_seen"] for row in database.rows("SELECT name, last_seen FROM starts")}
@@ -134,9 +132,70 @@ def test_what_its_peer_has_not_signed_for_this_run_and_time_is_refused_by_name_a
 
 def test_of_two_records_of_one_peer_the_newer_counts(mini, tmp_path):
     file = record(tmp_path / "monitor", mini, [look_at(mini.key, BEGAN + 60), look_at(mini.key, BEGAN + 80)])
+    _, replayed_once = played(file, tmp_path / "once")
     lines = lines_of(file)
-    lines[-1]["seen"] = list(range(6))
-    lines[4]["seen"] = [0, 0, 1, 2]
+    (first, second) = [line for line in lines if "look" in line]
+    first["seen"], second["seen"] = [0, 0, 1, 2], [5, 4, 3, 2, 1, 0]
     told, status = played(with_lines(tmp_path / "twice.jsonl.gz", lines), tmp_path / "replay")
-    assert not told.refused or True
+    assert (told.records, told.refused) == (6, {})
     assert sorted(peer["name"] for peer in status["peers"]) == sorted(NAMES)
+    assert status["totals"]["samples"] == replayed_once["totals"]["samples"]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.999])
+def test_a_recording_that_is_cut_off_plays_up_to_there(mini, recorded, tmp_path, share):
+    data = recorded.read_bytes()
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(data[: int(share * len(data))])
+    told, status = played(cut, tmp_path / "replay")
+    assert 0 < told.looks < LOOKS
+    assert "cut off or damaged" in told.cut
+    live, _ = seen_live(mini, tmp_path, TIMES[: told.looks])
+    assert (status["epoch"], status["totals"]) == (live["epoch"], live["totals"])
+
+
+def test_a_recording_goes_on_in_a_file_of_its_own_after_a_restart(mini, tmp_path, monkeypatch):
+    looks = [look_at(mini.key, at, here_at(at)) for at in TIMES]
+    names = iter(["20261126-100000", "20261126-110000"])
+    monkeypatch.setattr("dalle_lib.monitor.recording.time.strftime", lambda *_: next(names))
+    first = record(tmp_path / "monitor", mini, looks[:10])
+    second = record(tmp_path / "monitor", mini, looks[10:])
+    assert first != second
+    told, status = played(first.parent, tmp_path / "replay")
+    assert (told.looks, told.refused) == (LOOKS, {})
+    assert status["epoch"] == seen_live(mini, tmp_path, TIMES)[0]["epoch"]
+    other = mini.with_changes(name="other")
+    with_lines(second, [lines_of(record(tmp_path / "other", other, []))[0], *lines_of(second)[1:]])
+    with pytest.raises(BrokenFile, match="another run"):
+        played(first.parent, tmp_path / "replay")
+
+
+def test_who_is_hidden_is_in_no_recording_and_none_grows_beyond_its_limit(mini, tmp_path):
+    file = record(tmp_path / "monitor", mini, [look_at(mini.key, BEGAN + 60)], hidden=[ADA])
+    text = gzip.decompress(file.read_bytes()).decode()
+    assert BOB in text
+    assert ADA not in text
+    size = file.stat().st_size
+    with closing(MonitorDatabase(tmp_path / "monitor" / "monitor.sqlite")) as database:
+        recorder = Recorder(tmp_path / "monitor", mini, max_mb=(size + 100) / 1e6)
+        assert not recorder.is_full
+        recorder.note(look_at(mini.key, BEGAN + 80), set(), database)
+        recorder.write(database)
+        assert recorder.is_full
+        assert Recorder(tmp_path / "monitor", mini, max_mb=size / 1e6).is_full
+
+
+MEMBERS = {"authority": AUTHORITY.public_key, "url": "https://run.example"}
+
+
+def test_users_of_members_are_those_of_their_access_tokens_and_nobody_else_is_told_of(mini, tmp_path):
+    card = mini.with_changes(members=MEMBERS)
+    valid = timedelta(days=3650)
+    tokens = {
+        ADA: issued(identity("ada"), user="lovelace", run=card.name, valid_for=valid),
+        BOB: issued(identity("cleo"), user="mallory", run=card.name, valid_for=valid),  # not bob's
+    }
+    look = replace(look_at(card.key, BEGAN + 60), tokens={peer: token.to_bytes() for peer, token in tokens.items()})
+    told, status = played(record(tmp_path / "monitor", card, [look]), tmp_path / "replay")
+    assert [(peer["name"], peer["user"]) for peer in status["peers"]] == [("ada", "lovelace")]
+    assert told.refused == {f"{BOB}: its access token is not valid": 1}
