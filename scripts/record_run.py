@@ -26,9 +26,9 @@ from dalle_lib.swarm.process.local import MONITOR
 
 TEAMS = {"ada": "owls", "bob": "owls", "cleo": "foxes", "dev": "", "eve": "foxes"}
 ACTS = (
-    (0, "joins", "ada"), (0, "joins", "bob"), (1, "joins", "cleo"), (4, "joins", "eve"), (10, "leaves", "bob"),
-    (13, "is killed", "cleo"), (14, "joins", "dev"), (18, "joins", "bob"), (26, "leaves", "dev"),
-    (28, "leaves", "ada"), (28, "leaves", "bob"), (28, "leaves", "eve"),
+    (0, "joins", "ada"), (0, "joins", "bob"), (1, "joins", "cleo"), (3, "joins", "eve"), (9, "leaves", "bob"),
+    (10, "joins", "dev"), (14, "is killed", "cleo"), (16, "joins", "bob"), (22.5, "leaves", "dev"),
+    (24, "leaves", "ada"), (24, "leaves", "bob"), (24, "leaves", "eve"),
 )  # fmt: skip
 """What happens at which minute."""
 WATCHING = MonitorSettings(
