@@ -93,6 +93,7 @@ def a_bit_of(value: bytes, what: bytes) -> bytes:
 
 
 ADA, BOB = (identity(name).peer_id for name in ("ada", "bob"))
+LATER = BEGAN + 2000
 HOSTILE = {
     "changed": (lambda key, at: (r := signed(key, "ada", at))._replace(value=a_bit_of(r.value, b"Tesla")), "signed"),
     "a later end": (lambda key, at: (r := signed(key, "ada", at))._replace(expires=r.expires + 1), "signed"),
@@ -114,9 +115,9 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_its_peer_has_not_signed_for_this_run_and_time_is_refused_by_name_and_counted(mini, tmp_path, kind):
     make, why = HOSTILE[kind]
-    honest = look_at(mini.key, BEGAN + 60)
-    bad = look_at(mini.key, BEGAN + 80, samples=10**6)
-    bad = replace(bad, records=bad.records | {ADA: make(mini.key, BEGAN + 80)})
+    honest = look_at(mini.key, LATER)
+    bad = look_at(mini.key, LATER + EVERY_S, samples=10**6)
+    bad = replace(bad, records=bad.records | {ADA: make(mini.key, LATER + EVERY_S)})
     told, status = played(record(tmp_path / "monitor", mini, [honest, bad]), tmp_path / "replay")
     assert sum(told.refused.values()) == 1
     (refusal,) = told.refused
@@ -126,7 +127,7 @@ def test_what_its_peer_has_not_signed_for_this_run_and_time_is_refused_by_name_a
     assert told.records >= 5
     with closing(MonitorDatabase(tmp_path / "replay" / "monitor.sqlite")) as database:
         seen = {row["name"]: row["last_seen"] for row in database.rows("SELECT name, last_seen FROM starts")}
-    assert seen == {"ada": BEGAN + 60, "bob": BEGAN + 80, "cleo": BEGAN + 80}
+    assert seen == {"ada": LATER, "bob": LATER + EVERY_S, "cleo": LATER + EVERY_S}
     assert status["totals"]["peers"] == 3
 
 
@@ -156,7 +157,7 @@ def test_a_recording_that_is_cut_off_plays_up_to_there(mini, recorded, tmp_path,
 
 def test_a_recording_goes_on_in_a_file_of_its_own_after_a_restart(mini, tmp_path, monkeypatch):
     looks = [look_at(mini.key, at, here_at(at)) for at in TIMES]
-    names = iter(["20261126-100000", "20261126-110000"])
+    names = iter(["20261126-100000", "20261126-110000", "20261126-120000"])
     monkeypatch.setattr("dalle_lib.monitor.recording.time.strftime", lambda *_: next(names))
     first = record(tmp_path / "monitor", mini, looks[:10])
     second = record(tmp_path / "monitor", mini, looks[10:])
@@ -185,7 +186,7 @@ def test_who_is_hidden_is_in_no_recording_and_none_grows_beyond_its_limit(mini, 
         assert Recorder(tmp_path / "monitor", mini, max_mb=size / 1e6).is_full
 
 
-MEMBERS = {"authority": AUTHORITY.public_key, "url": "https://run.example"}
+MEMBERS = {"authority": AUTHORITY.public_key, "server": "https://run.example"}
 
 
 def test_users_of_members_are_those_of_their_access_tokens_and_nobody_else_is_told_of(mini, tmp_path):
