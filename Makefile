@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Where somebody looks, pip shows what it downloads and how far it is.
 PIP_OPTIONS := $(shell test -t 2 || echo --quiet)
 
-.PHONY: help demo test chaos test-images tutorial-gpu slug setup lint dist bench lab clean
+.PHONY: help demo test chaos test-images site test-site tutorial-gpu slug setup lint dist bench lab clean
 .DEFAULT_GOAL := demo
 
 help: ## list the targets
@@ -62,6 +62,13 @@ chaos: setup ## kill, freeze and attack peers of real swarms, send them more cha
 test-images: .venv-colab/complete ## install the kit among Colab's packages as a notebook does, and run the notebooks
 	$(BIN)/python -m pytest -m images $(PYTEST)
 
+site: setup ## build the web page into site/_build/html
+	$(BIN)/python site/build.py
+
+# One process: the tests share one built site, and two browsers at once are slower on two cores.
+test-site: site ## build the web page and look at every page in Chromium
+	$(BIN)/python -m pytest -m site --built-site $(PYTEST) || [ $$? = 5 ]
+
 tutorial-gpu: setup ## run notebook 03 with GPT-2 Large on a GPU of 16 GB or more, and record its figures
 	$(BIN)/python scripts/tutorial_gpu.py
 
@@ -77,4 +84,4 @@ dist: setup ## build the wheel and the source archive into dist/, and check them
 	$(BIN)/python -m twine check --strict dist/*
 
 clean: ## remove all that make has made
-	rm -rf .venv .venv-colab outputs build dist *.egg-info
+	rm -rf .venv .venv-colab outputs build dist *.egg-info site/_build site/_made

@@ -14,6 +14,7 @@ from dalle_lib.rehearsal.hub.here import hub_here
 from dalle_lib.rehearsal.hub.stand_in import Hub
 from dalle_lib.run import RunCard
 
+pytest_plugins = ["site_browser"]
 DATA = Path(__file__).parent / "data"
 LONGEST = {"test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"}
 """Files whose tests come first, so that no process is left with a long one at the end."""
@@ -93,6 +94,7 @@ def strips(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--second-try", action="store_true", help="run a failed test with real peers once more")
+    parser.addoption("--built-site", action="store_true", help="test the web page that is built instead of building it")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

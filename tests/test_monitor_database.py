@@ -44,16 +44,19 @@ def test_a_file_of_the_first_version_becomes_one_of_this_and_the_run_goes_on(old
         expected = columns(new)
     with closing(MonitorDatabase(old)) as upgraded:
         assert columns(upgraded) == expected
-        peer = peer_status("P", "ada", epoch=5, started_at=NOW - 300, samples=190, compute_s=105.0, counted=150.0,
-                           sent_bytes=600_000, received_bytes=300_000)  # fmt: skip
-        look = SwarmStatus(time=NOW + 60, epoch=5, total_epochs=99, samples_in_epoch=None, target_batch_size=100,
-                           peers=[peer])  # fmt: skip
-        Observer(upgraded).note(look)
+        for epochs in 1, 2:
+            peer = peer_status(
+                "P", "ada", epoch=4 + epochs, started_at=NOW - 300, samples=90 + 100 * epochs,
+                compute_s=55 + 50.0 * epochs, counted=50 + 100.0 * epochs, sent_bytes=600_000 * epochs,
+            )  # fmt: skip
+            look = SwarmStatus(time=NOW + 60 * epochs, epoch=4 + epochs, total_epochs=99, samples_in_epoch=None,
+                               target_batch_size=100, peers=[peer])  # fmt: skip
+            Observer(upgraded).note(look)
         credit = upgraded.row("SELECT SUM(samples) AS samples, SUM(counted) AS counted FROM credits")
-        assert (credit["samples"], credit["counted"]) == (190, 150), "what was credited before is kept"
+        assert (credit["samples"], credit["counted"]) == (290, 250), "what was credited before is kept"
         last = upgraded.row("SELECT * FROM epochs ORDER BY epoch DESC LIMIT 1")
-        assert (last["epoch"], last["counted_share"]) == (5, 1.0)
-        assert last["up_mbps"] == pytest.approx(8 * 0.6 / 60)
+        assert last["epoch"] == 6
+        assert last["up_mbps"] == pytest.approx(8 * 0.6 / 2 / 60), "nothing is known of the epoch before the upgrade"
     with closing(MonitorDatabase(old)) as again:
         assert columns(again) == expected, "it is upgraded once"
 

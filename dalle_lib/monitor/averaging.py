@@ -18,8 +18,11 @@ MAX_TIMES = 4.0
 def counted_share(database: MonitorDatabase, epoch: int) -> float | None:
     """Return which part of the samples of the epochs before `epoch` reached an average with others, from 0 to 1.
 
-    None where nothing was computed. A peer that is flagged for its claims is left out.
+    None where nothing was computed, and until LAST epochs were seen. A peer that is flagged for its claims is left out.
     """
+    first = database.row("SELECT MIN(epoch) AS epoch FROM claims")["epoch"]
+    if first is None or first > epoch - LAST:
+        return None
     rows = database.rows(
         "SELECT SUM(samples) AS samples, SUM(counted) AS counted FROM claims WHERE epoch >= :since AND "
         "epoch < :epoch AND peer NOT IN "

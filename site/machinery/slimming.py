@@ -1,0 +1,61 @@
+"""What a built site does not need to carry, and what its pictures lack."""
+
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from PIL import Image
+
+UNUSED = ("scripts/fontawesome.js*", "scripts/*.map", "styles/*.map", "vendor", "locales", "images/logo_*", "*.html")
+"""Files of the theme that no page loads: icon fonts and their script (1.5 MB), sources, translations."""
+RULE = re.compile(r"[^{}]+\{[^{}]*\}")
+PICTURE = re.compile(r"<img\b[^>]*>")
+
+
+def slim(html: Path) -> None:
+    """Remove what no page loads from the built site, and give each picture its size and lazy loading."""
+    static = html / "_static"
+    for pattern in UNUSED:
+        for path in static.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    style = static / "styles" / "pydata-sphinx-theme.css"
+    style.write_text(RULE.sub(_without_icons, style.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in html.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        sized = PICTURE.sub(lambda picture, page=page: with_size(picture[0], page), text)
+        if sized != text:
+            page.write_text(sized, encoding="utf-8")
+
+
+def _without_icons(rule: re.Match) -> str:
+    """Return a rule of the theme's style, or nothing if it is about the icon font alone."""
+    selectors, _, body = rule[0].partition("{")
+    about_icons = all(".fa" in selector for selector in selectors.split(",")) or "Font Awesome" in body
+    return "" if about_icons else rule[0]
+
+
+def with_size(picture: str, page: Path) -> str:
+    """Return an `<img>` that tells its size, so that the page does not jump when the picture has come."""
+    attributes = dict(re.findall(r'([\w-]+)="([^"]*)"', picture))
+    source = attributes.get("src", "")
+    added = {"loading": "lazy", "decoding": "async"}
+    if not source.startswith(("data:", "http:", "https:")) and not {"width", "height"} & attributes.keys():
+        width, height = size_of(page.parent / unquote(source).partition("?")[0])
+        added |= {"width": str(width), "height": str(height)}
+    new = " ".join(f'{name}="{value}"' for name, value in added.items() if name not in attributes)
+    return re.sub(r"<img\b", f"<img {new}", picture, count=1)
+
+
+def size_of(picture: Path) -> tuple[int, int]:
+    """Return width and height of a picture in pixels of CSS."""
+    if picture.suffix != ".svg":
+        with Image.open(picture) as image:
+            return image.size
+    root = ElementTree.parse(picture).getroot()
+    if box := root.get("viewBox"):
+        _, _, width, height = map(float, box.replace(",", " ").split())
+    else:
+        width, height = (float(root.get(name, "").removesuffix("px")) for name in ("width", "height"))
+    return round(width), round(height)
