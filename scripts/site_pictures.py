@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from dalle_lib.dashboard.run_page import write_run_page
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
+from dalle_lib.dashboard.run_page import write_run_page
 from dalle_lib.replay import recorded_run
 
 ROOT = Path(__file__).parent.parent
