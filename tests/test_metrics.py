@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import hivemind
 import pytest
@@ -17,10 +18,18 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.searches import Search, traverse
 
 ADA = Identity(RSAPrivateKey())
 STATUS = peer_status(ADA.peer_id, "ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
 POSTED = {**asdict(STATUS), "is_leaving": False, "reported_at": 1_700_000_000}
+
+
+@pytest.fixture
+def own_searches(monkeypatch):
+    """Searches of the hash table as peers make them, who have installed `hash_table`."""
+    monkeypatch.setattr(hivemind.dht.node, "_SearchState", Search)
+    monkeypatch.setattr(hivemind.dht.node, "traverse_dht", traverse)
 
 
 def is_accepted(record: dict) -> bool:
@@ -87,6 +96,7 @@ def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
 
 
+@pytest.mark.usefixtures("own_searches")
 def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_a_run_complete():
     board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
@@ -102,6 +112,7 @@ def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_
         dht.shutdown()
 
 
+@pytest.mark.usefixtures("own_searches")
 def test_a_record_that_would_never_go_away_or_tells_of_another_is_not_believed():
     board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
@@ -122,7 +133,10 @@ def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
     stop, looks = threading.Event(), []
 
     class Board(MetricsBoard):
-        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+            return []
+
+        def told_by(self, records, now: float, total_epochs: int) -> tuple[list[PeerStatus], bool]:
             looks.append(total_epochs)
             if len(looks) == 1:
                 raise TimeoutError
@@ -144,13 +158,16 @@ def test_where_a_run_has_members_nothing_is_told_of_others(tmp_path, monkeypatch
     stop = threading.Event()
 
     class Board(MetricsBoard):
-        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+            return []
+
+        def told_by(self, records, now: float, total_epochs: int) -> tuple[list[PeerStatus], bool]:
             stop.set()
             return [STATUS, replace(STATUS, peer_id="stranger")], False
 
     bootstrap._report(
         hivemind.DHT(start=False), Board("run", ADA.private_key), RunCard.load("emoji-mini"), tmp_path, stop,
-        lambda _: {STATUS.peer_id: "ada"},
+        lambda _: {STATUS.peer_id: SimpleNamespace(user="ada")},
     )  # fmt: skip
     told = SwarmStatus.read(tmp_path)
     assert (told.peers, told.users, told.not_shown) == ([STATUS], {STATUS.peer_id: "ada"}, 1)
