@@ -23,6 +23,7 @@ from making import (
     gallery,
     glossary,
     notebooks,
+    recorded,
     reference,
     tables,
 )
@@ -39,6 +40,7 @@ STEPS: list[Callable[[Path], None]] = [
     figures.make,
     tables.make,
     drawings.make,
+    recorded.make,
     gallery.make,
     dashboard.make,
     calculator.make,

@@ -19,6 +19,5 @@ DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "failed-rounds": charts.failed_rounds,
     "reversible": charts.reversible_memory,
     "epochs": charts.epochs_as_planned,
-    "learning": charts.learning,
     "bytes": charts.communication_loss,
 }

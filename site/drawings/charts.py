@@ -1,10 +1,8 @@
 """Measured figures as bars, read from the results of the benchmarks."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from making.figures import figure, measured, row_of
-from making.repository import ROOT
 
 from drawings.canvas import BLUE, LINE, MUTED, ORANGE, SMALL, Drawing
 
@@ -103,36 +101,30 @@ def communication_loss() -> Drawing:
     )
 
 
-def learning() -> Drawing:
-    """Return the losses of the embedded model while it was trained."""
-    means = json.loads((ROOT / "docs" / "emoji" / "loss.json").read_text(encoding="utf-8"))["means"]
-    last, top, left, foot = means[-1], 5.0, 34, 176
+def objective(epochs: Mapping[str, Sequence[float | None]]) -> Drawing:
+    """Return the loss of a run over its epochs, of the table `epochs` of its monitor's history."""
+    told = [(epoch, loss) for epoch, loss in zip(epochs["epoch"], epochs["loss"], strict=True) if loss is not None]
+    (first, begun), (last, ended) = told[0], told[-1]
+    low, high = min(loss for _, loss in told), max(loss for _, loss in told)
+    left, top, foot = 40, 14, 176
     drawing = Drawing(
-        212,
-        f"Two falling curves over {last['step']:,.0f} steps. The loss of the codes falls from "
-        f"{means[0]['image_loss']:.1f} to {last['image_loss']:.2f} nats, that of the text tokens from "
-        f"{means[0]['text_loss']:.1f} to {last['text_loss']:.2f}.",
-        "The loss of the model in the package while it was trained, on one machine, on 10,492 pictures. The dashboard "
-        "shows the same of a run of many.",
+        200,
+        f"A curve of the training loss of a recorded run: {begun:.2f} nats at epoch {first:,.0f}, and {ended:.2f} at "
+        f"epoch {last:,.0f}.",
+        "The training loss of a recorded run, in nats.",
     )
-    for loss in range(6):
-        y = foot - loss * (foot - 12) / top
+    for loss in (low, (low + high) / 2, high):
+        y = foot - (loss - low) / max(high - low, 1e-9) * (foot - top)
         drawing.line(left, y, 396, y, LINE, 1)
-        drawing.text(left - 6, y + 4, str(loss), SMALL, MUTED, "end")
-    for name, words, colour in (("image_loss", "codes", BLUE), ("text_loss", "text tokens", ORANGE)):
-        places = [
-            (left + mean["step"] / last["step"] * (396 - left), foot - mean[name] * (foot - 12) / top)
-            for mean in _every(means, name, 8)
-        ]
-        drawing.path(places, colour)
-        drawing.text(left + 12 + 76 * (name == "text_loss"), 208, words, SMALL)
-        drawing.rect(left - 2 + 76 * (name == "text_loss"), 199, 10, 10, colour, soft=False)
-    drawing.text(396, 192, f"step {last['step']:,.0f}", SMALL, MUTED, "end")
-    drawing.text(left, 192, "step 0", SMALL, MUTED)
+        drawing.text(left - 6, y + 4, f"{loss:.1f}", SMALL, MUTED, "end")
+    places = [
+        (
+            left + (epoch - first) / max(last - first, 1) * (396 - left),
+            foot - (loss - low) / max(high - low, 1e-9) * (foot - top),
+        )
+        for epoch, loss in told
+    ]
+    drawing.path(places, BLUE)
+    drawing.text(left, 194, f"epoch {first:,.0f}", SMALL, MUTED)
+    drawing.text(396, 194, f"epoch {last:,.0f}", SMALL, MUTED, "end")
     return drawing
-
-
-def _every(means: list[dict], name: str, count: int) -> list[dict]:
-    """Return the means of each `count` neighbours, in which single ones do not stand out."""
-    parts = [means[first : first + count] for first in range(0, len(means), count)]
-    return [{key: sum(mean[key] for mean in part) / len(part) for key in ("step", name)} for part in parts]
