@@ -45,16 +45,18 @@ def run(path: Path) -> nbformat.NotebookNode:
     """Return the notebook `path` with the outputs of a run from an empty folder. Raises CellExecutionError."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        NotebookClient(notebook, timeout=None, resources={"metadata": {"path": folder}}).execute()
+        resources = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=None, startup_timeout=600, resources=resources).execute()
     return notebook
 
 
-def where() -> dict[str, str]:
-    """Return the day, this machine, and the commit that is checked out."""
+def where() -> dict[str, str | bool]:
+    """Return the day, this machine and whether it did other work too, and the commit that is checked out."""
     git = ["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
     machine = f"{os.cpu_count()} cores of {name_of(torch.device('cpu'))}"
-    return {"day": datetime.now(UTC).date().isoformat(), "machine": machine, "commit": commit}
+    busy = os.getloadavg()[2] > 2 * os.cpu_count()
+    return {"day": datetime.now(UTC).date().isoformat(), "machine": machine, "busy": busy, "commit": commit}
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ def show_report(peer: Peer | None = None, run: str | None = None):
 
     page, block = issues_page(), problem_report(peer, run).split("\n", 1)[1]
     return HTML(
-        f"<details><summary>Copy this into <a href='{page}' target='_blank'>a new issue</a></summary>"
+        "<details><summary>Copy this into a new issue</summary>"
+        f"<p><a href='{page}' target='_blank'>Open a new issue</a></p>"
         f"<pre style='font-family:monospace;user-select:all'>{escape(block)}</pre></details>"
     )
 

@@ -1,4 +1,4 @@
-"""What a built site does not need to carry, and what its pictures lack."""
+"""What a built site does not need to carry, and what its pages lack."""
 
 import re
 import shutil
@@ -12,6 +12,9 @@ UNUSED = ("scripts/fontawesome.js*", "scripts/*.map", "styles/*.map", "vendor", 
 """Files of the theme that no page loads: icon fonts and their script (1.5 MB), sources, translations."""
 RULE = re.compile(r"[^{}]+\{[^{}]*\}")
 PICTURE = re.compile(r"<img\b[^>]*>")
+PARAMETERS = re.compile(r"<dl>\s*(<dd>.*?</dd>)\s*</dl>", re.DOTALL)
+"""The parameters of a long signature: Sphinx writes a list of definitions that defines nothing."""
+TOGGLE = '<summary><span class="toctree-toggle" role="presentation">'
 
 
 def slim(html: Path) -> None:
@@ -24,9 +27,18 @@ def slim(html: Path) -> None:
     style.write_text(RULE.sub(_without_icons, style.read_text(encoding="utf-8")), encoding="utf-8")
     for page in html.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        sized = PICTURE.sub(lambda picture, page=page: with_size(picture[0], page), text)
-        if sized != text:
-            page.write_text(sized, encoding="utf-8")
+        page.write_text(mended(text, page), encoding="utf-8")
+
+
+def mended(text: str, page: Path) -> str:
+    """Return the HTML of `page` with sizes of pictures, and with what screen readers need."""
+    text = PICTURE.sub(lambda picture: with_size(picture[0], page), text)
+    text = PARAMETERS.sub(
+        lambda found: found[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>"), text
+    )
+    # What scrolls by itself is reached by the keyboard only if it may have the focus.
+    text = text.replace('<div class="dalle-scroll">', '<div class="dalle-scroll" tabindex="0">')
+    return text.replace(TOGGLE, TOGGLE.replace("<summary>", '<summary aria-label="Pages below">'))
 
 
 def _without_icons(rule: re.Match) -> str:

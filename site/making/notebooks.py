@@ -46,8 +46,9 @@ def provenance(kept: dict[str, Any]) -> str:
         return "This page shows the notebook without outputs: it has not been executed yet."
     minutes = max(1, round(kept["seconds"] / 60))
     taken = f"{minutes} minute{'s' * (minutes > 1)}"
+    machine = kept["machine"] + ", busy with other work," * kept["busy"]
     commit = f"[{kept['commit']}](https://github.com/{SLUG}/commit/{kept['commit']})"
-    return f"The outputs below are from {kept['day']}: {taken} on {kept['machine']}, with commit {commit}."
+    return f"The outputs below are from {kept['day']}: {taken} on {machine} with commit {commit}."
 
 
 def places(path: Path) -> dict[str, str]:

@@ -60,10 +60,8 @@ def function_entry(node: Function, text: str, kind: str = "function", options: t
     if kind != "function" and "staticmethod" not in options:
         dropped = ast.arguments(**(vars(arguments) | {"args": arguments.args[1:]}))
         arguments = dropped if arguments.args else arguments
-    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return Entry(
-        kind=kind, name=node.name, signature=f"({ast.unparse(arguments)}){returned}", options=options, text=text
-    )
+    returned = f" -> {unparse(node.returns)}" if node.returns else ""
+    return Entry(kind=kind, name=node.name, signature=f"({unparse(arguments)}){returned}", options=options, text=text)
 
 
 def unparse(node: ast.AST) -> str:
