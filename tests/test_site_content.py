@@ -44,8 +44,10 @@ def site_modules():
 @pytest.fixture(scope="module")
 def drawings():
     from drawings import DRAWINGS
+    from drawings.charts import objective
 
-    return {name: drawing().figure(name) for name, drawing in DRAWINGS.items()}
+    told = {name: drawing().figure(name) for name, drawing in DRAWINGS.items()}
+    return told | {"recorded": objective({"epoch": [3, 4, 5], "loss": [4.5, None, 3.25]}).figure("recorded")}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,15 @@ def test_text_of_drawings_takes_the_pages_ink_and_is_legible_on_a_phone(drawings
         for text in ElementTree.fromstring(html).find("svg").findall("text"):
             assert text.get("fill").startswith(("currentColor", "var(--dalle-")), (name, text.text)
             assert float(text.get("font-size")) >= 11.5, (name, text.text)  # of 400 units: 10 pixels on a phone
+
+
+def test_the_chart_of_the_recorded_run_has_a_point_for_each_loss_that_was_told(drawings):
+    figure = ElementTree.fromstring(drawings["recorded"])
+    points = [tuple(map(float, each.split(","))) for each in figure.find(".//polyline").get("points").split()]
+    assert len(points) == 2
+    assert points[0][0] < points[1][0]
+    assert points[0][1] < points[1][1]  # a lower loss is further down
+    assert "4.50 nats at epoch 3, and 3.25 at epoch 5" in figure.find("svg").get("aria-label")
 
 
 def test_masks_are_those_of_the_model():
