@@ -17,8 +17,9 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import history_of, status_of
 from dalle_lib.monitor.recording import Recorder
-from dalle_lib.replay import PLAYED, Replay
+from dalle_lib.replay import Replay
 from dalle_lib.run import RunCard
+from dalle_lib.run.newest import PLAYED
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 LOOKS = 30
