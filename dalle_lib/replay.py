@@ -21,7 +21,7 @@ from dalle_lib.monitor.monitor import DATABASE
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.recorded import Kept, KeptFile, Line, Look, Recording, Signed, Token
-from dalle_lib.run.newest import STATUS
+from dalle_lib.run.newest import PLAYED, STATUS
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.peer.looks import Looks
 from dalle_lib.swarm.peer.metrics import MetricsBoard
@@ -32,8 +32,6 @@ RECORDING = Path(__file__).parent / "assets" / "recording" / "run.jsonl.gz"
 """The recording that is part of the package."""
 MARK = "replayed.txt"
 """File by which the folder of a replay is known, so that no monitor's is ever overwritten."""
-PLAYED = "played"
-"""What a status of a replay says besides: when it was played, in seconds since 1970. All other times are recorded."""
 PUBLISH_S = 2.0
 """Seconds between two versions of the status, where a replay takes its time."""
 

@@ -25,7 +25,8 @@ NAMES = ("ada", "bob", "cleo")
 
 def told_at(name: str, at: float, **told) -> dict:
     """Return what a peer tells that joined at BEGAN and has computed since, like all others."""
-    second, epoch = at - BEGAN, int((at - BEGAN) // EPOCH_S)
+    second = max(0.0, at - BEGAN)
+    epoch = int(second // EPOCH_S)
     usual = {
         "epoch": epoch,
         "samples": int(3 * second),
@@ -33,7 +34,7 @@ def told_at(name: str, at: float, **told) -> dict:
         "counted": 3.0 * second,
         "started_at": BEGAN,
     }
-    status = peer_status(identity(name).peer_id, name, **usual | {"loss": 5.0 - 0.1 * epoch} | told)
+    status = peer_status(identity(name).peer_id, name, **usual | {"loss": max(0.1, 5.0 - 0.1 * epoch)} | told)
     return {**asdict(status), "is_leaving": False, "reported_at": int(at)}
 
 

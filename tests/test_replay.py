@@ -12,13 +12,15 @@ from auth_peers import AUTHORITY, identity, issued
 from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, told_at, with_lines
 
 from dalle_lib import replay
+from dalle_lib.cli.replay import Replay as Command
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import history_of, status_of
 from dalle_lib.monitor.recording import Recorder
-from dalle_lib.replay import PLAYED, Replay
+from dalle_lib.replay import Replay
 from dalle_lib.run import RunCard
+from dalle_lib.run.newest import PLAYED
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 LOOKS = 30
@@ -200,3 +202,58 @@ def test_users_of_members_are_those_of_their_access_tokens_and_nobody_else_is_to
     told, status = played(record(tmp_path / "monitor", card, [look]), tmp_path / "replay")
     assert [(peer["name"], peer["user"]) for peer in status["peers"]] == [("ada", "lovelace")]
     assert told.refused == {f"{BOB}: its access token is not valid": 1}
+
+
+def test_a_replay_in_time_waits_and_writes_what_was_known_until_then(mini, recorded, tmp_path, monkeypatch):
+    slept, told, folder = [], [], tmp_path / "replay"
+    monkeypatch.setattr(replay, "PUBLISH_S", 0.0)
+    monkeypatch.setattr(replay.time, "sleep", lambda seconds: slept.append(seconds))
+    played(recorded, folder, speed=60, say=lambda line: told.append(status_in(folder)["looked"]))
+    assert slept == pytest.approx([EVERY_S / 60] * (LOOKS - 1))
+    assert told == TIMES
+
+
+def test_the_command_tells_what_was_refused_and_writes_the_dashboard(mini, tmp_path, capsys):
+    look = look_at(mini.key, BEGAN + 60)
+    bad = look.records[ADA]
+    look = replace(look, records=look.records | {ADA: bad._replace(value=a_bit_of(bad.value, b"Tesla"))})
+    file = record(tmp_path / "monitor", mini, [look])
+    Command(recording=file, folder=tmp_path / "replay").run()
+    told = capsys.readouterr().out
+    assert f"Refused, 1 times: {ADA}: it is not what its peer has signed." in told
+    assert "1 looks, 2 records" in told
+    page = tmp_path / "replay" / "dashboard" / "index.html"
+    assert str(page) in told
+    assert '"bob"' in (page.parent / "data.js").read_text()
+    Command(recording=file, folder=tmp_path / "replay", json=True).run()
+    assert json.loads(capsys.readouterr().out)["refused"] == {f"{ADA}: it is not what its peer has signed": 1}
+    for wrong in {"speed": 0.0}, {"minutes": -1.0}, {"speed": float("nan")}:
+        with pytest.raises(ValueError, match="above 0"):
+            Command(recording=file, folder=tmp_path / "replay", **wrong).run()
+    with pytest.raises(FileNotFoundError):
+        Command(recording=tmp_path / "none.jsonl.gz", folder=tmp_path / "replay").run()
+
+
+def test_the_recording_in_the_package_is_of_a_real_run_and_every_signature_in_it_is_right(tmp_path):
+    assert replay.RECORDING.stat().st_size <= 300_000
+    told = Replay(replay.RECORDING, tmp_path / "replay").play()
+    assert (told.refused, told.cut) == ({}, "")
+    assert told.ended - told.began > 600
+    status, history = status_in(tmp_path / "replay"), json.loads((tmp_path / "replay" / "history.json").read_text())
+    assert {peer["name"]: peer["state"] for peer in status["peers"]}.keys() == {"ada", "bob", "cleo", "dev", "eve"}
+    assert len(history["epochs"]["epoch"]) >= 10
+    assert any(share for share in history["epochs"]["counted_share"])
+    assert len(history["evaluations"]["epoch"]) >= 3
+    assert all((tmp_path / "replay" / name).exists() for name in history["pictures"]["first"])
+    assert status["users"][0][1] == "ada"
+
+
+def test_one_bit_of_the_recording_in_the_package_makes_one_record_less(tmp_path):
+    lines = lines_of(replay.RECORDING)
+    place = next(number for number, line in enumerate(lines) if "signed" in line)
+    key, mark, value, expires = lines[place]["signed"]
+    lines[place]["signed"] = [key, mark, value.replace("Xeon", "Xeom"), expires]
+    assert lines[place]["signed"][2] != value
+    whole = Replay(replay.RECORDING, tmp_path / "replay").play(minutes=2).records
+    told = Replay(with_lines(tmp_path / "bit.jsonl.gz", lines), tmp_path / "replay").play(minutes=2)
+    assert (told.records, sum(told.refused.values())) == (whole - 1, 1)

@@ -11,7 +11,7 @@ import tyro
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Play a recorded run again: into a folder like a monitor's, which a dashboard can show.
+    """Play a recorded run again: into a folder like a monitor's, with the run's dashboard as a page.
 
     `dalle-lib monitor --record` records. Each record of a peer is checked by its signature, and refused if it was
     changed. Without a recording, one that is part of dalle-lib is played. For example:
@@ -35,17 +35,19 @@ class Replay:
     """Print what was played as JSON."""
 
     def run(self) -> None:
-        """Play it, and tell what was refused."""
+        """Play it, write its page, and tell what was refused."""
         for name in "minutes", "speed":
             if (given := getattr(self, name)) is not None and not 0 < given < 1e9:
                 raise ValueError(f"expected {name} above 0, but got {given}.")
 
         from dalle_lib import replay
+        from dalle_lib.dashboard.run_page import DASHBOARD, write_run_page
 
         player = replay.Replay(self.recording or replay.RECORDING, self.folder)
         played = player.play(self.minutes, self.speed, lambda line: print(line, flush=True))
+        page = write_run_page(self.folder, self.folder / DASHBOARD)
         if self.json:
-            print(json.dumps(asdict(played), indent=1))
+            print(json.dumps(asdict(played) | {"page": str(page)}, indent=1))
             return
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (played.began, played.ended))
         print(f"The run {played.run} from {began} to {ended} UTC: {played.looks:,} looks, {played.records:,} records.")
@@ -53,4 +55,4 @@ class Replay:
             print(f"Refused, {count:,} times: {why}.")
         if played.cut:
             print(f"The recording ends early: {played.cut}")
-        print(f"How it went stands in {self.folder}/status.json and history.json.")
+        print(f"The dashboard: {page}, of status.json and history.json beside its folder.")
