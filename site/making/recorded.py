@@ -32,7 +32,7 @@ def in_words(status: dict, history: dict) -> str:
     ended, totals = history["epochs"]["ended"], status["totals"]
     minutes = round((max(ended) - min(ended)) / 60)
     return (
-        f"{totals['users']} volunteers with {totals['peers']} peers trained the small model together, on one machine, "
-        f"for {minutes} minutes. Some came later, left, came back, or were killed. This is what the run's monitor "
-        "told; the [dashboard](dashboard.md) shows all of it, of any run.\n"
+        f"Here {totals['peers']} peers trained the small model together, on one machine, for {minutes} minutes. Some "
+        "came later, left, came back, or were killed. This is what the run's monitor told; the "
+        "[dashboard](dashboard.md) shows all of it, of any run.\n"
     )
