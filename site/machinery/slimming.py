@@ -14,6 +14,8 @@ RULE = re.compile(r"[^{}]+\{[^{}]*\}")
 PICTURE = re.compile(r"<img\b[^>]*>")
 PARAMETERS = re.compile(r"<dl>\s*(<dd>.*?</dd>)\s*</dl>", re.DOTALL)
 """The parameters of a long signature: Sphinx writes a list of definitions that defines nothing."""
+LINK_INSIDE = re.compile(r"(<summary>[^<]*)<a [^>]*>([^<]*)</a>(?=[^<]*</summary>)")
+"""A link in what one clicks to unfold something: the keyboard cannot reach both."""
 TOGGLE = '<summary><span class="toctree-toggle" role="presentation">'
 
 
@@ -36,6 +38,7 @@ def mended(text: str, page: Path) -> str:
     text = PARAMETERS.sub(
         lambda found: found[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>"), text
     )
+    text = LINK_INSIDE.sub(r"\1\2", text)
     # What scrolls by itself is reached by the keyboard only if it may have the focus.
     text = text.replace('<div class="dalle-scroll">', '<div class="dalle-scroll" tabindex="0">')
     return text.replace(TOGGLE, TOGGLE.replace("<summary>", '<summary aria-label="Pages below">'))
@@ -50,7 +53,7 @@ def _without_icons(rule: re.Match) -> str:
 
 def with_size(picture: str, page: Path) -> str:
     """Return an `<img>` that tells its size, so that the page does not jump when the picture has come."""
-    attributes = dict(re.findall(r'([\w-]+)="([^"]*)"', picture))
+    attributes = {name: value for name, _, value in re.findall(r"""([\w-]+)=(["'])(.*?)\2""", picture)}
     source = attributes.get("src", "")
     added = {"loading": "lazy", "decoding": "async"}
     if not source.startswith(("data:", "http:", "https:")) and not {"width", "height"} & attributes.keys():

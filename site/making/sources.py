@@ -48,10 +48,20 @@ def file_of(module: str) -> Path:
 
 def entry_of(module: str, name: str) -> Entry | None:
     """Return what the source of `module` tells of `name`; None if that has no docstring, as constants have none."""
-    for node in ast.parse(file_of(module).read_text(encoding="utf-8")).body:
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    for node in tree.body:
         if getattr(node, "name", None) == name and (text := ast.get_docstring(node)):
-            return class_entry(node, text) if isinstance(node, ast.ClassDef) else function_entry(node, text)
+            return class_entry(node, text, tree) if isinstance(node, ast.ClassDef) else function_entry(node, text)
     return None
+
+
+def inherited(node: ast.ClassDef, tree: ast.Module) -> Iterator[Entry]:
+    """Yield the fields that a class has from classes of this package, which its module imports by name."""
+    imports = [item for item in tree.body if isinstance(item, ast.ImportFrom) and item.module]
+    homes = {alias.name: item.module for item in imports for alias in item.names}
+    for base in map(ast.unparse, node.bases):
+        if homes.get(base, "").startswith("dalle_lib.") and (entry := entry_of(homes[base], base)):
+            yield from (member for member in entry.members if member.kind == "attribute")
 
 
 def function_entry(node: Function, text: str, kind: str = "function", options: tuple[str, ...] = ()) -> Entry:
@@ -70,14 +80,14 @@ def unparse(node: ast.AST) -> str:
     return text if '"' in text else text.replace("'", '"')
 
 
-def class_entry(node: ast.ClassDef, text: str) -> Entry:
+def class_entry(node: ast.ClassDef, text: str, tree: ast.Module) -> Entry:
     """Return the entry of a class with its documented fields, properties and methods, in their order."""
     made = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
     signature = function_entry(made, "", "method").signature.removesuffix(" -> None") if made else ""
     more = f"\n\n{told}" if made and (told := ast.get_docstring(made)) else ""
     bases = [ast.unparse(base) for base in node.bases]
     kind = "exception" if any(base.endswith(("Error", "Exception")) for base in bases) else "class"
-    members = tuple(member for member in members_of(node))
+    members = (*inherited(node, tree), *members_of(node))
     return Entry(kind=kind, name=node.name, signature=signature, text=text + more, members=members)
 
 
