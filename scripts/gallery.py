@@ -1,6 +1,6 @@
 """Draw with the embedded model what the site's gallery shows: site/gallery/.
 
-Each prompt has its first sample and the one of 32 candidates that CLIP finds best. Beside the prompts whose parts the
+Each prompt has its first sample and CLIP's choice of 32 candidates. Beside the prompts whose parts the
 training data hold, but not together, are the training pictures that are nearest to the prompt's CLIP embedding.
 `gallery.json` says what each file is. It takes a minute on one processor core.
 """
@@ -72,10 +72,8 @@ def _told(draw: TextToImage, prompt: str, nearest: int) -> dict:
 
 
 def _picture(drawing: Drawing, number: int, name: str) -> dict:
-    """Write one candidate; return its file, its score by CLIP, and how many candidates are the same picture."""
-    same = int((drawing.codes == drawing.codes[number]).all(1).sum())
-    score = round(float(drawing.scores[number]), 3)
-    return {"file": _write(drawing.candidates[number], name), "number": number, "score": score, "same": same}
+    """Write one candidate; return its file and its score by CLIP."""
+    return {"file": _write(drawing.candidates[number], name), "score": round(float(drawing.scores[number]), 3)}
 
 
 def _write(pixels: Tensor, name: str) -> str:

@@ -79,7 +79,7 @@ def _prompt(told: dict) -> str:
     prompt = told["prompt"]
     first, best = (
         _figure(told[which]["file"], f"{name} for “{prompt}”", f"{name}<br>{told[which]['score']:.3f}")
-        for which, name in (("first", "First sample"), ("best", "Best by CLIP"))
+        for which, name in (("first", "First sample"), ("best", "CLIP’s choice"))
     )
     novelty = f"<p>{escape(told['novelty'])}.</p>" if told["novelty"] else ""
     nearest = ""
