@@ -8,7 +8,7 @@ WAYS = {
     "volunteer": (["Join", "tab: Kaggle", "notebook 01"], "notebooks/01_join_training", "Open in Kaggle"),
     "volunteer who looks for a run": (["which runs are open"], "runs", "No run is open today"),
     "learner": (["how it works", "Memory", "Notebook 03"], "notebooks/03_gpt2_large_8bit_c4", "Open in Colab"),
-    "learner who calculates": (["calculate what fits"], "calculator", "Will it fit"),
+    "learner who calculates": (["calculate what fits"], "calculator", "The memory calculator"),
     "author": (["Draw", "notebook 02"], "notebooks/02_generate_images", "Open in Colab"),
     "organiser": (["Start one", "An organiser’s evening"], "docs/organiser", "What you need"),
     "organiser who announces": (["Start one", "announce it"], "runs", "Announce a run"),

@@ -70,7 +70,7 @@ def _landing(folder: Path) -> str:
 
 
 def _figure(file: str, alt: str, caption: str) -> str:
-    picture = f'<img src="_static/gallery/{file}" alt="{escape(alt, quote=True)}">'
+    picture = f'<img class="dark-light" src="_static/gallery/{file}" alt="{escape(alt, quote=True)}">'
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
@@ -81,7 +81,8 @@ def _prompt(told: dict) -> str:
         _figure(told[which]["file"], f"{name} for “{prompt}”", f"{name}<br>{told[which]['score']:.3f}")
         for which, name in (("first", "First sample"), ("best", "CLIP’s choice"))
     )
-    novelty = f"<p>{escape(told['novelty'])}.</p>" if told["novelty"] else ""
+    novelty = told["novelty"]
+    novelty = f"<p>{escape(novelty[:1].upper() + novelty[1:])}.</p>" if novelty else ""
     nearest = ""
     if "nearest" in told:
         each = "".join(
