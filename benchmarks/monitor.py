@@ -22,8 +22,8 @@ from dalle_lib.checkpoint import save_tensors
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import PICTURES
 from dalle_lib.monitor.evaluating import Figures
-from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
 from dalle_lib.monitor.uploading import STATUS_S, Uploader
@@ -63,7 +63,8 @@ def peers_at(benchmark: Benchmark, began: float, second: float) -> list[PeerStat
             PeerStatus(
                 peer_id=f"Qm{number:044}", name=f"volunteer-{number}", epoch=epoch, samples=int(0.5 * of_day),
                 samples_per_s=0.5, loss=6.0 / (1 + second / DAY_S), started_at=started, compute_s=0.9 * of_day,
-                counted=0.5 * of_day, hardware="Tesla T4", kit="0.2.0", team=f"team-{number % 5}",
+                counted=0.5 * of_day, sent_bytes=int(1e5 * of_day),
+                received_bytes=int(1e5 * of_day), hardware="Tesla T4", kit="0.2.0", team=f"team-{number % 5}",
                 anonymous=False, witnessed="", trained="",
             )
         )  # fmt: skip
@@ -90,7 +91,7 @@ def measure(benchmark: Benchmark, folder: Path) -> dict:
         at = time.perf_counter()
         status = publish(folder, STATUS, status_of(card, database, time.time()))
         status_ms = 1000 * (time.perf_counter() - at)
-        history = publish(folder, HISTORY, history_of(database))
+        history = publish(folder, HISTORY, history_of(card, database, folder))
         sent = measure_sent(folder, database)
     size = (folder / "monitor.sqlite").stat().st_size
     sizes = {"status_bytes": status, "history_bytes": history, "database_bytes": size}

@@ -12,6 +12,7 @@ from dalle_lib.dashboard.charts import run_chart, to_png, to_svg
 from dalle_lib.dashboard.grids import grid, ranked_grid
 from dalle_lib.dashboard.lapses import write_lapse
 from dalle_lib.dashboard.receipts import write_receipts
+from dalle_lib.dashboard.run_page import write_own_page
 from dalle_lib.dashboard.summary import summarize
 from dalle_lib.dashboard.terminal import Lines
 from dalle_lib.dashboard.watching import watch
@@ -84,7 +85,8 @@ def write_report(
 ) -> None:
     """Write summary.json, run.png, run.svg and the receipts to the folder `out`, and the pictures that were drawn.
 
-    These are before_after.png, best_of_32.png, and time_lapse.webp and time_lapse.gif.
+    These are before_after.png, best_of_32.png, and time_lapse.webp and time_lapse.gif. Last comes the dashboard of a
+    swarm on this machine, as a page.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
@@ -98,6 +100,7 @@ def write_report(
     (out / "run.svg").write_text(to_svg(chart), encoding="utf-8")
     write_lapse(crew, out)
     write_receipts(crew, out)
+    write_own_page(crew, out)
 
 
 def run_notebook(notebook: Path, out: Path) -> dict:

@@ -19,13 +19,18 @@ class SQLite:
     """Statements that make its tables."""
     VERSION: int
     """What `SCHEMA` is in the order of those that there have been, from 1."""
+    UPGRADES: tuple[str, ...] = ()
+    """Statements that make each version of the one before it, from 2 on: `VERSION - 1` of them."""
     WHAT: str
     """What the file is, as in "the data base of an authority"."""
     REMEDY: str
     """What to do with a broken one."""
 
     def __init__(self, file: Path, wait_s: float = WAIT_S) -> None:
-        """Raises BrokenFile for what is no such file, and ValueError for one of another version, or that is in use."""
+        """Open a file; one of an older version becomes one of this.
+
+        Raises BrokenFile for what is no such file, and ValueError for one of a later version, or that is in use.
+        """
         if not file.exists():
             os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
         try:
@@ -35,9 +40,10 @@ class SQLite:
                 self._sqlite.execute(f"PRAGMA {pragma}")
             with self.writing():
                 version = self._sqlite.execute("PRAGMA user_version").fetchone()[0]
-                if version == 0:
-                    for statement in self.SCHEMA.split(";"):
+                for statements in (self.SCHEMA,) if version == 0 else self.UPGRADES[version - 1 :]:
+                    for statement in statements.split(";"):
                         self._sqlite.execute(statement)
+                if version < self.VERSION:
                     self._sqlite.execute(f"PRAGMA user_version = {self.VERSION}")
         except sqlite3.DatabaseError as error:
             if is_disk_full(error) or getattr(error, "sqlite_errorname", "").startswith(
@@ -48,7 +54,7 @@ class SQLite:
                     "again."
                 ) from error
             raise BrokenFile(f"{file} cannot be used as {self.WHAT} ({error}). {self.REMEDY}") from error
-        if version not in (0, self.VERSION):
+        if version > self.VERSION:
             raise ValueError(f"expected version {self.VERSION} of {file}, but it is {version}: update dalle-lib.")
 
     def close(self) -> None:

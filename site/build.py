@@ -13,7 +13,20 @@ from pathlib import Path
 
 from machinery.gathering import gather
 from machinery.slimming import slim
-from making import calculator, commands, documents, glossary, notebooks, reference
+from making import (
+    calculator,
+    commands,
+    dashboard,
+    documents,
+    drawings,
+    figures,
+    gallery,
+    glossary,
+    notebooks,
+    recorded,
+    reference,
+    tables,
+)
 from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
@@ -24,6 +37,12 @@ STEPS: list[Callable[[Path], None]] = [
     notebooks.make,
     reference.make,
     commands.make,
+    figures.make,
+    tables.make,
+    drawings.make,
+    recorded.make,
+    gallery.make,
+    dashboard.make,
     calculator.make,
 ]
 

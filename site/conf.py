@@ -5,6 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from making import figures
 from making.repository import REF, SLUG
 from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
@@ -33,7 +34,8 @@ python_use_unqualified_type_names = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
-myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
+myst_substitutions = figures.substitutions()
 myst_heading_anchors = 4
 nb_execution_mode = "off"
 nb_code_prompt_show = "Show the code"
@@ -42,7 +44,7 @@ nb_code_prompt_hide = "Hide the code"
 html_title = "dalle-lib"
 html_theme = "sphinx_book_theme"
 html_static_path = ["_static", "_made/static"]
-html_css_files = ["icons.css", "dalle.css"]
+html_css_files = ["icons.css", "dalle.css", "pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_favicon = "_static/mark.svg"

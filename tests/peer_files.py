@@ -29,7 +29,7 @@ LEFT = {"event": "left", "epoch": 12, "samples": 300}
 def epoch(number: int, samples: int = 96) -> list[dict]:
     """Return the events of an epoch of six seconds in which this peer's gradient was 31% of the update."""
     averaged = {"event": "averaged", "epoch": number - 1, "peers": 3, "shares": {"id0": 0.31, "id1": 0.69}}
-    averaged |= {"seconds": 1.5, "bytes_sent": 5_800_000}
+    averaged |= {"seconds": 1.5, "bytes_sent": 5_800_000, "bytes_received": 5_700_000}
     ended = {"event": "epoch", "epoch": number, "loss": 1.43, "samples": samples, "seconds": 6.0, "peers": 3, "lr": 0.1}
     return [averaged | {"error": None, "counted": {"id0": 31.0, "id1": 69.0}}, ended]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
 
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights, within
 
@@ -78,6 +79,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
         _not_understood=set(),
+        bytes_received=0,
     )
     for reducer, packed in (
         (stock, b""),
@@ -85,7 +87,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         (eve, b"123"),
         (eve, pack_weights(torch.tensor([9.0, 9.0]))),
     ):
-        Runner._hear(runner, reducer, packed)
+        Runner._hear(runner, reducer, averaging_pb2.AveragingData(peer_id=packed))
     assert [peer for peer, _ in told] == [eve]
     assert "in 8 bytes, but got 3" in told[0][1]
     assert Runner.counted(runner) == {str(ada): 2.0, str(eve): 2.0}

@@ -104,6 +104,7 @@ def test_all_get_the_mean_and_know_whose_tensors_it_holds():
         assert list(runner.counted().values()) == list(WEIGHTS)
         assert runner.is_whole
         assert runner.bytes_sent > 0
+    assert sum(runner.bytes_received for runner in runners) == sum(runner.bytes_sent for runner in runners)
 
 
 def test_an_audit_names_a_reducer_that_lies_and_no_other():

@@ -45,7 +45,7 @@ def test_one_user_with_many_peers_does_not_move_the_epoch():
     assert median_epoch([], {}, 50) is None
 
 
-def test_a_crowd_that_claims_the_last_epoch_for_a_while_changes_neither_pace_nor_credits(mini, observer):  # noqa: F811
+def test_a_crowd_that_claims_the_last_epoch_for_a_while_changes_neither_pace_nor_credits(mini, observer, tmp_path):  # noqa: F811
     observer = Observer(observer.database, shortest_epoch_s=10.0)
     crowd = [ada(1, peer=f"M{number}", name=f"m{number}", epoch=10**9, loss=9e5) for number in range(3)]
     for second in range(10, 1200, 10):
@@ -58,15 +58,15 @@ def test_a_crowd_that_claims_the_last_epoch_for_a_while_changes_neither_pace_nor
     assert found["new"].samples > 0
     told = status_of(mini, observer.database, BEGAN + 1200)
     assert (told["epoch"], told["epoch_s"]) == (20, 60)
-    assert max(history_of(observer.database)["epochs"]["epoch"]) == 99
+    assert max(history_of(mini, observer.database, tmp_path)["epochs"]["epoch"]) == 99
 
 
-def test_looks_by_a_clock_that_was_ahead_are_forgotten(observer):  # noqa: F811
+def test_looks_by_a_clock_that_was_ahead_are_forgotten(mini, observer, tmp_path):  # noqa: F811
     look(observer, 10, ada(5))
     look(observer, 10**7, ada(20, epoch=2))
     (found,) = look(observer, 300, ada(120, epoch=3))
     assert (found.compute_s, found.last_seen) == (120, BEGAN + 300)
-    assert history_of(observer.database)["epochs"]["epoch"] == [1, 2, 3]
+    assert history_of(mini, observer.database, tmp_path)["epochs"]["epoch"] == [1, 2, 3]
 
 
 def claimed(observer, liar):  # noqa: F811
@@ -156,7 +156,7 @@ def test_long_captions_of_the_data_do_not_end_the_page(mini, observer, tmp_path)
     captions = ["\N{SMILE}" * 10_000 + "`|<script>\x1b[2J"] * 8
     (tmp_path / PAGE_FOLDER / PROMPTS_FILE).write_text(json.dumps({"seen": captions, "unseen": captions}))
     Image.new("RGB", (8, 8)).save(tmp_path / PAGE_FOLDER / FIRST)
-    write_page(tmp_path, mini, status_of(mini, observer.database, BEGAN), history_of(observer.database))
+    write_page(tmp_path, mini, status_of(mini, observer.database, BEGAN), history_of(mini, observer.database, tmp_path))
     assert len((tmp_path / PAGE).read_text()) < 20_000
 
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_without_a_finite_loss_does_not_end_all_later_looks(observe
 
 
 def test_a_run_that_was_long_away_from_its_monitor_is_judged_by_the_last_epochs_alone(observer):  # noqa: F811
-    note_claim(observer.database, "A", 10**9, 10**9, 1.0, 0.0)
+    note_claim(observer.database, "A", 10**9, rounds=10**9, counted=1.0, excess_s=0.0)
     status = SwarmStatus(
         time=BEGAN, epoch=10**9, total_epochs=10**9, samples_in_epoch=None, target_batch_size=100, peers=[ada(5)]
     )  # fmt: skip

@@ -17,8 +17,8 @@ from dalle_lib.files import is_disk_full, sha256_of
 from dalle_lib.monitor import evaluating, uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import PICTURES
 from dalle_lib.monitor.evaluating import Examiner, Figures, Pictures
-from dalle_lib.monitor.lapse import PICTURES
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault

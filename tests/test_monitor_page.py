@@ -45,7 +45,7 @@ def test_the_page_has_figures_plot_and_contributors_and_each_picture_that_it_sho
     (tmp_path / "page").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "page" / "first.webp")
     (tmp_path / "page" / "prompts.json").write_text('{"seen": ["taco"], "unseen": ["blue taco"]}')
-    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(database))
+    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(mini, database, tmp_path))
     page = (tmp_path / "README.md").read_text()
     assert "| 10 | 6.000 ± 0.125 |  |  |  |  |  |" in page
     assert "| 20 | 3.000 ± 0.125 | 25% | 50% | 75% | 100% | 0.344 ± 0.092 |" in page
@@ -61,13 +61,13 @@ def test_the_page_has_figures_plot_and_contributors_and_each_picture_that_it_sho
 
 
 def test_a_new_run_has_a_page_that_promises_nothing(mini, database, tmp_path):
-    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(database))
+    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(mini, database, tmp_path))
     page = (tmp_path / "README.md").read_text()
     assert "## How it is made" in page
     assert not re.search(r"How good|How it goes|What it draws|Who makes|page/", page)
     with database.writing():
         database.insert("epochs", epoch=1, ended=NOW, seconds=9.0, peers=3, loss=9.0)
-    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(database))
+    write_page(tmp_path, mini, status_of(mini, database, NOW), history_of(mini, database, tmp_path))
     assert "page/losses.webp" in (tmp_path / "README.md").read_text(), "a run without held-out data has a plot too"
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from statuses import peer_status
@@ -12,9 +13,12 @@ from dalle_lib.monitor.anonymous import anonymised
 from dalle_lib.monitor.checkpoints import kept_by_age
 from dalle_lib.monitor.contributions import DAY_S, teams
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import MAX_SHOWN, drawings, spread
+from dalle_lib.monitor.evaluating import Figures, as_json
+from dalle_lib.monitor.judging import Judged
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.page import write_page
-from dalle_lib.monitor.published import HISTORY, history_of, publish, status_of
+from dalle_lib.monitor.published import HISTORY, MAX_EVALUATIONS, MAX_POINTS, history_of, publish, status_of
 from dalle_lib.run.newest import STATUS, TEAM_COLUMNS, USER_COLUMNS
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -59,7 +63,7 @@ def test_forty_peers_that_come_and_go_take_little_room_and_add_up(mini, database
         peers = peers_at(second, [epoch - (random.random() < 0.1) for _ in range(40)], samples=13 * second)
         Observer(database).note(swarm_at(second, epoch, [peers[i] for i in there]))
     now = BEGAN + LENGTH_S
-    status, history = status_of(mini, database, now), history_of(database)
+    status, history = status_of(mini, database, now), history_of(mini, database, tmp_path)
     assert publish(tmp_path, STATUS, status) < 200_000
     assert publish(tmp_path, HISTORY, history) < 100_000
     assert json.loads((tmp_path / STATUS).read_text()) == json.loads(json.dumps(status))
@@ -67,18 +71,87 @@ def test_forty_peers_that_come_and_go_take_little_room_and_add_up(mini, database
     users = [dict(zip(USER_COLUMNS, row, strict=True)) for row in status["users"]]
     assert sum(user["share"] for user in users) == pytest.approx(1.0, rel=1e-3)
     assert all(user["compute_s"] == pytest.approx(0.9 * LENGTH_S, rel=0.1) for user in users)
-    assert len(history["epochs"]["epoch"]) == len(history["epochs"]["loss"]) == 47
+    for table in history.values():
+        assert len({len(column) for column in table.values()}) == 1
+    assert len(history["epochs"]["epoch"]) == 47
+    assert history["epochs"]["samples"][-1] == 47 * mini.averaging.target_batch_size
     assert max(history["hours"]["peers"]) == 32
 
 
-def test_a_history_of_many_epochs_is_thinned_and_keeps_its_end(database):
+def test_a_history_of_many_epochs_is_thinned_and_keeps_its_end(mini, database, tmp_path):
     with database.writing():
         for epoch in range(1, 31_251):
             database.insert("epochs", epoch=epoch, ended=BEGAN + 200 * epoch, seconds=200.0, peers=30, loss=9 / epoch)
-    found = history_of(database)["epochs"]
+    found = history_of(mini, database, tmp_path)["epochs"]
     assert len(found["epoch"]) <= 2000
     assert found["epoch"][-1] == 31_250
     assert found["ended"][-1] == BEGAN + 200 * 31_250
+
+
+@pytest.mark.parametrize(("hours", "step_min"), [(2, 1), (24 * 5, 5), (24 * 75, 60), (24 * 400, 1440)])
+def test_who_was_there_is_told_by_the_minute_in_a_young_run_and_by_the_hour_in_a_long_one(
+    mini, database, tmp_path, hours, step_min
+):
+    first = int(BEGAN // 60)
+    with database.writing():
+        for minute in range(first, first + 60 * hours, max(1, step_min // 3)):
+            database.insert("moments", minute=minute, epoch=1, peers=3 + minute % 2, users=2)
+        database.insert("epochs", epoch=1, ended=60.0 * (first + 30), up_mbps=1.25, down_mbps=2.5)
+    found = history_of(mini, database, tmp_path)["hours"]
+    assert len(found["hour"]) <= MAX_POINTS
+    assert found["hour"][1] - found["hour"][0] == pytest.approx(step_min / 60, abs=0.002)
+    assert found["hour"][0] == pytest.approx(first / 60, abs=step_min / 60 + 0.001)
+    assert max(found["most"]) == 4
+    (at,) = [place for place, up in enumerate(found["up_mbps"]) if up is not None]
+    assert (found["up_mbps"][at], found["down_mbps"][at]) == (1.25, 2.5)
+    assert 0 <= (first + 30) / 60 - found["hour"][at] < step_min / 60 + 0.001
+
+
+def test_evaluations_have_interval_floor_and_ceiling_and_broken_checkpoints_none(mini, database, tmp_path):
+    judged = Judged(captions=64, exact=0.25, rank=0.4, rank_chance=0.04, rank_ceiling=0.9, nearest=0.7,
+                    nearest_held_out=0.6)  # fmt: skip
+    with database.writing():
+        for epoch in range(1, 1202):
+            figures = Figures(held_out_loss=3.0, half_width=0.125, rows=9, drawn=judged if epoch % 2 else None)
+            told = "{}" if epoch == 700 else None if epoch == 1201 else as_json(figures)
+            database.insert("checkpoints", epoch=epoch, made=BEGAN + epoch, figures=told)
+    found = history_of(mini, database, tmp_path)["evaluations"]
+    assert len(found["epoch"]) <= MAX_EVALUATIONS
+    assert 700 not in found["epoch"]
+    last = {name: column[-1] for name, column in found.items()}
+    assert last.pop("epoch") == 1200
+    assert last["made"] == BEGAN + 1200
+    assert (last["loss"], last["low"], last["high"], last["rank"]) == (3.0, 2.875, 3.125, None)
+    before = {name: column[-2] for name, column in found.items()}
+    assert before["epoch"] == 1197
+    shown = ("rank", "rank_chance", "rank_ceiling", "exact", "nearest", "nearest_held_out")
+    assert [before[name] for name in shown] == [0.4, 0.04, 0.9, 0.25, 0.7, 0.6]
+
+
+@pytest.mark.parametrize("count", [1, 2, 59, 60, 61, 119, 120, 500, 3600])
+def test_pictures_are_spread_evenly_with_the_first_and_the_newest(count):
+    shown = spread(list(range(count)), MAX_SHOWN)
+    assert (shown[0], shown[-1]) == (0, count - 1)
+    assert len(shown) <= MAX_SHOWN
+    assert len(shown) >= min(count, MAX_SHOWN // 2)
+    gaps = {after - before for before, after in pairwise(shown[:-1])}
+    assert len(gaps) <= 1
+
+
+def test_the_pictures_that_are_shown_are_there(mini, database, tmp_path):
+    for folder in "pictures", "best":
+        (tmp_path / folder).mkdir()
+    for epoch in range(0, 700, 7):
+        (tmp_path / "pictures" / f"epoch-{epoch:07}.webp").write_bytes(b"-")
+        if epoch % 14 == 0:
+            (tmp_path / "best" / f"epoch-{epoch:07}.webp").write_bytes(b"-")
+    (tmp_path / "pictures" / "other.webp").write_bytes(b"-")
+    found = history_of(mini, database, tmp_path)["pictures"]
+    assert (found["epoch"][0], found["epoch"][-1]) == (0, 693)
+    assert found["best"][-1] is None
+    assert all((tmp_path / name).is_file() for name in found["first"] + found["best"] if name is not None)
+    assert found["first"][0] == "pictures/epoch-0000000.webp"
+    assert list(drawings(tmp_path)) == found["epoch"]
 
 
 def test_peers_are_shown_by_state_with_the_reason(mini, database):
@@ -163,7 +236,7 @@ def test_teams_have_a_rank_and_count_their_anonymous_members_without_a_name(mini
     assert [team["compute_s"] for team in rows] == [2800, 1200]
     assert status["totals"]["teams"] == 2
     assert "ada" not in json.dumps(status["teams"])
-    write_page(tmp_path, mini, status, history_of(database))
+    write_page(tmp_path, mini, status, history_of(mini, database, tmp_path))
     assert "| `reds` | 2 | 0.8 |" in (tmp_path / "README.md").read_text()
 
 

@@ -16,11 +16,13 @@ from dalle_lib.monitor import steward, uploading
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.contributions import DAY_S
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import PICTURES, drawings
 from dalle_lib.monitor.monitor import Monitor
 from dalle_lib.monitor.uploading import Uploader, pointer
 from dalle_lib.organizing.editing import edit_run
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
+from dalle_lib.run.files import checkpoint_name
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm import Peer
 from dalle_lib.swarm.process.folder import IDENTITY
@@ -211,3 +213,19 @@ def test_a_monitor_takes_up_another_repository_and_sends_all_there(monitored, mi
     finally:
         watch.steward.close()
         watch.uploader.close()
+
+
+def test_each_picture_that_the_history_names_is_sent_and_none_twice(monitored, hub, monkeypatch):
+    folder, place, database = monitored
+    (folder / PICTURES).mkdir()
+    sends, sent = uploader(folder, place, database, monkeypatch), []
+    for epoch in range(0, 140, 2):
+        (folder / PICTURES / f"{checkpoint_name(epoch)}.webp").write_bytes(b"picture %d" % epoch)
+        if epoch in (40, 136, 138):  # of the others nothing was sent, as the Hub was away
+            sends.send(database, is_status_due=True)
+            before, files = sent[-1] if sent else set(), there(hub).keys()
+            sent.append({name for name in files if name.startswith(PICTURES)})
+            assert before <= sent[-1]
+            assert {name for shown in drawings(folder).values() for name in shown.values()} <= sent[-1]
+    told = sends._told(sends._names())
+    assert [name for name in told if name.startswith(PICTURES)] == [f"{PICTURES}/{checkpoint_name(138)}.webp"]

@@ -39,6 +39,7 @@ class Demo:
             raise ValueError(f"expected a notebook, but there is no file {self.notebook}: name one with --notebook.")
         PeerSettings(run="emoji-mini", max_minutes=self.minutes, start_after_s=self.late_s)  # refuses what cannot be
 
+        from dalle_lib.dashboard.run_page import DASHBOARD, PAGE
         from dalle_lib.dashboard.summary import summary_text
         from dalle_lib.demo import run_demo, run_notebook
 
@@ -47,4 +48,7 @@ class Demo:
         else:
             summary = run_demo(self.out, self.minutes, self.from_scratch, self.late_s)
         next_step = "Next: open the notebook yourself with `make lab`, or read in README.md what a peer can do."
+        page = self.out / DASHBOARD / PAGE
+        if page.exists():
+            next_step += f"\nThe run's dashboard, to open in a browser: {page}"
         print(json.dumps(summary) if self.json else f"\n{summary_text(summary, self.out)}\n{next_step}")

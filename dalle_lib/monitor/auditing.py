@@ -63,16 +63,19 @@ def note_weights(status: SwarmStatus, epoch: int | None, database: MonitorDataba
             )  # fmt: skip
 
 
-def note_claim(database: MonitorDatabase, peer: str, epoch: int, rounds: int, counted: float, excess_s: float) -> None:
-    """Remember what a peer is credited with, which it claims for the `rounds` epochs of the run before `epoch`.
+def note_claim(database: MonitorDatabase, peer: str, epoch: int, **amounts: float) -> None:
+    """Remember what a peer claims, by the columns of `claims`; call it with the same ones each time.
 
-    `excess_s` are seconds of computing that it claims, too, and that have not passed.
+    These are: `samples` and `counted` that it is credited with for the `rounds` epochs of the run before `epoch`,
+    `sent_bytes` and `received_bytes`, and `excess_s`, seconds of computing that it claims, too, and that have not
+    passed.
     """
-    if rounds or counted or excess_s:
+    if any(amounts.values()):
+        values, sums = (", ".join(pattern.format(name) for name in amounts) for pattern in (":{0}", "{0} = {0} + :{0}"))
         database.change(
-            "INSERT INTO claims VALUES (:epoch, :peer, :rounds, :counted, :excess_s) ON CONFLICT DO UPDATE "
-            "SET rounds = rounds + :rounds, counted = counted + :counted, excess_s = excess_s + :excess_s",
-            peer=peer, epoch=epoch, rounds=rounds, counted=counted, excess_s=excess_s,
+            f"INSERT INTO claims (epoch, peer, {', '.join(amounts)}) VALUES (:epoch, :peer, {values}) "
+            f"ON CONFLICT DO UPDATE SET {sums}",
+            peer=peer, epoch=epoch, **amounts,
         )  # fmt: skip
 
 

@@ -18,6 +18,8 @@ MAX_STARTS_OF_USER, MAX_STARTS_OF_ONE = 100, 12
 the first, one user could have no newcomer of others credited."""
 WORK, COUNTERS = ("samples", "compute_s"), ("samples", "compute_s", "counted")
 """What a peer says that it has done since it started, which only grows: work, and the weight of its gradients."""
+TRAFFIC = ("sent_bytes", "received_bytes")
+"""What it says of averaging, which brings no credit and is not bounded."""
 OVERSHOOT = 2.0
 """Samples of one peer in an epoch, in target batches, that are credited: peers go on until they know of its end."""
 SPAN, SPAN_S = 2, 60.0
@@ -67,8 +69,9 @@ class Crediting:
         """Take in what a peer says now, and credit it."""
         if (start := self._start_of(peer)) is None:
             return
-        before = {name: start.known[name] if start.known is not None else 0.0 for name in COUNTERS}
-        claimed = {name: max(0.0, getattr(peer, name) - before[name]) for name in COUNTERS}
+        told = (*COUNTERS, *TRAFFIC)
+        before = {name: start.known[name] if start.known is not None else 0.0 for name in told}
+        claimed = {name: max(0.0, getattr(peer, name) - before[name]) for name in told}
         credit = self._within_bounds(peer, start, claimed)
         query = "SELECT COUNT(*) FROM alarms WHERE kind = 'claims' AND subject = :peer AND until IS NULL"
         is_flagged = self.database.count(query, peer=peer.peer_id) > 0
@@ -120,7 +123,10 @@ class Crediting:
         if start.origin_epoch is not None:
             rounds = self._epoch - start.known["run_epoch"] if start.is_same else epochs
             excess_s = claimed["compute_s"] - credit["compute_s"]
-            note_claim(self.database, peer.peer_id, self._epoch, max(0, rounds), credit["counted"], excess_s)
+            note_claim(
+                self.database, peer.peer_id, self._epoch, rounds=max(0, rounds), counted=credit["counted"],
+                excess_s=excess_s, samples=credit["samples"], **{name: claimed[name] for name in TRAFFIC},
+            )  # fmt: skip
         return credit
 
     def _given(self, start: Start, credit: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
@@ -155,7 +161,7 @@ class Crediting:
         credit: dict[str, float],
         waiting: dict[str, float],
     ) -> None:
-        known, has_changed = start.known, not start.is_same or any(claimed.values())
+        known, has_changed = start.known, not start.is_same or any(claimed[name] for name in COUNTERS)
         self.database.insert(
             "starts", peer=peer.peer_id, started=peer.started_at, user=self._status.user_of(peer), name=peer.name,
             team=peer.team, hardware=peer.hardware, kit=peer.kit, last_seen=self._now, epoch=peer.epoch,
@@ -164,6 +170,6 @@ class Crediting:
             run_epoch=max(self._epoch, start.of("run_epoch", 0)),  # as peers come and go, their median goes back
             origin_epoch=self._epoch if start.origin_epoch is None else start.origin_epoch,
             changed=self._now if has_changed else known["changed"],
-            **{name: (known[name] if known is not None else 0.0) + claimed[name] for name in COUNTERS},
+            **{name: (known[name] if known is not None else 0.0) + new for name, new in claimed.items()},
             **{f"credited_{name}": start.of(f"credited_{name}") + credit[name] for name in COUNTERS}, **waiting,
         )  # fmt: skip

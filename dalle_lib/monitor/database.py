@@ -6,7 +6,7 @@ from dalle_lib.sqlite import SQLite
 class MonitorDatabase(SQLite):
     """The open file; it is made if it is missing, for its owner alone. Times are seconds since 1970."""
 
-    VERSION, WHAT = 1, "the memory of a monitor"
+    VERSION, WHAT = 2, "the memory of a monitor"
     REMEDY = (
         "Put a copy of before in its place, or move it away, and a new one is made: then what was contributed before "
         "is forgotten, and nothing else."
@@ -18,6 +18,7 @@ CREATE TABLE starts (
     origin REAL, origin_epoch INTEGER, run_epoch INTEGER, changed REAL,
     credited_samples REAL, credited_compute_s REAL, credited_counted REAL,
     weighed REAL, waiting_samples REAL, waiting_compute_s REAL,
+    sent_bytes REAL NOT NULL DEFAULT 0, received_bytes REAL NOT NULL DEFAULT 0,
     PRIMARY KEY (peer, started)
 ) WITHOUT ROWID;
 CREATE INDEX starts_seen ON starts (last_seen);
@@ -26,7 +27,9 @@ CREATE TABLE credits (
     PRIMARY KEY (hour, user, peer)
 ) WITHOUT ROWID;
 CREATE TABLE claims (
-    epoch INTEGER, peer TEXT, rounds INTEGER, counted REAL, excess_s REAL, PRIMARY KEY (epoch, peer)
+    epoch INTEGER, peer TEXT, rounds INTEGER, counted REAL, excess_s REAL,
+    samples REAL NOT NULL DEFAULT 0, sent_bytes REAL NOT NULL DEFAULT 0, received_bytes REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (epoch, peer)
 ) WITHOUT ROWID;
 CREATE TABLE weights (
     epoch INTEGER, witness TEXT, place INTEGER, user TEXT, peer TEXT, weight REAL, PRIMARY KEY (epoch, witness, place)
@@ -35,7 +38,8 @@ CREATE TABLE recomputed (
     epoch INTEGER, peer TEXT, claimed REAL, found REAL, PRIMARY KEY (epoch, peer)
 ) WITHOUT ROWID;
 CREATE TABLE epochs (
-    epoch INTEGER PRIMARY KEY, ended REAL, seconds REAL, peers INTEGER, samples_per_s REAL, loss REAL
+    epoch INTEGER PRIMARY KEY, ended REAL, seconds REAL, peers INTEGER, samples_per_s REAL, loss REAL,
+    counted_share REAL, up_mbps REAL, down_mbps REAL
 );
 CREATE TABLE moments (minute INTEGER PRIMARY KEY, epoch INTEGER, peers INTEGER, users INTEGER);
 CREATE TABLE alarms (
@@ -46,3 +50,13 @@ CREATE TABLE checkpoints (
     figures TEXT
 );
 """
+    UPGRADES = (
+        "ALTER TABLE starts ADD COLUMN sent_bytes REAL NOT NULL DEFAULT 0;"
+        "ALTER TABLE starts ADD COLUMN received_bytes REAL NOT NULL DEFAULT 0;"
+        "ALTER TABLE claims ADD COLUMN samples REAL NOT NULL DEFAULT 0;"
+        "ALTER TABLE claims ADD COLUMN sent_bytes REAL NOT NULL DEFAULT 0;"
+        "ALTER TABLE claims ADD COLUMN received_bytes REAL NOT NULL DEFAULT 0;"
+        "ALTER TABLE epochs ADD COLUMN counted_share REAL;"
+        "ALTER TABLE epochs ADD COLUMN up_mbps REAL;"
+        "ALTER TABLE epochs ADD COLUMN down_mbps REAL",
+    )

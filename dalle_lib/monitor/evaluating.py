@@ -27,8 +27,9 @@ from dalle_lib.machine import few_threads
 from dalle_lib.model import DALLE, generate
 from dalle_lib.monitor.checkpoints import found_in
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import BEST, PICTURES
 from dalle_lib.monitor.judging import CONFIDENCE, JUDGED, Judge, Judged, standard_error
-from dalle_lib.monitor.lapse import PICTURES, time_lapse
+from dalle_lib.monitor.lapse import time_lapse
 from dalle_lib.monitor.settings import PROMPTS, ROWS, MonitorSettings
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.model_page import BEST_OF_MANY, FIRST, LAPSE, MAX_CAPTION, NEAREST, PAGE_FOLDER, PROMPTS_FILE
@@ -50,8 +51,6 @@ DRAW_S = 600.0
 """Seconds beyond which no pictures are drawn but the first samples of the prompts."""
 COLUMNS = 4
 """Pictures beside each other in a grid."""
-BEST = "best"
-"""Folder in that of the monitor with a grid of each checkpoint: the best of CANDIDATES."""
 BROKEN = "{}"
 """The figures of a checkpoint that is none."""
 CLOSE_S = 20.0

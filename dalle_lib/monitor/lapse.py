@@ -5,10 +5,9 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from dalle_lib.files import replace_file
+from dalle_lib.monitor.drawings import PICTURES, spread
 from dalle_lib.run.files import epoch_named
 
-PICTURES = "pictures"
-"""Folder in that of the monitor with the first samples of each checkpoint, a file each: the same prompts in a grid."""
 MAX_FRAMES = 30
 """Pictures of a time-lapse, which is sent with each checkpoint."""
 FRAME_MS, LAST_MS = 700, 3000
@@ -23,8 +22,8 @@ def time_lapse(folder: Path, *files: Path) -> int:
     Each of `files` ends with .webp or .gif. If there are more than MAX_FRAMES, evenly spread ones are taken, and the
     last. Nothing is written where there are none.
     """
-    there = sorted(file for file in (folder / PICTURES).glob("*.webp") if epoch_named(file.stem) is not None)[::-1]
-    frames = [_frame(each) for each in there[:: max(1, -(-len(there) // MAX_FRAMES))][::-1]]
+    there = sorted(file for file in (folder / PICTURES).glob("*.webp") if epoch_named(file.stem) is not None)
+    frames = [_frame(each) for each in spread(there, MAX_FRAMES)]
     if frames:
         lasts = [FRAME_MS] * (len(frames) - 1) + [LAST_MS]
         for file in files:

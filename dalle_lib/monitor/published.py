@@ -11,6 +11,7 @@ from dalle_lib.monitor.alarms import BEHIND
 from dalle_lib.monitor.contributions import Contribution, Team, contributions, teams
 from dalle_lib.monitor.crediting import ABSENT_S
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.drawings import BEST, PICTURES, drawings
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import TEAM_COLUMNS, USER_COLUMNS
 
@@ -19,8 +20,10 @@ MAX_PEERS, MAX_USERS, MAX_TEAMS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 100, 30
 """Rows of each list in the status, the first in its order; their totals count all."""
 MAX_STATUS_BYTES = 190_000
 """Bytes of the status: pages and peers fetch it again and again."""
-MAX_POINTS = 2000
-"""Points of each line in the history; of more, evenly spread ones are kept, and the last."""
+MAX_POINTS, MAX_EVALUATIONS = 2000, 500
+"""Points of each line in the history, and checkpoints; of more, evenly spread ones are kept, and the last."""
+STEPS_MIN = (1, 5, 15, 60, 240, 1440)
+"""Minutes over which it tells who was there, the first of these that makes no more than MAX_POINTS."""
 GONE_S = 3600.0
 """Seconds in which a peer that is no longer there is still shown."""
 RECENT = 20
@@ -64,16 +67,19 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
     }
 
 
-def history_of(database: MonitorDatabase) -> dict:
-    """Return how the run went: columns of equal length, by epoch, and by hour who was there."""
-    epochs = database.rows("SELECT * FROM epochs ORDER BY epoch")
-    hours = database.rows(
-        "SELECT minute / 60 AS hour, ROUND(AVG(peers), 1) AS peers, ROUND(AVG(users), 1) AS users, "
-        "MAX(peers) AS most FROM moments GROUP BY hour ORDER BY hour"
-    )
+def history_of(card: RunCard, database: MonitorDatabase, folder: Path) -> dict:
+    """Return how the run went, as tables of columns of equal length. `folder` is the monitor's, with its pictures.
+
+    `epochs` tells of each epoch when it ended, the loss, who was there and how fast they were, the samples that it and
+    all before it took, and which part of them reached an average; `hours` who was there, and what averaging sent, in
+    hours since 1970, of which one may be a part; `evaluations` how good checkpoints are; `pictures` which files show
+    what they draw. None stands for what is not known.
+    """
     return {
-        "epochs": _columns(epochs, ("epoch", "ended", "loss", "peers", "samples_per_s")),
-        "hours": _columns(hours, ("hour", "peers", "users", "most")),
+        "epochs": _epochs(database, card.averaging.target_batch_size),
+        "hours": _hours(database),
+        "evaluations": _evaluations(database),
+        "pictures": _pictures(folder),
     }
 
 
@@ -177,8 +183,51 @@ def _checkpoints(database: MonitorDatabase) -> list[dict]:
     ]  # fmt: skip
 
 
-def _columns(rows: Sequence, names: tuple[str, ...]) -> dict[str, list]:
-    step = max(1, -(-len(rows) // MAX_POINTS))
+def _epochs(database: MonitorDatabase, target_batch_size: int) -> dict[str, list]:
+    rows = database.rows("SELECT * FROM epochs ORDER BY epoch")
+    told = _columns(rows, ("epoch", "ended", "loss", "peers", "samples_per_s", "counted_share"))
+    return told | {"samples": [epoch * target_batch_size for epoch in told["epoch"]]}  # not what peers claim
+
+
+def _hours(database: MonitorDatabase) -> dict[str, list]:
+    span = database.row("SELECT MAX(minute) - MIN(minute) AS minutes FROM moments")["minutes"] or 0
+    step = next((step for step in STEPS_MIN if span / step < MAX_POINTS), STEPS_MIN[-1])
+    rows = database.rows(
+        "SELECT * FROM (SELECT minute / :step AS place, ROUND(AVG(peers), 1) AS peers, ROUND(AVG(users), 1) AS users, "
+        "MAX(peers) AS most FROM moments GROUP BY place) LEFT JOIN (SELECT CAST(ended / 60 AS INTEGER) / :step AS "
+        "place, AVG(up_mbps) AS up_mbps, AVG(down_mbps) AS down_mbps FROM epochs GROUP BY place) USING (place) "
+        "ORDER BY place",
+        step=step,
+    )
+    told = _columns(rows, ("place", "peers", "users", "most", "up_mbps", "down_mbps"))
+    hours = (place * step / 60 for place in told.pop("place"))
+    return {"hour": [int(hour) if hour == int(hour) else round(hour, 3) for hour in hours], **told}
+
+
+def _evaluations(database: MonitorDatabase) -> dict[str, list]:
+    """Return the loss on held-out data of each checkpoint with its 95% interval, and what its pictures show."""
+    drawn = ("rank", "rank_chance", "rank_ceiling", "exact", "nearest", "nearest_held_out")
+    rows = []
+    for row in database.rows("SELECT epoch, made, figures FROM checkpoints WHERE figures IS NOT NULL ORDER BY epoch"):
+        if figures := json.loads(row["figures"]):
+            loss, half = figures["held_out_loss"], figures["half_width"]
+            shown = {name: figures.get("drawn", {}).get(name) for name in drawn}
+            whole = {"epoch": row["epoch"], "made": row["made"], "loss": loss, "low": loss - half, "high": loss + half}
+            rows.append(whole | shown)
+    return _columns(rows, ("epoch", "made", "loss", "low", "high", *drawn), MAX_EVALUATIONS)
+
+
+def _pictures(folder: Path) -> dict[str, list]:
+    shown = drawings(folder)
+    return {
+        "epoch": list(shown),
+        "first": [files[PICTURES] for files in shown.values()],
+        "best": [files.get(BEST) for files in shown.values()],
+    }
+
+
+def _columns(rows: Sequence, names: tuple[str, ...], most: int = MAX_POINTS) -> dict[str, list]:
+    step = max(1, -(-len(rows) // most))
     kept = rows[::-1][::step][::-1]  # the last one is kept in any case
     return {name: [_short(row[name]) for row in kept] for name in names}
 

@@ -14,8 +14,7 @@ from dalle_lib.files import sha256_of, small_bytes
 from dalle_lib.monitor.checkpoints import found_in, kept_by_age
 from dalle_lib.monitor.confirming import CHECKER
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.evaluating import BEST
-from dalle_lib.monitor.lapse import PICTURES
+from dalle_lib.monitor.drawings import drawings
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
 from dalle_lib.organizing.commits import commit, head_of
@@ -33,8 +32,6 @@ STATUS_S = 900.0
 LOOK_S = 5.0
 DELAYS_S = (30.0, 60.0, 120.0, 300.0, 900.0)
 """Seconds until what failed is tried again, for the first failures in a row; the last one for all others."""
-PICTURES_SENT = 20
-"""Pictures of the newest checkpoints that are sent along; what the Hub has already is not sent again."""
 SQUASH_S = 86_400.0
 """Seconds after which the history of the repository becomes one commit, as after a start: nobody needs old statuses."""
 
@@ -110,8 +107,9 @@ class Uploader:
         if not unsent and not (is_status_due or now - self._sent_status > STATUS_S):
             return False
         head = head_of(self.repository, self.token, private=self._is_private)
-        there = self._there()
-        files, message = self._told(), "Status"
+        names = self._names()
+        there = {epoch_named(name.split("/")[1]) for name in names if name.startswith(f"{CHECKPOINTS}/")} - {None}
+        files, message = self._told(names), "Status"
         if unsent:
             epoch, message = unsent[0], f"Checkpoint of epoch {unsent[0]}"
             files |= {f"{folder_on_hub(epoch)}/{name}": here[epoch] / name for name in (MODEL, OPTIMIZER)}
@@ -126,12 +124,16 @@ class Uploader:
         self._squash(now)
         return len(unsent) > 1
 
-    def _told(self) -> dict[str, Path | bytes]:
-        """Return what tells of the run, by the names there: status, history, pages, and the newest pictures."""
+    def _told(self, there: Collection[str]) -> dict[str, Path | bytes]:
+        """Return what tells of the run, by the names there: status, history, pages, and pictures of checkpoints.
+
+        Pictures that are among the names `there` stay as they are, but for those of the newest checkpoint.
+        """
         found = [self.folder / name for name in (STATUS, HISTORY, PAGE, CONFIRMED, CHECKER)]
         found += [self.folder / PAGE_FOLDER / name for name in SHOWN]
-        for name in PICTURES, BEST:
-            found += sorted((self.folder / name).glob("*.webp"))[-PICTURES_SENT:]
+        shown = drawings(self.folder)
+        for epoch, files in shown.items():
+            found += [self.folder / name for name in files.values() if name not in there or epoch == max(shown)]
         return {str(file.relative_to(self.folder)): file for file in found if file.exists()}
 
     def _pointer(self, sent: Mapping[int, Path]) -> dict[str, bytes]:
@@ -157,13 +159,11 @@ class Uploader:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
             return -1, ""
 
-    def _there(self) -> set[int]:
-        """Return the epochs of the checkpoints in the repository."""
+    def _names(self) -> set[str]:
+        """Return the names of the files in the repository."""
         from huggingface_hub import HfApi
 
-        places = (name.split("/") for name in HfApi(token=self.token).list_repo_files(self.repository))
-        epochs = {epoch_named(place[1]) for place in places if place[0] == CHECKPOINTS and len(place) > 1}
-        return epochs - {None}
+        return set(HfApi(token=self.token).list_repo_files(self.repository))
 
     def _squash(self, now: float) -> None:
         from huggingface_hub import HfApi

@@ -149,6 +149,8 @@ class Runner(AllReduceRunner):
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
         self._bytes_answered, self._began = 0, time.monotonic()
+        self.bytes_received = 0
+        """Bytes of tensors that have come: the senders' parts, if this peer reduces, and averages from reducers."""
 
     @property
     def bytes_sent(self) -> int:
@@ -180,12 +182,13 @@ class Runner(AllReduceRunner):
         expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
         return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
 
-    def _hear(self, reducer: PeerID, packed: bytes) -> None:
-        """Note the weights in an answer, as its reducer tells them; peers of plain hivemind tell none."""
-        if not packed or reducer in self._not_understood:
+    def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
+        """Note an answer's bytes and its weights, as its reducer tells them; peers of plain hivemind tell none."""
+        self.bytes_received += answer.tensor_part.ByteSize()
+        if not answer.peer_id or reducer in self._not_understood:
             return
         try:
-            self._weights_heard.append(unpack_weights(packed, len(self.sender_peer_ids)))
+            self._weights_heard.append(unpack_weights(answer.peer_id, len(self.sender_peer_ids)))
         except ValueError as error:
             self._not_understood.add(reducer)
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
@@ -196,7 +199,7 @@ class Runner(AllReduceRunner):
             stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))
         try:
             rows = iter(self.tensor_part_reducer.weights)
-            async for message in super()._accumulate_parts_streaming(stream, sender_index):
+            async for message in super()._accumulate_parts_streaming(self._counting(stream), sender_index):
                 self._bytes_answered += message.tensor_part.ByteSize()
                 message.peer_id = pack_weights(next(rows))
                 yield message
@@ -207,6 +210,12 @@ class Runner(AllReduceRunner):
                 self.failed.discard(sender)  # hivemind has banned it first
             self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
+
+    async def _counting(self, parts: AsyncIterator) -> AsyncIterator:
+        """Iterate over a sender's parts, and count their bytes."""
+        async for part in parts:
+            self.bytes_received += part.tensor_part.ByteSize()
+            yield part
 
     async def _ban_sender(self, peer_id: PeerID) -> None:
         # hivemind calls this for each sender that has not sent all, also after the round.
@@ -249,9 +258,9 @@ async def within(parts: AsyncGenerator, limit_s: float) -> AsyncIterator:
 
 
 class _Listening:
-    """The stub of a reducer, which hands on the packed weights and hangs up after the expected number of answers."""
+    """The stub of a reducer, which tells of each answer and hangs up after the expected number of them."""
 
-    def __init__(self, stub: StubBase, hear: Callable[[bytes], None], expected: int) -> None:
+    def __init__(self, stub: StubBase, hear: Callable[[averaging_pb2.AveragingData], None], expected: int) -> None:
         self._stub, self._hear, self._expected = stub, hear, expected
 
     def __getattr__(self, name: str):
@@ -265,6 +274,6 @@ class _Listening:
         count = 0
         async with contextlib.aclosing(answers):
             while count < self._expected and (answer := await anext(answers, None)) is not None:
-                self._hear(answer.peer_id)
+                self._hear(answer)
                 yield answer
                 count += 1

@@ -138,6 +138,7 @@ class RunAverager(KeepsTasks):
             is_behind=len(set(epochs.values())) > 1 or any(of.is_behind for of in told.values()),
             is_whole=runner.is_whole,
             bytes_sent=runner.bytes_sent,
+            bytes_received=runner.bytes_received,
             unchecked=self.auditor.obstacle(runner, self._reachable),
         )
 

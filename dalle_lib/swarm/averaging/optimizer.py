@@ -60,8 +60,8 @@ class CollaborativeOptimizer(CatchingUp):
 
     Only the training thread uses it.
     """
-    _parameter_bytes_sent: int = 0
-    """Bytes sent in rounds of parameters since the last `Round` was reported.
+    _parameter_bytes: tuple[int, int] = (0, 0)
+    """Bytes sent and received in rounds of parameters since the last `Round` was reported.
 
     Raised by the training thread, set to zero by the thread that averages gradients.
     """
@@ -143,12 +143,18 @@ class CollaborativeOptimizer(CatchingUp):
         self._joined_later_round = common > epoch
         self.is_behind |= self._joined_later_round or not group.is_whole
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
-        seconds, bytes_sent = time.monotonic() - started, self._parameter_bytes_sent + group.bytes_sent
-        self.rounds.put(Round(epoch, group.counted, seconds, failure, bytes_sent, group.unchecked))
-        self._parameter_bytes_sent = 0
+        sent, received = self._with_parameters(group)
+        seconds = time.monotonic() - started
+        self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
+        self._parameter_bytes = (0, 0)
         if self._joined_later_round:
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=group.epoch))
+
+    def _with_parameters(self, group: Group) -> tuple[int, int]:
+        """Return the bytes sent and received in a round, with those of the rounds of parameters before it."""
+        sent, received = self._parameter_bytes
+        return sent + group.bytes_sent, received + group.bytes_received
 
     def _outcome(self, control: StepControl) -> tuple[Group, str | None]:
         """Return the group of a round of gradients and what this peer lacks of the average, if anything.
@@ -179,7 +185,7 @@ class CollaborativeOptimizer(CatchingUp):
         """Take over the result of a round of parameters that is over; a whole one brings all that this peer lacked."""
         if (group := self.parameter_rounds.collect()) is None:
             return
-        self._parameter_bytes_sent += group.bytes_sent
+        self._parameter_bytes = self._with_parameters(group)
         if not self.is_counted and group.counted.get(str(self.dht.peer_id), 0.0) > 0:
             return  # all of the group wait to count: it has the parameters of none of the others
         self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))

@@ -23,6 +23,8 @@ class Group:
     """Whether every part came back; where one did not, this peer keeps its own values."""
     bytes_sent: int = 0
     """Bytes that this peer sent, as a sender and as a reducer."""
+    bytes_received: int = 0
+    """Bytes that it received, as a reducer and as a sender."""
     unchecked: str | None = None
     """Why nobody could check a reducer of this round, if the run's card asks for audits."""
 
@@ -56,6 +58,8 @@ class Round(Averaged):
     """Why this peer has only its own gradient, or only a part of the average; None if it has the whole average."""
     bytes_sent: int = 0
     """Bytes that this peer sent since the last round, parameters included."""
+    bytes_received: int = 0
+    """Bytes that it received since then."""
     unchecked: str | None = None
     """Why nobody could check a reducer of this round, if the run's card asks for audits."""
 

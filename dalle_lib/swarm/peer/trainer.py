@@ -101,6 +101,7 @@ class Trainer:
         self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples = 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
+        self.sent_bytes, self.received_bytes = 0, 0
         self.last_loss: float | None = None
         self.witnessed, self.trained, self._posted = "", "", time.monotonic()
         self.so_far = EpochSoFar()
@@ -233,6 +234,8 @@ class Trainer:
                 case ParameterRound() as done:
                     self.events.write("parameters", **vars(done), shares=done.shares)
                 case done:
+                    self.sent_bytes += done.bytes_sent
+                    self.received_bytes += done.bytes_received
                     if len(done.shares) > 1:
                         own = str(self.dht.peer_id)
                         self.counted += done.counted.get(own, 0.0)
@@ -252,6 +255,8 @@ class Trainer:
             started_at=self.joined_at,
             compute_s=self.compute_s,
             counted=self.counted,
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
             hardware=name_of(self.device),
             kit=__version__,
             team=self.settings.team,

@@ -41,6 +41,10 @@ class PeerStatus:
     """Seconds in which it computed gradients."""
     counted: float = field(metadata={"ge": 0, "le": 1e12})
     """Weight, in samples, with which its gradients counted in averages with others."""
+    sent_bytes: int = field(metadata={"ge": 0, "le": 10**18})
+    """Bytes of tensors that it sent in rounds of averaging that ended."""
+    received_bytes: int = field(metadata={"ge": 0, "le": 10**18})
+    """Bytes of tensors that came in them."""
     hardware: str = field(metadata={"max_length": 60})
     """What it computes on."""
     kit: str = field(metadata={"max_length": 32})

@@ -1,0 +1,253 @@
+"""The charts of a run, of what its monitor tells: one set for notebooks, pages and files.
+
+Each is a function of the rows of one table. All that is derived is computed in the chart, by Vega-Lite, so that a page
+without Python only has to turn columns into rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import altair as alt
+
+from dalle_lib.dashboard.charts import SERIES
+
+Rows = Sequence[Mapping[str, Any]]
+HEIGHT = 180
+"""Pixels of a chart between its axes."""
+MAX_DOTS = 60
+"""Points of a line up to which each has a dot, which tells its numbers."""
+MANY_POINTS, AROUND = 400, 24
+"""Points of a line beyond which it is faint, below the mean of each point and of so many before and after it."""
+BARS, BAR_HEIGHT = 20, 20
+"""Users in the chart of contributions, those of the first ranks, and the pixels of each."""
+X_AXIS = "x_axis"
+"""The signal that chooses the horizontal axis of charts by epoch: "epoch", "time" or "samples"."""
+_X = (
+    f"{X_AXIS} == 'time' ? 1000 * datum.ended : {X_AXIS} == 'samples' ? datum.samples : datum.epoch",
+    f"{X_AXIS} == 'time' ? timeFormat(datum.value, span(domain('x')) > 2e8 ? '%b %d' : '%H:%M') : "
+    f"{X_AXIS} == 'samples' ? format(datum.value, '~s') : format(datum.value, ',')",
+)
+"""What the axis shows, and its labels."""
+_TICKS = alt.Axis(labelExpr=_X[1], labelFlush=True, labelOverlap=True, tickCount=6, title=None)
+_MOMENTS = alt.X("at:T", title=None, axis=alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One of the charts."""
+
+    title: str
+    alt: str
+    """What it shows, in a sentence, for who does not see it."""
+    table: str
+    """The table that it shows: one of the history, or `users` of the status."""
+    of: Callable[[Rows], alt.LayerChart]
+    """Returns the chart of the table's rows, as wide as what holds it."""
+
+
+def objective_chart(rows: Rows) -> alt.LayerChart:
+    """Return the training loss over `epochs`, or over time or samples if X_AXIS says so."""
+    return _by_epoch(rows, alt.Y("value:Q", title="nats", scale=alt.Scale(zero=False)), loss="training loss")
+
+
+def speed_chart(rows: Rows) -> alt.LayerChart:
+    """Return how many samples all peers compute in a second, of `epochs`."""
+    return _by_epoch(rows, alt.Y("value:Q", title="samples/s"), samples_per_s="samples a second")
+
+
+def averaged_chart(rows: Rows) -> alt.LayerChart:
+    """Return which part of the samples reached an average with others, of `epochs`."""
+    y = alt.Y("value:Q", title="of samples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
+    return _by_epoch(rows, y, counted_share="averaged")
+
+
+def participants_chart(rows: Rows) -> alt.LayerChart:
+    """Return how many peers and how many users took part, of `hours`."""
+    y = alt.Y("value:Q", title=None, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0))
+    return _by_hour(rows, y, peers="peers", users="users")
+
+
+def bandwidth_chart(rows: Rows) -> alt.LayerChart:
+    """Return what averaging sends and receives, of `hours`."""
+    return _by_hour(rows, alt.Y("value:Q", title="Mbit/s"), down_mbps="received", up_mbps="sent")
+
+
+def held_out_chart(rows: Rows) -> alt.LayerChart:
+    """Return the loss on held-out data with its interval, of `evaluations`."""
+    y = alt.Y("value:Q", title="nats a code", scale=alt.Scale(zero=False))
+    lines = _by_checkpoint(rows, y, loss="held-out loss")
+    interval = alt.Chart().transform_calculate(x="datum.epoch").mark_area(opacity=0.25, color=SERIES[1], clip=True)
+    return alt.layer(
+        interval.encode(x="x:Q", y=alt.Y("low:Q", title="nats a code", scale=alt.Scale(zero=False)), y2="high:Q"),
+        *lines.layer,
+        data=lines.data,
+    ).properties(width="container", height=HEIGHT)
+
+
+def rank_chart(rows: Rows) -> alt.LayerChart:
+    """Return how well what checkpoints draw fits its captions, between chance and the held-out pictures."""
+    y = alt.Y("value:Q", title="1 / rank", scale=alt.Scale(domain=[0, 1]))
+    return _by_checkpoint(rows, y, rank="drawn", rank_ceiling="held-out pictures", rank_chance="chance")
+
+
+def copies_chart(rows: Rows) -> alt.LayerChart:
+    """Return how near what checkpoints draw is to training pictures, beside held-out pictures."""
+    y = alt.Y("value:Q", title="cosine", scale=alt.Scale(zero=False))
+    return _by_checkpoint(rows, y, nearest="drawn", nearest_held_out="held-out pictures")
+
+
+def leaderboard_chart(rows: Rows) -> alt.LayerChart:
+    """Return the hours of computing of the first `users`, with their share of the averaged gradients."""
+    chart = (
+        alt.Chart(_data(rows))
+        .transform_filter(f"datum.rank <= {BARS}")
+        .transform_window(place="row_number()", sort=[alt.SortField("rank")])
+        .transform_filter(f"datum.place <= {BARS}")
+        .transform_calculate(
+            hours="datum.compute_s / 3600",
+            named="datum.place + '. ' + datum.user",
+            told="format(datum.compute_s / 3600, ',.1f') + ' h, ' + format(datum.share, '.1%')",
+        )
+    )
+    y = alt.Y("named:N", sort=alt.SortField("place"), title=None, axis=alt.Axis(labelLimit=130, ticks=False))
+    x = alt.X("hours:Q", title="hours of computing", axis=alt.Axis(tickCount=4))
+    bars = chart.mark_bar(color=SERIES[0], height={"band": 0.75}).encode(x=x, y=y, tooltip=["user:N", "told:N"])
+    return alt.layer(bars).properties(width="container", height=alt.Step(BAR_HEIGHT))
+
+
+CHARTS = {
+    "objective": Chart(
+        "Training objective",
+        "The training loss, the median over peers, which falls as the model learns.",
+        "epochs",
+        objective_chart,
+    ),
+    "participants": Chart(
+        "Active participants", "How many peers and how many users took part.", "hours", participants_chart
+    ),
+    "speed": Chart(
+        "Samples a second", "How many samples all peers together went through in a second.", "epochs", speed_chart
+    ),
+    "averaged": Chart(
+        "Averaged gradients",
+        "Which part of the samples reached an average with others, over five epochs.",
+        "epochs",
+        averaged_chart,
+    ),
+    "bandwidth": Chart(
+        "Bandwidth of averaging",
+        "What the median user's peer sent and received to average, in Mbit/s.",
+        "hours",
+        bandwidth_chart,
+    ),
+    "held_out": Chart(
+        "Loss on held-out data",
+        "The loss of each checkpoint on data that nobody trains on, with its 95% interval.",
+        "evaluations",
+        held_out_chart,
+    ),
+    "rank": Chart(
+        "Do the pictures fit their captions?",
+        "The mean of 1 / rank of the right caption by CLIP: what checkpoints draw, between chance and real pictures.",
+        "evaluations",
+        rank_chart,
+    ),
+    "copies": Chart(
+        "Does the model copy?",
+        "How near each picture is to a training picture by CLIP: drawn ones far above held-out ones would be copies.",
+        "evaluations",
+        copies_chart,
+    ),
+    "leaderboard": Chart(
+        "Contributions",
+        f"Hours of computing of the {BARS} users who gave most, each with the share of the averaged gradients.",
+        "users",
+        leaderboard_chart,
+    ),
+}
+"""All charts, by name, in the order in which they are shown."""
+
+
+def rows_of(table: Mapping[str, Sequence]) -> list[dict[str, Any]]:
+    """Return the rows of a table of columns of equal length, as a history has them."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+@lru_cache(maxsize=1)
+def chart_specs() -> dict[str, dict]:
+    """Return each chart compiled for Vega, to be filled by a page: `title`, `alt`, `table` and `spec`, by its name.
+
+    The rows belong into the data named `rows`. A chart by epoch has the signal X_AXIS.
+    """
+    return {name: {"title": each.title, "alt": each.alt, "table": each.table, "spec": _compiled(each)}
+            for name, each in CHARTS.items()}  # fmt: skip
+
+
+def _compiled(chart: Chart) -> dict:
+    import vl_convert
+
+    return vl_convert.vegalite_to_vega(chart.of([]).to_dict(), config=LOOK)
+
+
+LOOK = {
+    "view": {"stroke": None},
+    "autosize": {"type": "fit-x", "contains": "padding"},
+    "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "gridOpacity": 0.2},
+    "legend": {"labelFontSize": 12, "orient": "top", "title": None},
+}  # fmt: skip
+"""The look of charts in a page, whose own colours its text has."""
+
+
+def _data(rows: Rows) -> alt.InlineData:
+    return alt.InlineData(values=list(rows), name="rows")
+
+
+def _by_epoch(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
+    """Return a chart over epochs, time or samples; `names` says what each column that it shows is."""
+    chart = alt.Chart(_data(rows)).transform_calculate(x=_X[0])
+    made = _lines(chart, alt.X("x:Q", axis=_TICKS, scale=alt.Scale(zero=False, nice=False)), y, "epoch:Q", names)
+    return made.add_params(alt.param(name=X_AXIS, value="epoch"))
+
+
+def _by_hour(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
+    chart = alt.Chart(_data(rows)).transform_calculate(at="datum.hour * 3600000")
+    return _lines(chart, _MOMENTS, y, alt.Tooltip("at:T", title="time", format="%b %d %H:%M"), names)
+
+
+def _by_checkpoint(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
+    chart = alt.Chart(_data(rows)).transform_calculate(x="datum.epoch")
+    axis = alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6, tickMinStep=1)
+    return _lines(
+        chart, alt.X("x:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False, nice=False)), y, "epoch:Q", names
+    )
+
+
+def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str | alt.Tooltip, names: Mapping[str, str]) -> alt.LayerChart:
+    """Return a line for each column, with dots where points are few, and a smoother one where they are many.
+
+    Values that are missing are left out.
+    """
+    told = "{" + ", ".join(f"{column}: '{name}'" for column, name in names.items()) + "}"
+    chart = (
+        chart.transform_fold(list(names), as_=["column", "value"])
+        .transform_filter("isValid(datum.value)")
+        .transform_calculate(line=f"{told}[datum.column]")
+        .transform_joinaggregate(points="count()", groupby=["column"])
+    )
+    is_many, smooth = f"datum.points > {MANY_POINTS}", y.copy(deep=True)
+    smooth.shorthand = "smooth:Q"
+    scale = alt.Scale(domain=list(names.values()), range=list(SERIES[: len(names)]))
+    color = alt.Color("line:N", title=None, scale=scale, legend=alt.Legend() if len(names) > 1 else None)
+    opacity = alt.condition(is_many, alt.value(0.3), alt.value(1))
+    means = chart.transform_filter(is_many).transform_window(
+        smooth="mean(value)", frame=[-AROUND, AROUND], groupby=["column"]
+    )
+    dots = chart.transform_filter(f"datum.points <= {MAX_DOTS}")
+    tooltip = ["line:N", where, alt.Tooltip("value:Q", format=",.4~g")]
+    return alt.layer(
+        chart.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=color, opacity=opacity),
+        means.mark_line(strokeWidth=2).encode(x=x, y=smooth, color=color),
+        dots.mark_circle(size=40, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
+    ).properties(width="container", height=HEIGHT)

@@ -1,0 +1,222 @@
+"""A run as its monitor tells it, for a notebook: how it stands, its charts and pictures, and who gave what."""
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from pathlib import Path
+
+import altair as alt
+import ipywidgets
+import pandas as pd
+from IPython.display import HTML
+
+from dalle_lib.amounts import duration
+from dalle_lib.dashboard.charts import WIDTH, to_html
+from dalle_lib.dashboard.run_charts import CHARTS, X_AXIS, rows_of
+from dalle_lib.dashboard.tables import sentence, table_html
+from dalle_lib.files import BrokenFile, read_record, reading, small_bytes
+from dalle_lib.monitor.published import HISTORY
+from dalle_lib.one_line import in_one_line, printable
+from dalle_lib.run import RunCard
+from dalle_lib.run.files import MAX_CARD_BYTES
+from dalle_lib.run.newest import PLAYED, STATUS, TEAM_COLUMNS, USER_COLUMNS, file_of_monitor
+from dalle_lib.swarm.process.local import MONITOR
+
+logger = logging.getLogger(__name__)
+
+DEMO = Path("outputs/demo/swarm") / MONITOR
+"""The monitor's folder of `make demo`."""
+SILENT_S = 3600.0
+"""Seconds without a new status from which on the monitor of a run that is not over is called silent."""
+MAX_NAME, MAX_ROWS = 40, 200
+_NO_ROWS = "The run's monitor tells nothing of this."
+
+
+@dataclass(frozen=True)
+class RunTold:
+    """What a run's monitor has told last. Users and peers chose their names and teams: nothing of them is trusted."""
+
+    status: Mapping
+    history: Mapping
+    card: RunCard | None = None
+    """The run's card, if what was told came from the Hub."""
+    folder: Path | None = None
+    """The monitor's folder, if it is on this machine."""
+
+    @classmethod
+    def of(cls, run: str = "", folder: str | Path = "outputs/dashboard") -> "RunTold":
+        """Return what the monitor of a run tells: of `owner/name` on the Hub, or of a folder on this machine.
+
+        The folder is a monitor's, or one above it. Without `run` it is the demo's, where there has been one, or else
+        the recorded run that comes with the package, played into `folder`. Raises ValueError where nothing is told,
+        and ConnectionError if the Hub cannot be asked.
+        """
+        if not run and not (DEMO / STATUS).exists():
+            from dalle_lib.replay import recorded_run
+
+            return cls.in_folder(recorded_run(Path(folder)))
+        place = Path(run or DEMO)
+        if not place.is_dir():
+            return cls.on_hub(run)
+        for inner in place, place / MONITOR, place / "swarm" / MONITOR:
+            if (inner / HISTORY).exists():
+                return cls.in_folder(inner)
+        raise ValueError(
+            f"expected {STATUS} and {HISTORY} of a run's monitor in {place}, or in its folder {MONITOR}, but there are "
+            "none: name the folder that `dalle-lib monitor` writes, or the run as owner/name."
+        )
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "RunTold":
+        """Return what a monitor has written into its folder. Raises FileNotFoundError and BrokenFile."""
+        status, history = (
+            read_record(folder / name, dict, "Its monitor writes it anew.") for name in (STATUS, HISTORY)
+        )
+        return cls(status, history, folder=folder)
+
+    @classmethod
+    def on_hub(cls, run: str) -> "RunTold":
+        """Return what the monitor of a run on the Hub has sent there. Raises ValueError and ConnectionError."""
+        card = RunCard.load(run)
+        if card.checkpoints is None:
+            raise ValueError(f"the card of {run!r} names no repository of checkpoints, so no monitor tells of it.")
+        told = []
+        for name in STATUS, HISTORY:
+            path = file_of_monitor(card, name)
+            with reading(path, "what a run's monitor tells"):
+                told.append(dict(json.loads(small_bytes(path, MAX_CARD_BYTES))))
+        return cls(*told, card=card)
+
+    def rows(self, table: str) -> list[dict]:
+        """Return the rows of a table of the history, or of `users` or `teams`; none where it is missing or broken."""
+        columns = {"users": USER_COLUMNS, "teams": TEAM_COLUMNS}.get(table)
+        try:
+            if columns is not None:
+                return [dict(zip(columns, row, strict=True)) for row in self.status[table]]
+            return rows_of(self.history[table])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            logger.info("no %s: %s", table, in_one_line(error))
+            return []
+
+    def picture(self, name: str) -> bytes:
+        """Return a picture that the history names. Raises the errors of `small_bytes`, and ConnectionError."""
+        if self.folder is None:
+            return small_bytes(file_of_monitor(self.card, name), MAX_CARD_BYTES)
+        if (file := (self.folder / name).resolve()).is_relative_to(self.folder.resolve()):
+            return small_bytes(file, MAX_CARD_BYTES)
+        raise ValueError(f"expected a picture in {self.folder}, but got {name!r}")
+
+
+def standing(told: RunTold, now: float | None = None) -> HTML:
+    """Return how a run stands, as a table: state, age of the data, epochs, pace, peers by state, what is wrong."""
+    status = told.status
+    age_s = max(0.0, (time.time() if now is None else now) - status["written"])
+    is_recorded = PLAYED in status
+    silent = status["state"] == "open" and age_s > SILENT_S and not is_recorded
+    of_now = ", in a recording" if is_recorded else ", and its monitor is silent" if silent else ""
+    rows = [
+        ("run", printable(str(status["run"]))),
+        ("state", f"{status['state']}{of_now}"),
+        ("told", f"{duration(age_s)} ago"),
+        ("epoch", f"{status['epoch']:,} of {status['total_epochs']:,}"),
+        ("an epoch takes", "-" if status["epoch_s"] is None else duration(status["epoch_s"])),
+        ("peers", ", ".join(f"{count:,} {state}" for state, count in status["peers_by_state"].items()) or "none"),
+        ("users so far", f"{status['totals']['users']:,}"),
+        *(("wrong now", printable(alarm["told"])) for alarm in status["alarms"] if alarm["until"] is None),
+    ]
+    return HTML(table_html(("", ""), ((escape(name), escape(value)) for name, value in rows), is_words=True))
+
+
+def chart(told: RunTold, name: str, over: str = "epoch") -> HTML:
+    """Return one of CHARTS, of a run; `over` is "epoch", "time" or "samples". A sentence where nothing is told."""
+    each = CHARTS[name]
+    rows = [clean(row) for row in told.rows(each.table)]
+    if not rows:
+        return sentence(f"{each.title}: {_NO_ROWS[0].lower()}{_NO_ROWS[1:]}")
+    drawn = each.of(rows).properties(width=WIDTH, title=each.title).to_dict()
+    for parameter in drawn.get("params", []):
+        if parameter["name"] == X_AXIS:
+            parameter["value"] = over
+    return HTML(to_html(alt.LayerChart.from_dict(drawn)))
+
+
+def leaderboard(told: RunTold) -> pd.DataFrame:
+    """Return the users who gave most: hours of computing, samples, and their share of the averaged gradients."""
+    rows = [clean(row) for row in told.rows("users")[:MAX_ROWS]]
+    return pd.DataFrame({
+        "user": [row["user"] for row in rows], "team": [row["team"] for row in rows],
+        "hours": [round(row["compute_s"] / 3600, 1) for row in rows], "samples": [row["samples"] for row in rows],
+        "share": [f"{row['share']:.1%}" for row in rows], "peers": [row["peers"] for row in rows],
+    }, index=pd.Index([row["rank"] for row in rows], name="rank"))  # fmt: skip
+
+
+def machines(told: RunTold, name: str) -> pd.DataFrame:
+    """Return the peers whose user, name or id is `name`, those of the user all: state, why, epoch, samples a second.
+
+    No row says that the monitor has not seen such a peer within the last hour, or does not list it.
+    """
+    peers = [peer for peer in told.status["peers"] if name and name in (peer["user"], peer["name"], peer["id"])]
+    users = {peer["user"] for peer in peers}
+    found = [clean(peer) for peer in told.status["peers"] if peer in peers or peer["user"] in users][:MAX_ROWS]
+    shown = ("name", "user", "state", "why", "epoch", "samples_per_s", "hardware")
+    return pd.DataFrame({column.replace("_per_s", "/s"): [peer[column] for peer in found] for column in shown})
+
+
+def is_counted(told: RunTold, name: str) -> HTML:
+    """Return whether the gradients of a user, or of the user of a peer, count, and what they are credited with."""
+    users = {peer["user"] for peer in told.status["peers"] if name in (peer["name"], peer["id"])} | {name}
+    rows = [row for row in told.rows("users") if row["user"] in users]
+    there = machines(told, name)
+    training = int((there["state"] == "training").sum())
+    if rows:
+        row = rows[0]
+        return sentence(
+            f"Yes: {clean(row)['user']} has rank {row['rank']:,} of {told.status['totals']['users']:,}, with "
+            f"{duration(row['compute_s'])} of computing, {row['samples']:,} samples and {row['share']:.1%} of the "
+            f"averaged gradients. {training} of their peers train now."
+        )
+    if len(there):
+        return sentence(
+            f"The monitor sees it, and {training} of {len(there)} peers train, but it lists no contribution yet: that "
+            "takes ten minutes of computing in epochs in which the gradient counted."
+        )
+    return sentence(f"The monitor lists nobody called {clean({'name': name})['name']}: is the name written alike?")
+
+
+def looking_back(told: RunTold, kind: str = "first") -> ipywidgets.VBox | HTML:
+    """Return a slider through the pictures of a run's checkpoints, the newest shown first.
+
+    `kind` is "first", the first sample of each prompt, or "best", CLIP's choice among several.
+    """
+    names = {row["epoch"]: row[kind] for row in told.rows("pictures") if row.get(kind)}
+    if not names:
+        return sentence(f"Pictures: {_NO_ROWS[0].lower()}{_NO_ROWS[1:]}")
+    picture = ipywidgets.HTML()
+    slider = ipywidgets.SelectionSlider(
+        options=[(f"{epoch:,}", epoch) for epoch in names], value=max(names), description="epoch"
+    )
+    slider.observe(partial(_show, told, names, picture), "value")
+    _show(told, names, picture, {"new": slider.value})
+    return ipywidgets.VBox([slider, picture])
+
+
+def _show(told: RunTold, names: Mapping[int, str], place: ipywidgets.HTML, change: Mapping) -> None:
+    epoch = change["new"]
+    try:
+        data = base64.b64encode(told.picture(names[epoch])).decode()
+    except (OSError, ValueError, BrokenFile) as error:
+        place.value = f"<p>No picture of epoch {epoch:,}: {escape(printable(in_one_line(error)))}</p>"
+        return
+    what = escape(f"what the checkpoint of epoch {epoch:,} draws for the run's prompts")
+    place.value = f"<img alt='{what}' style='max-width:100%;height:auto' src='data:image/webp;base64,{data}'>"
+
+
+def clean(row: Mapping) -> dict:
+    """Return a row whose texts, which strangers have chosen, are short and show every sign that they hold."""
+    return {name: printable(value)[:MAX_NAME] if isinstance(value, str) and name != "why" else value
+            for name, value in row.items()}  # fmt: skip
