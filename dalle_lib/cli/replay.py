@@ -52,7 +52,7 @@ class Replay:
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (played.began, played.ended))
         print(f"The run {played.run} from {began} to {ended} UTC: {played.looks:,} looks, {played.records:,} records.")
         for why, count in played.refused.most_common(10):
-            print(f"Refused, {count:,} times: {why}.")
+            print(f"Refused ({count:,}): {why}.")
         if played.cut:
             print(f"The recording ends early: {played.cut}")
         print(f"The dashboard: {page}, of status.json and history.json beside its folder.")
