@@ -12,7 +12,7 @@ import platform
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
@@ -165,9 +165,11 @@ def simulate(run: Simulation) -> dict[str, int]:
         old.unlink()
     card = RunCard.load("emoji")
     card = card.with_changes(
-        name="simulated", checkpoints="crew/run", optimizer=replace(card.optimizer, total_epochs=2 * run.epochs),
-        averaging=replace(card.averaging, target_batch_size=4096),
-    )  # fmt: skip
+        name="simulated",
+        checkpoints="crew/run",
+        optimizer=card.optimizer.model_copy(update={"total_epochs": 2 * run.epochs}),
+        averaging=card.averaging.model_copy(update={"target_batch_size": 4096}),
+    )
     with closing(MonitorDatabase(folder / DATABASE)) as database:
         observer, due = Observer(database, card.averaging.matchmaking_s), 0.0
         for look in looks(run):
