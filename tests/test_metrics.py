@@ -1,14 +1,18 @@
 """What the hash table accepts of the metrics that peers post."""
 
 import threading
+import time
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import hivemind
 import pytest
+from auth_peers import identity
 from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.crypto import RSAPrivateKey
+from signed_records import signed
 from statuses import peer_status
 from waiting import wait_until
 
@@ -16,11 +20,20 @@ from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.searches import Search, traverse
 
 ADA = Identity(RSAPrivateKey())
 STATUS = peer_status(ADA.peer_id, "ada", epoch=5, samples=96, samples_per_s=2.0, loss=1.5)
 POSTED = {**asdict(STATUS), "is_leaving": False, "reported_at": 1_700_000_000}
+
+
+@pytest.fixture
+def own_searches(monkeypatch):
+    """Searches of the hash table as peers make them, who have installed `hash_table`."""
+    monkeypatch.setattr(hivemind.dht.node, "_SearchState", Search)
+    monkeypatch.setattr(hivemind.dht.node, "traverse_dht", traverse)
 
 
 def is_accepted(record: dict) -> bool:
@@ -87,12 +100,17 @@ def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
 
 
+@pytest.mark.usefixtures("own_searches")
 def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_a_run_complete():
     board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     try:
         board.post(dht, replace(STATUS, epoch=60))
         wait_until(lambda: board.read(dht))
+        (kept,) = board.signed(dht)
+        MetricsBoard("run").check(kept)
+        with pytest.raises(ValueError, match="not what its peer has signed"):
+            board.check(replace(kept, value=kept.value.replace(b"Tesla", b"Tesle")))
         assert not board.said_complete(dht, 60), "it is still there, so newcomers take over its state"
         board.post(dht, replace(STATUS, epoch=60), is_leaving=True, expires_s=COMPLETE_EXPIRES_S)
         wait_until(lambda: not board.read(dht))
@@ -102,6 +120,7 @@ def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_
         dht.shutdown()
 
 
+@pytest.mark.usefixtures("own_searches")
 def test_a_record_that_would_never_go_away_or_tells_of_another_is_not_believed():
     board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
@@ -122,7 +141,10 @@ def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
     stop, looks = threading.Event(), []
 
     class Board(MetricsBoard):
-        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+            return []
+
+        def told_by(self, records, now: float, total_epochs: int) -> tuple[list[PeerStatus], bool]:
             looks.append(total_epochs)
             if len(looks) == 1:
                 raise TimeoutError
@@ -139,18 +161,44 @@ def test_a_look_that_fails_is_not_the_last(tmp_path, monkeypatch):
     assert SwarmStatus.read(tmp_path).peers == [STATUS]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_peers_have_signed_is_kept_if_it_is_asked_for_without_who_is_anonymous(tmp_path, monkeypatch, is_kept):
+    monkeypatch.setattr(bootstrap, "STATUS_EVERY_S", 0.0)
+    card, at = RunCard.load("emoji-mini"), time.time()
+    signatures = {name: signed(card.key, name, at, anonymous=name == "cleo") for name in ("ada", "bob", "cleo")}
+    stop = threading.Event()
+
+    class Board(MetricsBoard):
+        def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+            stop.set()
+            return [DHTRecord(*each) for each in signatures.values()]
+
+    board = Board(card.key, ADA.private_key)
+    bootstrap._report(hivemind.DHT(start=False), board, card, tmp_path, stop, None, is_kept)
+    assert {peer.name for peer in SwarmStatus.read(tmp_path).peers} == {"ada", "bob", "cleo"}
+    kept = SignedLook.read(tmp_path)
+    if is_kept:
+        assert kept.records == {identity(name).peer_id: signatures[name] for name in ("ada", "bob")}
+        assert kept.time == SwarmStatus.read(tmp_path).time
+    else:
+        assert kept is None
+
+
 def test_where_a_run_has_members_nothing_is_told_of_others(tmp_path, monkeypatch):
     monkeypatch.setattr(bootstrap, "STATUS_EVERY_S", 0.0)
     stop = threading.Event()
 
     class Board(MetricsBoard):
-        def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+            return []
+
+        def told_by(self, records, now: float, total_epochs: int) -> tuple[list[PeerStatus], bool]:
             stop.set()
             return [STATUS, replace(STATUS, peer_id="stranger")], False
 
     bootstrap._report(
         hivemind.DHT(start=False), Board("run", ADA.private_key), RunCard.load("emoji-mini"), tmp_path, stop,
-        lambda _: {STATUS.peer_id: "ada"},
+        lambda _: {STATUS.peer_id: SimpleNamespace(user="ada")},
     )  # fmt: skip
     told = SwarmStatus.read(tmp_path)
     assert (told.peers, told.users, told.not_shown) == ([STATUS], {STATUS.peer_id: "ada"}, 1)

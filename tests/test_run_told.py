@@ -53,6 +53,9 @@ def test_how_a_run_stands_says_how_old_that_is_and_when_its_monitor_is_silent(to
     assert "silent" not in standing(told, now + 300).data
     assert "silent" in standing(told, now + 7200).data
     assert "silent" not in standing(with_status(told, state="finished"), now + 7200).data
+    recorded = standing(with_status(told, played=now + 7200), now + 7200).data
+    assert "open, in a recording" in recorded
+    assert "silent" not in recorded
 
 
 @pytest.mark.parametrize("name", CHARTS)

@@ -114,6 +114,10 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
     [
         ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 hours old."),
         ({"state": "paused"}, "This run is paused."),
+        (
+            {"written": time.time() - 7200, "played": time.time()},
+            "This is a recording. It tells how the run stood 2 hours ago.",
+        ),
         ({"state": "finished", "written": time.time() - 1e6}, "This run is finished."),
         ({"looked": round(time.time()) - 4000}, "The monitor does not see the swarm."),
         ({"written": time.time() + 900}, "A clock is wrong."),

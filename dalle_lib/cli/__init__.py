@@ -1,5 +1,5 @@
 """The command line: `dalle-lib demo`, `join`, `status`, `id`, `receipt`, `generate`, `prepare`, `run`,
-`runs`, `monitor`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
+`runs`, `monitor`, `replay`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -29,6 +29,7 @@ from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.monitor import Monitor
 from dalle_lib.cli.prepare import Prepare
 from dalle_lib.cli.receipt import Receipt
+from dalle_lib.cli.replay import Replay
 from dalle_lib.cli.run import Run
 from dalle_lib.cli.runs import Runs
 from dalle_lib.cli.status import Status
@@ -54,6 +55,7 @@ COMMANDS = {
     "run": Run,
     "runs": Runs,
     "monitor": Monitor,
+    "replay": Replay,
     "memory": Memory,
     "doctor": Doctor,
     "auth-server": AuthServer,

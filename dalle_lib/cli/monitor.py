@@ -76,7 +76,7 @@ class Monitor:
 
         settings = PeerSettings(
             run=self.run_name, name=MONITOR, role="observer", initial_peers=self.initial_peers, host=self.host,
-            port=self.port, state_every_s=60 * self.settings.checkpoint_minutes,
+            port=self.port, state_every_s=60 * self.settings.checkpoint_minutes, keeps_signed=self.settings.record,
         )  # fmt: skip
         card, folder = RunCard.load(self.run_name, token), self.folder.resolve()
         require_way_in(settings, card, folder)

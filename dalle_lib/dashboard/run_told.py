@@ -24,7 +24,7 @@ from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import MAX_CARD_BYTES
-from dalle_lib.run.newest import STATUS, TEAM_COLUMNS, USER_COLUMNS, file_of_monitor
+from dalle_lib.run.newest import PLAYED, STATUS, TEAM_COLUMNS, USER_COLUMNS, file_of_monitor
 from dalle_lib.swarm.process.local import MONITOR
 
 logger = logging.getLogger(__name__)
@@ -116,10 +116,12 @@ def standing(told: RunTold, now: float | None = None) -> HTML:
     """Return how a run stands, as a table: state, age of the data, epochs, pace, peers by state, what is wrong."""
     status = told.status
     age_s = max(0.0, (time.time() if now is None else now) - status["written"])
-    silent = status["state"] == "open" and age_s > SILENT_S
+    is_recorded = PLAYED in status
+    silent = status["state"] == "open" and age_s > SILENT_S and not is_recorded
+    of_now = ", in a recording" if is_recorded else ", and its monitor is silent" if silent else ""
     rows = [
         ("run", printable(str(status["run"]))),
-        ("state", f"{status['state']}{', and its monitor is silent' if silent else ''}"),
+        ("state", f"{status['state']}{of_now}"),
         ("told", f"{duration(age_s)} ago"),
         ("epoch", f"{status['epoch']:,} of {status['total_epochs']:,}"),
         ("an epoch takes", "-" if status["epoch_s"] is None else duration(status["epoch_s"])),

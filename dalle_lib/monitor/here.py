@@ -40,7 +40,7 @@ def _watch(swarm: LocalSwarm, folder: Path, settings: MonitorSettings) -> None:
             raise ValueError("it has ended, and so does the monitor.")
         own = PeerSettings(
             run=swarm.run, name=MONITOR, role="observer", host=LOCALHOST,
-            state_every_s=60 * settings.checkpoint_minutes,
+            state_every_s=60 * settings.checkpoint_minutes, keeps_signed=settings.record,
         )  # fmt: skip
         started.append(join(own, folder / MONITOR))
         return started[0]

@@ -11,9 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.auth.keys import PeerKey
-from dalle_lib.monitor.alarms import Problem, note, problems
-from dalle_lib.monitor.anonymous import anonymised, key_in, tags_in
-from dalle_lib.monitor.auditing import believed
+from dalle_lib.monitor.alarms import Problem, note
+from dalle_lib.monitor.anonymous import key_in
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
@@ -23,6 +22,7 @@ from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.recomputing import Recomputer
+from dalle_lib.monitor.recording import Recorder
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.telling import Command, Gauges, Messages, Webhook, serve, webhook_in
@@ -32,6 +32,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS
 from dalle_lib.swarm.process.folder import IDENTITY, own_id
 from dalle_lib.swarm.process.join import Peer, PeerFailed
+from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import SwarmStatus
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Watch:
     own: OwnProblems
     steward: Steward
     recomputer: Recomputer | None = None
+    recorder: Recorder | None = None
     uploader: Uploader | None = None
     sends_by: tuple | None = None
     """The repository and the monitors in the card by which `uploader` was made."""
@@ -131,6 +133,8 @@ class Monitor:
             self._look(watch)
             for examining in filter(None, (examiner, watch.recomputer)):
                 examining.close()
+            if watch.recorder is not None and not watch.recorder.is_full:
+                watch.recorder.write(database)
             watch.steward.close()
             self._publish(watch, is_history_due=True)
             if watch.uploader is not None:
@@ -142,7 +146,8 @@ class Monitor:
             self.settings.licence, self._say,
         )  # fmt: skip
         observer = Observer(database, self.card.averaging.matchmaking_s)
-        return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._recomputer(peer))
+        recorder = Recorder(self.folder, self.card, self.settings.record_mb) if self.settings.record else None
+        return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._recomputer(peer), recorder)
 
     def _send_by(self, card: RunCard, watch: Watch) -> None:
         """Send what is kept to the repository that the card names now, if it names this monitor or none."""
@@ -196,11 +201,12 @@ class Monitor:
             status = SwarmStatus.read(place)
             found = own.now(status, database, watch.uploader.problem if watch.uploader else "", watch.steward.problem)
             if status is not None:
-                seen, status = status, anonymised(believed(status), self._key, tags_in(database, status.time))
+                told, problems = watch.observer.take_in(status, self._key, watch.steward.card.state == "open")
+                found += problems
                 if watch.recomputer is not None:
-                    watch.recomputer.note(seen, status)
-                watch.observer.note(status)
-                found += problems(status, database, watch.observer.auditor, watch.steward.card.state == "open")
+                    watch.recomputer.note(status, told)
+                if watch.recorder is not None:
+                    self._record(watch, status, told)
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
             for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
@@ -208,6 +214,16 @@ class Monitor:
         except Exception as error:  # whatever it is, the run must be followed on
             logger.exception("this look at the run failed")
             self._tell(filter(None, [own.failed(error)]))
+
+    def _record(self, watch: Watch, status: SwarmStatus, told: SwarmStatus) -> None:
+        """Record this look, without those who are told of by a tag."""
+        look = SignedLook.read(watch.peer.folder)
+        if look is None or look.time != status.time or watch.recorder.is_full:
+            return  # the peer has looked again just now
+        ids = zip(status.peers, told.peers, strict=True)
+        watch.recorder.note(look, {seen.peer_id for seen, each in ids if seen.peer_id != each.peer_id}, watch.database)
+        if watch.recorder.is_full:
+            self._say(f"The recordings have {self.settings.record_mb:g} MB: nothing more is recorded.")
 
     def _tell(self, found: Iterable[Problem]) -> None:
         for line in [problem.told for problem in found]:

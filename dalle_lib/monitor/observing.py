@@ -2,7 +2,9 @@
 
 import statistics
 
-from dalle_lib.monitor.auditing import Auditor, forget_old, note_weights
+from dalle_lib.monitor.alarms import Problem, problems
+from dalle_lib.monitor.anonymous import anonymised, tags_in
+from dalle_lib.monitor.auditing import Auditor, believed, forget_old, note_weights
 from dalle_lib.monitor.averaging import counted_share, traffic_mbps
 from dalle_lib.monitor.crediting import EARLIER_S, HOUR_S, Crediting
 from dalle_lib.monitor.database import MonitorDatabase
@@ -21,6 +23,15 @@ class Observer:
     def __init__(self, database: MonitorDatabase, shortest_epoch_s: float = 1.0) -> None:
         self.database, self.auditor, self._shortest_epoch_s = database, Auditor(database), shortest_epoch_s
         self._epoch: int | None = None
+
+    def take_in(self, status: SwarmStatus, key: bytes, is_open: bool) -> tuple[SwarmStatus, list[Problem]]:
+        """Remember one look, and return what was remembered of it, and what is wrong in a run that `is_open` or not.
+
+        That is without what peers cannot know of others, and has tags, made with `key`, for who wants no name told.
+        """
+        told = anonymised(believed(status), key, tags_in(self.database, status.time))
+        self.note(told)
+        return told, list(problems(told, self.database, self.auditor, is_open))
 
     def note(self, status: SwarmStatus) -> None:
         """Remember one look. One that is not newer than the last changes nothing."""

@@ -31,11 +31,15 @@ class MonitorSettings:
     """Judge what checkpoints draw, too, and choose the best of many, as far as a processor can in minutes."""
     licence: str = ""
     """The model's licence by its name on the Hub, such as cc-by-4.0, for its page when the run is finished."""
+    record: bool = False
+    """Record what the peers have signed, for `dalle-lib replay`, in the folder's recordings/, but nobody anonymous."""
+    record_mb: float = 100.0
+    """Megabytes that the recordings may have together; then nothing more is recorded."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.metrics_port < 2**16:
             raise ValueError(f"expected a port from 1 to 65535, or 0 for none, but got {self.metrics_port}.")
-        for name in "checkpoint_minutes", "look_s", "status_s":
+        for name in "checkpoint_minutes", "look_s", "status_s", "record_mb":
             if not 0 < (given := getattr(self, name)) < math.inf:
                 raise ValueError(f"{name} must be above 0, but is {given}.")
         for name in "rows", "prompts":

@@ -15,6 +15,8 @@ LATEST = "latest.json"
 signature of the monitor that made it."""
 STATUS = "status.json"
 """The file there that says how the run stands."""
+PLAYED = "played"
+"""What such a file of a replay says besides: when it was played, in seconds since 1970. All else is recorded."""
 CONFIRMED = "confirmed.json"
 """The file there that says what each peer was credited with, signed: what its receipt is confirmed by."""
 USER_COLUMNS = ("rank", "user", "team", "compute_s", "present_s", "samples", "share", "percentile", "peers",

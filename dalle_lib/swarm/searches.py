@@ -34,6 +34,8 @@ MAX_NAMES = 1000
 """Peers of which it is known who named them, and namers that are judged; the oldest are forgotten first."""
 unanswered: ContextVar[set[DHTID]] = ContextVar("unanswered")
 """Places of the peers that have not answered to the search in progress."""
+as_signed: ContextVar[bool] = ContextVar("as_signed", default=False)
+"""Whether a search that begins now hands over the entries of a dictionary as their writers signed them."""
 
 
 class Namers:
@@ -79,6 +81,7 @@ class Search(node._SearchState):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self.as_signed = as_signed.get()
         limit = asyncio.get_running_loop().call_later(SEARCH_S, self.finish_search)
         self.future.add_done_callback(lambda _: limit.cancel())
 
@@ -98,13 +101,15 @@ class Search(node._SearchState):
             super().add_candidate(candidate, source_node_id)
 
     def finish_search(self) -> None:
-        """Hand over what was found: of a dictionary, the entries that can be read."""
+        """Hand over what was found: of a dictionary, the entries that can be read, or all as they were signed."""
         if self.finished:
             return
         found = None
         if isinstance(self.binary_value, DictionaryDHTValue):
-            read = {subkey: self._read(wire.dumps(subkey), item) for subkey, item in self.binary_value.items()}
-            entries = {subkey: entry for subkey, entry in read.items() if entry is not None}
+            entries = dict(self.binary_value.items())
+            if not self.as_signed:
+                read = {subkey: self._read(wire.dumps(subkey), item) for subkey, item in entries.items()}
+                entries = {subkey: entry for subkey, entry in read.items() if entry is not None}
             found = ValueWithExpiration(entries, self.expiration_time)
         elif self.found_something:
             item = ValueWithExpiration(self.binary_value, self.expiration_time)

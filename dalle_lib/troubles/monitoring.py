@@ -127,6 +127,27 @@ TROUBLES = (
         remedy="Change what the message names, and start it again: it goes on where it was.",
     ),
     Trouble(
+        title="Recording ends",
+        severity="note",
+        patterns=(
+            "nothing more is recorded",
+            "The recording ends early",
+            "cannot be read as a recording",
+            "the recording holds no look at its run",
+            "expected a recording, but there is no",
+            "expected a new folder, or that of a replay",
+            "it is not what its peer has signed",
+            "it is of another run, or of no peer",
+            "it is nothing that a peer of this version tells",
+            "it tells of another peer, or was told at another time",
+            "its access token is",
+        ),
+        means="A recording of a run has as many megabytes as it may have, was cut off, is of another version, or holds "
+        "what its peers have not signed: somebody has changed it, or it was damaged on its way.",
+        remedy="What was signed is shown, and the rest left out. Get the recording anew; a monitor records more with a "
+        "larger `--record-mb`, or into another folder.",
+    ),
+    Trouble(
         title="First peer not ready",
         severity="stops",
         patterns=("FAILED address", "FAILED port", "FAILED open files"),

@@ -16,7 +16,10 @@
       found.push(["bad", "No new data.", `${loader.problem}.${again}${kept}`]);
     }
     if (!status) return found;
-    const age = status.written === null ? null : now - status.written;
+    const moment = status.played ?? status.written; // a replay tells of another day than it was played on
+    const age = moment === null ? null : now - moment;
+    if (status.played !== null && status.written !== null)
+      found.push(["open", "This is a recording.", `It tells how the run stood ${dalle.ago(status.written, now)}.`]);
     if (status.state === "finished") found.push(["good", "This run is finished.", "There is nothing left to train."]);
     if (status.state === "paused")
       found.push(["open", "This run is paused.", "Its organiser has paused it: nobody can join now."]);

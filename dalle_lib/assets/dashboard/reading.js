@@ -70,8 +70,8 @@
     const counted = dalle.STATES.map((state) => [state, dalle.number(own(byState, state)) ??
       peers.filter((peer) => peer.state === state).length]);
     return {
-      ...numbers(told, ["written", "looked", "epoch", "total_epochs", "target_batch_size", "epoch_s", "samples_per_s",
-        "left_s", "loss"]),
+      ...numbers(told, ["written", "played", "looked", "epoch", "total_epochs", "target_batch_size", "epoch_s",
+        "samples_per_s", "left_s", "loss"]),
       run: textOf(own(told, "run"), 400), message: textOf(own(told, "message"), 4000),
       state: textOf(own(told, "state"), 40), peers, peersByState: Object.fromEntries(counted),
       users: listed(own(told, "users"), USER_COLUMNS), teams: listed(own(told, "teams"), TEAM_COLUMNS),

@@ -1,19 +1,26 @@
 """What peers tell each other about themselves, signed, in the swarm's hash table."""
 
 import time
-from dataclasses import Field, asdict, fields
+from collections.abc import Iterable
+from dataclasses import Field, asdict, fields, replace
+from functools import partial
 from types import UnionType
 
 import hivemind
+from hivemind.dht import DHTID
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.node import DHTNode
 from hivemind.dht.schema import BytesWithPublicKey, SchemaValidator
+from hivemind.dht.validation import DHTRecord
 from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 from pydantic.v1 import BaseModel, StrictBool, StrictInt, confloat, conint, constr, create_model, validator
 
+from dalle_lib.swarm import wire
 from dalle_lib.swarm.process.settings import is_name, require_team
 from dalle_lib.swarm.process.status import PeerStatus
 from dalle_lib.swarm.records import MAX_CLOCK_S, Rule, RunRecords, is_own, writer_of
+from dalle_lib.swarm.searches import as_signed
 
 EXPIRES_S = 60.0
 COMPLETE_EXPIRES_S = 7 * 24 * 3600.0
@@ -77,10 +84,11 @@ class MetricsBoard:
 
     def __init__(self, key: str, private_key: RSAPrivateKey | None = None) -> None:
         self._key = f"{key}_{_KEY}"
-        signatures = RSASignatureValidator(private_key)
-        self._subkey = signatures.local_public_key
-        own = RunRecords({self._key: Rule(is_own, max(_EXPIRES.values()))})
-        self.validators = [SchemaValidator(_Schema, prefix=key), signatures, own]
+        self._signatures = RSASignatureValidator(private_key)
+        self._subkey = self._signatures.local_public_key
+        self._own = RunRecords({self._key: Rule(is_own, max(_EXPIRES.values()))})
+        self._schema = SchemaValidator(_Schema, prefix=key)
+        self.validators = [self._schema, self._signatures, self._own]
         """Give these to the hash table; it then refuses records that are unsigned, ill-formed or another's."""
 
     def post(
@@ -92,34 +100,64 @@ class MetricsBoard:
         dht.store(self._key, record, expiration_time=expiration, subkey=self._subkey, return_future=True)
 
     def read(self, dht: hivemind.DHT) -> list[PeerStatus]:
-        """Return what each peer that is there last told, sorted by name."""
-        return self.look(dht, 0)[0]
-
-    def look(self, dht: hivemind.DHT, total_epochs: int) -> tuple[list[PeerStatus], bool]:
-        """Return what `read` and `said_complete` do, by one search of the hash table."""
-        told = self._records(dht)
-        records = [record for record in told if not record["is_leaving"]]
-        peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in records]
-        said_complete = any(record["is_leaving"] and record["epoch"] >= total_epochs for record in told)
-        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id)), said_complete
+        """Return what each peer that is there last told, sorted by name. Raises TimeoutError as `signed` does."""
+        return self.told_by(self.signed(dht), get_dht_time(), 0)[0]
 
     def said_complete(self, dht: hivemind.DHT, total_epochs: int) -> bool:
         """Return whether a peer that has left said that it had the last epoch of the run. Nothing checks that."""
-        return self.look(dht, total_epochs)[1]
+        return self.told_by(self.signed(dht), get_dht_time(), total_epochs)[1]
 
-    def _records(self, dht: hivemind.DHT) -> list[dict]:
-        """Return what each peer last told that has not expired.
+    def signed(self, dht: hivemind.DHT) -> list[DHTRecord]:
+        """Return what lies on the board, each record as its peer has signed it and the hash table has checked it.
+
+        Raises TimeoutError if this peer's own part of the hash table does not answer.
+        """
+        return dht.run_coroutine(partial(_signed, key=self._key), return_future=True).result(LOOK_S)
+
+    def told_by(self, records: Iterable[DHTRecord], now: float, total_epochs: int) -> tuple[list[PeerStatus], bool]:
+        """Return what `read` and `said_complete` do, of records as `signed` gives them and the hash table's time."""
+        told = [found for record in records if (found := self.believed(record, now)) is not None]
+        there = [record for record in told if not record["is_leaving"]]
+        peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in there]
+        said_complete = any(record["is_leaving"] and record["epoch"] >= total_epochs for record in told)
+        return sorted(peers, key=lambda peer: (peer.name, peer.peer_id)), said_complete
+
+    def believed(self, record: DHTRecord, now: float) -> dict | None:
+        """Return what a record that the hash table has checked tells, or None if it is not believed, or has expired.
 
         A peer that says it shall be believed for longer than peers do is not: it would never go away. Nor is one that
-        tells of another. Raises TimeoutError if this peer's own part of the hash table does not answer.
+        tells of another.
         """
-        found = dht.get(self._key, latest=True, return_future=True).result(LOOK_S)
-        if found is None or not isinstance(found.value, dict):
-            return []
-        now, believed = get_dht_time(), []
-        for mark, entry in found.value.items():
-            left_s, told = entry.expiration_time - now, entry.value
-            is_timely = -MAX_CLOCK_S <= left_s <= _EXPIRES[told["is_leaving"]] + MAX_CLOCK_S
-            if is_timely and told["peer_id"] == writer_of(mark):
-                believed.append(told)
-        return believed
+        told, left_s = wire.loads(self._signatures.strip_value(record)), record.expiration_time - now
+        is_timely = -MAX_CLOCK_S <= left_s <= _EXPIRES[told["is_leaving"]] + MAX_CLOCK_S
+        return told if is_timely and told["peer_id"] == writer_of(wire.loads(record.subkey)) else None
+
+    def check(self, record: DHTRecord) -> None:
+        """Check a record that was kept elsewhere, as the hash table does with one that comes: who signed it, and all.
+
+        Raises ValueError, which says why, for one that the hash table of this run would not have taken.
+        """
+        for is_right, why in (
+            (self._own.validate, "it is of another run, or of no peer"),
+            (self._signatures.validate, "it is not what its peer has signed"),
+            (self._is_well_formed, "it is nothing that a peer of this version tells"),
+        ):
+            try:
+                is_refused = not is_right(record)
+            except ValueError:  # hivemind raises it for signatures that are none
+                is_refused = True
+            if is_refused:
+                raise ValueError(why)
+
+    def _is_well_formed(self, record: DHTRecord) -> bool:
+        told = replace(record, value=self._signatures.strip_value(record))
+        wire.check(told.value)  # before hivemind reads it
+        return self._schema.validate(told)
+
+
+async def _signed(_dht: hivemind.DHT, node: DHTNode, key: str) -> list[DHTRecord]:
+    """Return the records under a key. Runs in the process of the hash table."""
+    as_signed.set(True)  # each question to that process is a task of its own
+    found, key_id = await node.get(key, latest=True), DHTID.generate(source=key).to_bytes()
+    entries = found.value if found is not None and isinstance(found.value, dict) else {}
+    return [DHTRecord(key_id, wire.dumps(mark), value, expires) for mark, (value, expires) in entries.items()]

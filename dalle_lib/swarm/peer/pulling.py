@@ -14,6 +14,7 @@ from pathlib import Path
 import hivemind
 import torch
 
+from dalle_lib.auth import AccessToken
 from dalle_lib.checkpoint import read_header
 from dalle_lib.files import is_disk_full
 from dalle_lib.one_line import in_one_line
@@ -168,8 +169,8 @@ def observe(
     taking = threading.Thread(target=_take_states, args=(puller, settings, folder, events, stop), daemon=True)
     taking.start()
 
-    def users_of(peers: Sequence[PeerStatus]) -> dict[str, str]:
-        """Return the users of members' peers. Those that are not known yet are looked up, some at each call."""
+    def tokens_of(peers: Sequence[PeerStatus]) -> dict[str, AccessToken]:
+        """Return the access tokens of members' peers. Those not known yet are looked up, some at each call."""
         trust, deadline = puller.trust, time.monotonic() + LOOK_UP_S
         ids = [peer.peer_id for peer in peers]
         unknown = [peer for peer in ids if trust.roster.known(peer) is None]
@@ -177,10 +178,11 @@ def observe(
             if time.monotonic() > deadline:
                 break
             trust.record_refusal(peer)
-        return {peer: trust.user_of(peer) for peer in ids if trust.roster.known(peer) is not None}
+        return {peer: token for peer in ids if (token := trust.roster.known(peer)) is not None}
 
     try:
-        help_others(dht, board, puller.card, folder, events, stop, users_of if puller.trust.roster else None)
+        found = tokens_of if puller.trust.roster else None
+        help_others(dht, board, puller.card, folder, events, stop, found, settings.keeps_signed)
     finally:
         stop.set()
         taking.join(puller.card.averaging.timeout_s)

@@ -92,6 +92,8 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     state_every_s: float = 1800.0
     """Seconds between two states that an observer takes from others."""
+    keeps_signed: bool = False
+    """Whether an observer keeps what peers have signed of each look, for a recording."""
 
     def __post_init__(self) -> None:
         if not is_name(self.name):

@@ -1,0 +1,200 @@
+"""A recorded run played again: each signature is checked anew, and a monitor's own code makes its files of that."""
+
+import secrets
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hivemind.dht.validation import DHTRecord
+
+from dalle_lib.auth import AccessToken
+from dalle_lib.auth.authority import authority_key
+from dalle_lib.files import replace_file
+from dalle_lib.monitor.alarms import note
+from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.monitor.monitor import DATABASE
+from dalle_lib.monitor.observing import Observer
+from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
+from dalle_lib.monitor.recorded import Kept, KeptFile, Line, Look, Recording, Signed, Token
+from dalle_lib.run.newest import PLAYED, STATUS
+from dalle_lib.swarm import wire
+from dalle_lib.swarm.peer.looks import Looks
+from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.process.status import PeerStatus
+from dalle_lib.swarm.records import writer_of
+
+RECORDING = Path(__file__).parent / "assets" / "recording" / "run.jsonl.gz"
+"""The recording that is part of the package."""
+MARK = "replayed.txt"
+"""File by which the folder of a replay is known, so that no monitor's is ever overwritten."""
+PUBLISH_S = 2.0
+"""Seconds between two versions of the status, where a replay takes its time."""
+
+
+@dataclass
+class Played:
+    """What came of a replay."""
+
+    run: str
+    looks: int = 0
+    began: float = 0.0
+    """When the first look was, in seconds since 1970."""
+    ended: float = 0.0
+    """When the last one was that was played."""
+    records: int = 0
+    """Records whose signatures were right."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Whose records, and access tokens, were not believed and why, and how many: not counted among `records`."""
+    cut: str = ""
+    """Why the recording ended early, if it was cut off or damaged."""
+
+
+class Replay:
+    """Plays a recording into a folder, which then holds what a monitor's does that saw the run.
+
+    Nothing that a peer has not signed is taken for what it says: a record that was changed, is of another run, or was
+    told at another time is refused, and counted. Figures and pictures of checkpoints are the recorder's own word.
+    """
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        """Raises FileNotFoundError or BrokenFile as `Recording.of`, ValueError for a folder of something else."""
+        self._recording, self._folder = Recording.of(source), folder
+        if folder.exists() and not (folder / MARK).exists() and any(folder.iterdir()):
+            raise ValueError(
+                f"expected a new folder, or that of a replay, but {folder} holds other files: name another."
+            )
+        self._card = self._recording.card
+        self._board = MetricsBoard(self._card.key)
+        self._looks = Looks(self._board, self._card, self._tokens_of if self._card.members else None)
+        self._key, self._now = secrets.token_bytes(32), 0.0
+        self._records: dict[int, DHTRecord] = {}
+        self._tokens: dict[str, AccessToken] = {}
+        self.played = Played(self._card.name)
+
+    def play(
+        self, minutes: float | None = None, speed: float | None = None, say: Callable[[str], None] = lambda line: None
+    ) -> Played:
+        """Play the whole recording, or its first `minutes`, and return what came of it.
+
+        With `speed`, so many seconds of the recording pass in each second, and the files follow; without, only the end
+        is written. Raises BrokenFile for what no recorder writes.
+        """
+        self._make_folder()
+        with closing(MonitorDatabase(self._folder / DATABASE)) as database:
+            observer, due = Observer(database, self._card.averaging.matchmaking_s), 0.0
+            for line in self._recording.lines():
+                if not isinstance(line, Look):
+                    self._keep(line, database)
+                    continue
+                if minutes is not None and self.played.looks and line.time > self.played.began + 60 * minutes:
+                    break
+                if speed is not None and self.played.looks:
+                    time.sleep(max(0.0, line.time - self._now) / speed)
+                self._look(line, observer)
+                if speed is not None and time.monotonic() >= due:
+                    self._publish(database)
+                    due = time.monotonic() + PUBLISH_S
+                    say(f"{datetime.fromtimestamp(self._now, UTC):%H:%M:%S}: {self.played.looks:,} looks")
+            self.played.cut = self._recording.cut
+            if not self.played.looks:
+                raise ValueError(f"the recording holds no look at its run. {self.played.cut}".strip())
+            self._publish(database)
+        return self.played
+
+    def _make_folder(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / MARK).write_text("The next replay here removes what is in this folder.\n", encoding="utf-8")
+        for part in self._folder.iterdir():
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            elif part.name != MARK:
+                part.unlink()
+
+    def _keep(self, line: Line, database: MonitorDatabase) -> None:
+        match line:
+            case Signed(number, record):
+                self._check(number, DHTRecord(*record))
+            case Token(peer, data):
+                self._learn(peer, data)
+            case Kept(row):
+                database.insert("checkpoints", **row, repository=None, revision=None)
+            case KeptFile(name, data):
+                file = self._folder / name
+                file.parent.mkdir(exist_ok=True)
+                with replace_file(file) as unfinished:
+                    unfinished.write_bytes(data)
+
+    def _check(self, number: int, record: DHTRecord) -> None:
+        """Take in a record if the hash table of this run would have taken it."""
+        try:
+            self._board.check(record)
+        except ValueError as error:
+            self._refuse(_writer(record), str(error))
+            return
+        self._records[number] = record
+        self.played.records += 1
+
+    def _look(self, look: Look, observer: Observer) -> None:
+        """Take in a look, if it is newer than the last. Raises ValueError if it names a record that is not there."""
+        if look.time <= self._now:
+            return
+        self._now, self.played.looks, self.played.ended = look.time, self.played.looks + 1, look.time
+        self.played.began = self.played.began or look.time
+        seen = {number: self._records[number] for number in look.seen if number in self._records}
+        self._records = seen
+        newest: dict[bytes, DHTRecord] = {}
+        for record in sorted(seen.values(), key=lambda each: each.expiration_time):
+            if self._board.believed(record, look.time) is None:
+                self._refuse(_writer(record), "it tells of another peer, or was told at another time")
+            else:
+                newest[record.subkey] = record
+        status = self._looks.status(list(newest.values()), look.time)
+        status = replace(status, not_shown=status.not_shown + look.not_shown)
+        _, found = observer.take_in(status, self._key, self._card.state == "open")
+        note(found, observer.database, look.time)
+
+    def _learn(self, peer: str, data: bytes) -> None:
+        try:
+            self._tokens[peer] = AccessToken.from_bytes(data)
+        except ValueError:
+            self._refuse(peer, "its access token is none")
+
+    def _tokens_of(self, peers: list[PeerStatus]) -> dict[str, AccessToken]:
+        """Return the access tokens of those whose recorded ones are valid at this look."""
+        valid, authority = {}, authority_key(self._card.members.authority)
+        for peer in peers:
+            if (token := self._tokens.get(peer.peer_id)) is None:
+                continue
+            try:
+                token.check_for(peer.peer_id, authority, self._card.name, datetime.fromtimestamp(self._now, UTC))
+                valid[peer.peer_id] = token
+            except ValueError:
+                self._refuse(peer.peer_id, "its access token is not valid")
+        return valid
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self.played.refused[f"{peer}: {why}"] += 1
+
+    def _publish(self, database: MonitorDatabase) -> None:
+        status = fitted(status_of(self._card, database, self._now))
+        publish(self._folder, STATUS, status | {PLAYED: round(time.time())})
+        publish(self._folder, HISTORY, history_of(self._card, database, self._folder))
+
+
+def recorded_run(folder: Path) -> Path:
+    """Return a folder with what a monitor of the recorded run in the package has told at its end: it is made."""
+    Replay(RECORDING, folder).play()
+    return folder
+
+
+def _writer(record: DHTRecord) -> str:
+    """Return whose mark a record has, or "nobody" for one without."""
+    try:
+        return writer_of(wire.loads(record.subkey))
+    except ValueError:
+        return "nobody"
