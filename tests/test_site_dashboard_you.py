@@ -91,9 +91,9 @@ def test_five_thousand_peers_are_shown_a_part_at_first_and_all_when_asked(run_pa
     assert rows.count() == 200
     page.locator("#dalle-people tbody tr").first.wait_for()
     page.locator("#dalle-peers").get_by_role("button", name="Show all 5,000").click()
-    page.wait_for_function("document.querySelectorAll('#dalle-peers tbody tr').length === 5000")
+    page.wait_for_function("() => document.querySelectorAll('#dalle-peers tbody tr').length === 5000")
     page.locator("#dalle-filter").select_option("gone")
-    page.wait_for_function("document.querySelectorAll('#dalle-peers tbody tr').length === 2500")
+    page.wait_for_function("() => document.querySelectorAll('#dalle-peers tbody tr').length === 2500")
     assert "All 1 of" not in ask(seen, "p04999")
     ask(seen, "u777")
     assert page.locator("#dalle-people .dalle-own").count() == 1, "it is shown though it is beyond the first 200"
@@ -172,7 +172,7 @@ def test_a_status_that_is_none_is_refused_in_words(run_page, text, says):
     run_page.tell()
     (run_page.folder / "run" / "status.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     seen = run_page.visit()
-    assert says in seen.page.locator(".dalle-warning").inner_text()
+    assert says in seen.page.locator(".dalle-warnings").inner_text()
     assert not [problem for problem in seen.problems if "failed: " not in problem]
 
 
