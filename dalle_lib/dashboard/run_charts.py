@@ -78,7 +78,7 @@ def held_out_chart(rows: Rows) -> alt.LayerChart:
     """Return the loss on held-out data with its interval, of `evaluations`."""
     y = alt.Y("value:Q", title="nats a code", scale=alt.Scale(zero=False))
     lines = _by_checkpoint(rows, y, loss="held-out loss")
-    interval = alt.Chart().transform_calculate(x="datum.epoch").mark_area(opacity=0.25, color=SERIES[1], clip=True)
+    interval = alt.Chart().transform_calculate(x="datum.epoch").mark_area(opacity=0.25, color=SERIES[0], clip=True)
     return alt.layer(
         interval.encode(x="x:Q", y=alt.Y("low:Q", title="nats a code", scale=alt.Scale(zero=False)), y2="high:Q"),
         *lines.layer,
