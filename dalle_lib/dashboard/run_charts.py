@@ -26,12 +26,16 @@ X_AXIS = "x_axis"
 """The signal that chooses the horizontal axis of charts by epoch: "epoch", "time" or "samples"."""
 _X = (
     f"{X_AXIS} == 'time' ? 1000 * datum.ended : {X_AXIS} == 'samples' ? datum.samples : datum.epoch",
-    f"{X_AXIS} == 'time' ? timeFormat(datum.value, span(domain('x')) > 2e8 ? '%b %d' : '%H:%M') : "
+    f"{X_AXIS} == 'time' ? utcFormat(datum.value, span(domain('x')) > 2e8 ? '%b %d' : '%H:%M') : "
     f"{X_AXIS} == 'samples' ? format(datum.value, '~s') : format(datum.value, ',')",
 )
 """What the axis shows, and its labels."""
 _TICKS = alt.Axis(labelExpr=_X[1], labelFlush=True, labelOverlap=True, tickCount=6, title=None)
-_MOMENTS = alt.X("at:T", title=None, axis=alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6))
+_FORMATS = dict.fromkeys(("hours", "minutes"), "%H:%M") | dict.fromkeys(("date", "day", "week", "month"), "%b %d")
+_MOMENTS = alt.X(
+    "at:T", title="UTC", scale=alt.Scale(type="utc"),
+    axis=alt.Axis(labelFlush=True, labelOverlap=True, tickCount=6, format=_FORMATS),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -212,8 +216,10 @@ def _by_epoch(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
 
 
 def _by_hour(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
-    chart = alt.Chart(_data(rows)).transform_calculate(at="datum.hour * 3600000")
-    return _lines(chart, _MOMENTS, y, alt.Tooltip("at:T", title="time", format="%b %d %H:%M"), names)
+    chart = alt.Chart(_data(rows)).transform_calculate(
+        at="datum.hour * 3600000", time="utcFormat(datum.hour * 3600000, '%b %d, %H:%M UTC')"
+    )
+    return _lines(chart, _MOMENTS, y, "time:N", names)
 
 
 def _by_checkpoint(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
@@ -224,7 +230,7 @@ def _by_checkpoint(rows: Rows, y: alt.Y, **names: str) -> alt.LayerChart:
     )
 
 
-def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str | alt.Tooltip, names: Mapping[str, str]) -> alt.LayerChart:
+def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: str, names: Mapping[str, str]) -> alt.LayerChart:
     """Return a line for each column, with dots where points are few, and a smoother one where they are many.
 
     Values that are missing are left out.
