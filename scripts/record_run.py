@@ -4,7 +4,9 @@ Real peers train the embedded model on this machine, in a swarm of their own: vo
 one is killed. A monitor examines checkpoints, draws with them, and records what the peers have signed.
 """
 
+import base64
 import gzip
+import io
 import json
 import time
 from contextlib import closing, suppress
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import tyro
+from PIL import Image
 
 from dalle_lib.monitor import evaluating
 from dalle_lib.monitor.database import MonitorDatabase
@@ -35,6 +38,8 @@ WATCHING = MonitorSettings(
     checkpoint_minutes=3.0, look_s=20.0, status_s=20.0, rows=32, prompts=8, record=True, record_mb=10.0
 )
 """A look in 20 s, as often as peers post, keeps the recording small."""
+QUALITY = 85
+"""Of the pictures, as WebP: all of the recording must stay below 300 kB."""
 EXAMINED_S = 600.0
 """Seconds after the end in which checkpoints are still examined."""
 EPOCHS = {"total_epochs": 240, "lr": 0.005}
@@ -63,6 +68,19 @@ def are_examined(monitor: Path) -> bool:
         return database.count("SELECT COUNT(*) FROM checkpoints WHERE figures IS NULL") == 0
 
 
+def with_smaller_pictures(text: bytes) -> bytes:
+    """Return the lines of a recording whose pictures have half the width, as those of the embedded model are drawn."""
+    lines = []
+    for line in map(json.loads, text.splitlines()):
+        if line.get("file", "").endswith(".webp"):
+            picture, smaller = Image.open(io.BytesIO(base64.b64decode(line["data"]))), io.BytesIO()
+            size = picture.width // 2, picture.height // 2
+            picture.resize(size, Image.Resampling.LANCZOS).save(smaller, "WEBP", quality=QUALITY, method=6)
+            line["data"] = base64.b64encode(smaller.getvalue()).decode()
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return "".join(lines).encode()
+
+
 def main(folder: Path = Path("outputs/recorded"), out: Path = RECORDING) -> None:
     """Play the run in a new `folder`, and write its recording to the file `out`."""
     evaluating.NICENESS = 0  # else a busy machine examines no checkpoint until the run is over
@@ -88,7 +106,8 @@ def main(folder: Path = Path("outputs/recorded"), out: Path = RECORDING) -> None
         print(f"{failed}"[:300])  # that of the one that was killed
     (recorded,) = (monitor / RECORDINGS).glob(f"*{ENDING}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(gzip.compress(gzip.decompress(recorded.read_bytes()), mtime=0))  # one member is smaller
+    text = with_smaller_pictures(gzip.decompress(recorded.read_bytes()))
+    out.write_bytes(gzip.compress(text, mtime=0))  # one member is smaller than many
     played = Replay(out, folder / "played").play()
     print(json.dumps(vars(played) | {"bytes": out.stat().st_size}, indent=1, default=str))
 

@@ -1,7 +1,8 @@
 """Make README's pictures of the site: docs/site_page.webp, site_panel.webp and site_dashboard.webp.
 
-Run `make site` before: `python scripts/site_pictures.py` opens what was built in Chromium, and the dashboard of the
-recorded run that is part of the package. Each picture has less than 200 kB.
+Run `make site` and `make demo` before: `python scripts/site_pictures.py` opens in Chromium the landing page that was
+built, the panel of a peer of the demo, and the dashboard of the recorded run that is part of the package. Each picture
+has less than 200 kB.
 """
 
 import functools
@@ -14,16 +15,21 @@ from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import tyro
 from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
+from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.run_page import write_run_page
 from dalle_lib.replay import recorded_run
+from dalle_lib.swarm import Peer
+from dalle_lib.swarm.process.folder import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 SITE, DOCS = ROOT / "site" / "_build" / "html", ROOT / "docs"
-LANDING, NOTEBOOK, PANEL = "index.html", "notebooks/01_join_training.html", ".dalle-panel"
-"""The landing page, and the page on which a volunteer's panel is: in the output of the executed notebook."""
+LANDING = "index.html"
+PEER = ROOT / "outputs" / "demo" / "swarm" / "peers" / "you"
+PANEL = '<!doctype html><meta charset="utf-8"><main style="padding: 24px; width: 640px">{panel}</main>'
 WIDTH, HEIGHT, WAIT_MS = 1200, 800, 60_000
 MAX_BYTES, QUALITIES = 200_000, (90, 80, 70, 60, 50)
 ARGUMENTS = [
@@ -81,23 +87,26 @@ def save(shown: Page | Locator, file: Path, **how: object) -> int:
     )
 
 
-def main() -> None:
-    """Make the three pictures."""
-    if not (SITE / LANDING).exists():
-        raise SystemExit(f"expected a built site, but there is no {SITE / LANDING}: run `make site` first.")
+def main(peer: Path = PEER, site: Path = SITE) -> None:
+    """Make the three pictures: of a built site, of the panel of the peer in a folder, and of the recorded run."""
+    for file, target in (site / LANDING, "make site"), (peer / SETTINGS, "make demo"):
+        if not file.exists():
+            raise SystemExit(f"expected {file}, but it is not there: run `{target}` first.")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         run = write_run_page(recorded_run(Path(folder) / "run"), Path(folder) / "page")
+        panel = Path(folder) / "panel.html"
+        panel.write_text(PANEL.format(panel=panel_html(Peer(peer))), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
-        with served(SITE) as site:
-            made = {"site_page": save(opened(browser, f"{site}{LANDING}"), DOCS / "site_page.webp")}
-            panel = opened(browser, f"{site}{NOTEBOOK}").locator(PANEL).last
-            made["site_panel"] = save(panel, DOCS / "site_panel.webp")
-        dashboard = with_charts(opened(browser, run.as_uri()))
+        with served(site) as url:
+            made = {"site_page": save(opened(browser, f"{url}{LANDING}"), DOCS / "site_page.webp")}
+        shown = opened(browser, panel.as_uri()).locator("main")
+        made["site_panel"] = save(shown, DOCS / "site_panel.webp")
         clip = {"x": 0, "y": 0, "width": WIDTH, "height": 2 * HEIGHT}
+        dashboard = with_charts(opened(browser, run.as_uri()))
         made["site_dashboard"] = save(dashboard, DOCS / "site_dashboard.webp", clip=clip, full_page=True)
         browser.close()
     print("\n".join(f"{name}: {size:,} bytes" for name, size in made.items()))
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -245,7 +245,7 @@ def test_the_recording_in_the_package_is_of_a_real_run_and_every_signature_in_it
     assert any(share for share in history["epochs"]["counted_share"])
     assert len(history["evaluations"]["epoch"]) >= 3
     assert all((tmp_path / "replay" / name).exists() for name in history["pictures"]["first"])
-    assert len(status["users"]) >= 2
+    assert status["users"][0][1] == "ada"
 
 
 def test_one_bit_of_the_recording_in_the_package_makes_one_record_less(tmp_path):
