@@ -51,7 +51,7 @@ def drawn(name: str, rows: list[dict], **signals) -> str:
 
 def lines_in(svg: str) -> list[str]:
     """Return the paths of the lines of a chart that have more than a point."""
-    return [path for path in re.findall(r'aria-roledescription="line mark"[^>]* d="([^"]+)"', svg) if "L" in path]
+    return [path for path in re.findall(r'class="mark-line [^>]*><path[^>]* d="([^"]+)"', svg) if "L" in path]
 
 
 @pytest.mark.parametrize("name", CHARTS)
