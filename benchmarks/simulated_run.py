@@ -127,7 +127,8 @@ def looks(run: Simulation) -> Iterator[SwarmStatus]:
         f"Qm{number:044}": f"volunteer-{number if number < run.users else run.users + (number - run.users) // 2}"
         for number in range(run.users + run.crowd)
     }
-    pairs = ((epoch, epoch + 1) for epoch in range(1, run.epochs, run.every))
+    last = run.epochs - 2
+    pairs = ((epoch, epoch + 1) for epoch in range(last % run.every, last + 1, run.every))
     for epoch in chain.from_iterable(pairs):
         second = (epoch + 0.5) * run.epoch_s
         there = [told for each in (*people, *crowd) if (told := each.status(run, second)) is not None]
