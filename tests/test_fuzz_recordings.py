@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import REFUSED, answer_of, as_json, mutated, with_a_change
 from signed_records import BEGAN, EPOCH_S, EVERY_S, NAMES, lines_of, look_at, record, with_lines
@@ -25,6 +25,8 @@ CARD = RunCard.load("emoji-mini")
 _TEMPORARY = tempfile.TemporaryDirectory()
 FOLDER = Path(_TEMPORARY.name)
 KEPT = {"epoch": 2, "made": BEGAN + 90, "sha256": "ab" * 32, "bytes": 1000, "figures": '{"held_out_loss": 4.5}'}
+few = settings(max_examples=settings.default.max_examples // 2)
+"""Each example is a replay."""
 
 
 @cache
@@ -57,16 +59,19 @@ def played(data: bytes):
     return told
 
 
+@few
 @given(mutated(real()))
 def test_files_whose_bytes_are_changed(data):
     played(data)
 
 
+@few
 @given(mutated(zlib.decompress(real(), 31)))
 def test_files_whose_text_is_changed(text):
     played(gzip.compress(text))
 
 
+@few
 @given(st.data())
 def test_files_in_which_something_is_what_it_should_not_be(data):
     lines = [json.loads(line) for line in gzip.decompress(real()).splitlines()]

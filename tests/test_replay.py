@@ -220,11 +220,13 @@ def test_the_command_tells_what_was_refused_and_writes_the_dashboard(mini, tmp_p
     file = record(tmp_path / "monitor", mini, [look])
     Command(recording=file, folder=tmp_path / "replay").run()
     told = capsys.readouterr().out
-    assert f"Refused, 1 times: {ADA}: it is not what its peer has signed." in told
+    assert f"Refused (1): {ADA}: it is not what its peer has signed." in told
     assert "1 looks, 2 records" in told
     page = tmp_path / "replay" / "dashboard" / "index.html"
     assert str(page) in told
-    assert '"bob"' in (page.parent / "data.js").read_text()
+    shown = (page.parent / "data.js").read_text()
+    assert BOB in shown
+    assert ADA not in shown
     Command(recording=file, folder=tmp_path / "replay", json=True).run()
     assert json.loads(capsys.readouterr().out)["refused"] == {f"{ADA}: it is not what its peer has signed": 1}
     for wrong in {"speed": 0.0}, {"minutes": -1.0}, {"speed": float("nan")}:

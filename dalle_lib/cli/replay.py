@@ -1,7 +1,7 @@
 """`dalle-lib replay`."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +11,11 @@ import tyro
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Play a recorded run again: into a folder like a monitor's, with the run's dashboard as a page.
+    """Play a recorded run again, and write its dashboard.
 
-    `dalle-lib monitor --record` records. Each record of a peer is checked by its signature, and refused if it was
-    changed. Without a recording, one that is part of dalle-lib is played. For example:
+    The folder is then like a monitor's, with the dashboard as a page. `dalle-lib monitor --record` records. Each record
+    of a peer is checked by its signature, and refused if it was changed. Without a recording, one that is part of
+    dalle-lib is played. For example:
 
     dalle-lib replay
 
@@ -47,12 +48,12 @@ class Replay:
         played = player.play(self.minutes, self.speed, lambda line: print(line, flush=True))
         page = write_run_page(self.folder, self.folder / DASHBOARD)
         if self.json:
-            print(json.dumps(asdict(played) | {"page": str(page)}, indent=1))
+            print(json.dumps(vars(played) | {"page": str(page)}, indent=1))
             return
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (played.began, played.ended))
         print(f"The run {played.run} from {began} to {ended} UTC: {played.looks:,} looks, {played.records:,} records.")
         for why, count in played.refused.most_common(10):
-            print(f"Refused, {count:,} times: {why}.")
+            print(f"Refused ({count:,}): {why}.")
         if played.cut:
             print(f"The recording ends early: {played.cut}")
         print(f"The dashboard: {page}, of status.json and history.json beside its folder.")
