@@ -20,9 +20,9 @@ import tyro
 from playwright.sync_api import Browser, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
-from dalle_lib.dashboard.run_page import write_run_page
 from simulated_run import Simulation, simulate
 
+from dalle_lib.dashboard.run_page import write_run_page
 from dalle_lib.run.newest import STATUS
 
 AIM_S, AIM_CROWD_S, MAX_BYTES = 2.0, 4.0, 3_000_000
