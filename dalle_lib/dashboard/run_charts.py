@@ -20,6 +20,8 @@ MAX_DOTS = 60
 """Points of a line up to which each has a dot, which tells its numbers."""
 MANY_POINTS, AROUND = 400, 24
 """Points of a line beyond which it is faint, below the mean of each point and of so many before and after it."""
+WIDTHS, SIZES = [2.5, 1.2, 1.2], [70, 30, 30]
+"""Pixels of the lines of a chart, and the area of their dots: the first lies below others, which must not hide it."""
 BARS, BAR_HEIGHT = 20, 20
 """Users in the chart of contributions, those of the first ranks, and the pixels of each."""
 X_AXIS = "x_axis"
@@ -83,7 +85,9 @@ def held_out_chart(rows: Rows) -> alt.LayerChart:
     """Return the loss on held-out data with its interval, of `evaluations`."""
     y = alt.Y("value:Q", title="nats a code", scale=alt.Scale(zero=False))
     lines = _by_checkpoint(rows, y, loss="held-out loss")
-    interval = alt.Chart().transform_calculate(x="datum.epoch").mark_area(opacity=0.25, color=SERIES[0], clip=True)
+    interval = (
+        alt.Chart().transform_calculate(x="datum.epoch").mark_area(opacity=0.25, color=SERIES[0], clip=True, aria=False)
+    )
     return alt.layer(
         interval.encode(x="x:Q", y=alt.Y("low:Q", title="nats a code", scale=alt.Scale(zero=False)), y2="high:Q"),
         *lines.layer,
@@ -251,13 +255,18 @@ def _lines(chart: alt.Chart, x: alt.X, y: alt.Y, where: tuple[str, str], names: 
     dots = dots.transform_calculate(line=f"{told}[datum.column]", place=where[0])
     smooth = y.copy(deep=True)
     smooth.shorthand = "smooth:Q"
-    scale = alt.Scale(domain=list(names), range=list(SERIES[: len(names)]))
-    legend = alt.Legend(labelExpr=f"{told}[datum.label]") if len(names) > 1 else None
-    color, line = alt.Color("column:N", title=None, scale=scale, legend=legend), {"aria": False, "invalid": "show"}
+    columns, line = list(names), {"aria": False, "invalid": "show"}
+    legend = alt.Legend(labelExpr=f"{told}[datum.label]", symbolOpacity=1) if len(names) > 1 else None
+    scale = alt.Scale(domain=columns, range=list(SERIES[: len(names)]))
+    color = alt.Color("column:N", title=None, scale=scale, legend=legend)
+    width, size = (
+        kind("column:N", scale=alt.Scale(type="ordinal", domain=columns, range=values[: len(names)]), legend=None)
+        for kind, values in ((alt.StrokeWidth, WIDTHS), (alt.Size, SIZES))
+    )
     tooltip = ["line:N", alt.Tooltip("place:N", title=where[1]), alt.Tooltip("value:Q", format=",.4~g")]
     return alt.layer(
-        few.mark_line(strokeWidth=1.5, **line).encode(x=x, y=y, color=color),
+        few.mark_line(**line).encode(x=x, y=y, color=color, strokeWidth=width),
         many.mark_line(strokeWidth=1.5, opacity=0.3, **line).encode(x=x, y=y, color=color),
-        many.mark_line(strokeWidth=2, **line).encode(x=x, y=smooth, color=color),
-        dots.mark_circle(size=40, opacity=1).encode(x=x, y=y, color=color, tooltip=tooltip),
+        many.mark_line(**line).encode(x=x, y=smooth, color=color, strokeWidth=width),
+        dots.mark_circle(opacity=1).encode(x=x, y=y, color=color, size=size, tooltip=tooltip),
     ).properties(width="container", height=HEIGHT)
