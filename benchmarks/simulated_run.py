@@ -2,7 +2,7 @@
 
 Plays a run of 75 days and 31,250 epochs through the monitor's own code into a folder: 40 users come and go, checkpoints
 are made, examined and drawn with, peers lag. Two looks are played every few epochs, so that it takes a minute. With
-`--crowd 5000`, as many more peers join in the last half day. Prints JSON: the bytes of status, history, prompts and
+`--crowd 5000`, as many more peers join on the last day. Prints JSON: the bytes of status, history, prompts and
 pictures together (figure) against 3 MB (reference), with those of each.
 """
 
@@ -37,7 +37,7 @@ from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 REFERENCE_BYTES = 3_000_000
 ENDED = 1_780_000_000.0
 """When the run was looked at last, in seconds since 1970."""
-CROWD_S = 11 * 3600.0
+CROWD_S = 24 * 3600.0
 """Seconds over which the crowd joins: a monitor takes in 500 new starts an hour."""
 CHECKPOINT_S, SIDE, COLUMNS = DAY_S / 4, 64, 4
 """Seconds between two checkpoints, and pixels and columns of what each draws."""
