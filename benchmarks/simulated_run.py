@@ -1,8 +1,8 @@
 """How much does a monitor tell of a run of the paper's size, and of one with thousands of peers?
 
 Plays a run of 75 days and 31,250 epochs through the monitor's own code into a folder: 40 users come and go, checkpoints
-are made, examined and drawn with, peers lag. A look is played every few epochs, so that it takes a minute or two. With
-`--crowd 5000`, as many more peers join in the last half day. Prints JSON: the bytes of status, history, prompts and
+are made, examined and drawn with, peers lag. Two looks are played every few epochs, so that it takes a minute. With
+`--crowd 5000`, as many more peers join on the last day. Prints JSON: the bytes of status, history, prompts and
 pictures together (figure) against 3 MB (reference), with those of each.
 """
 
@@ -12,7 +12,8 @@ import platform
 import random
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import tyro
@@ -36,7 +37,7 @@ from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 REFERENCE_BYTES = 3_000_000
 ENDED = 1_780_000_000.0
 """When the run was looked at last, in seconds since 1970."""
-CROWD_S = 11 * 3600.0
+CROWD_S = 24 * 3600.0
 """Seconds over which the crowd joins: a monitor takes in 500 new starts an hour."""
 CHECKPOINT_S, SIDE, COLUMNS = DAY_S / 4, 64, 4
 """Seconds between two checkpoints, and pixels and columns of what each draws."""
@@ -55,8 +56,8 @@ class Simulation:
     """Peers, of half as many users, that join besides at the end."""
     days: float = 75.0
     epochs: int = 31_250
-    every: int = 12
-    """Epochs of the run between two looks."""
+    every: int = 16
+    """Epochs of the run from one pair of looks to the next: what averaging does is told of epochs that follow."""
 
     @property
     def epoch_s(self) -> float:
@@ -126,7 +127,9 @@ def looks(run: Simulation) -> Iterator[SwarmStatus]:
         f"Qm{number:044}": f"volunteer-{number if number < run.users else run.users + (number - run.users) // 2}"
         for number in range(run.users + run.crowd)
     }
-    for epoch in range(1, run.epochs + 1, run.every):
+    last = run.epochs - 2
+    pairs = ((epoch, epoch + 1) for epoch in range(last % run.every, last + 1, run.every))
+    for epoch in chain.from_iterable(pairs):
         second = (epoch + 0.5) * run.epoch_s
         there = [told for each in (*people, *crowd) if (told := each.status(run, second)) is not None]
         if 30 * DAY_S < second < 30 * DAY_S + 9000:  # an outage
@@ -165,9 +168,11 @@ def simulate(run: Simulation) -> dict[str, int]:
         old.unlink()
     card = RunCard.load("emoji")
     card = card.with_changes(
-        name="simulated", checkpoints="crew/run", optimizer=replace(card.optimizer, total_epochs=2 * run.epochs),
-        averaging=replace(card.averaging, target_batch_size=4096),
-    )  # fmt: skip
+        name="simulated",
+        checkpoints="crew/run",
+        optimizer=card.optimizer.model_copy(update={"total_epochs": 2 * run.epochs}),
+        averaging=card.averaging.model_copy(update={"target_batch_size": 4096}),
+    )
     with closing(MonitorDatabase(folder / DATABASE)) as database:
         observer, due = Observer(database, card.averaging.matchmaking_s), 0.0
         for look in looks(run):

@@ -44,6 +44,8 @@ def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
     for kind in "webp", "gif":
         with Image.open(out / f"time_lapse.{kind}") as lapse:
             assert lapse.n_frames >= 2, "before training, and the monitor's first checkpoint"
+    assert "emoji-mini" in (out / "dashboard" / "data.js").read_text()
+    assert list((out / "dashboard" / "pictures").glob("*.webp")), "what the monitor's checkpoints have drawn"
     receipts = [Receipt.load(file) for file in (out / "receipts").glob("*.json")]
     assert {"you", "ada"} <= {receipt.name for receipt in receipts}
     for receipt in receipts:

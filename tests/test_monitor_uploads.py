@@ -97,9 +97,9 @@ def test_the_newest_checkpoint_goes_first_and_the_pointer_names_it(monitored, hu
     checkpoint(place, database, 7)
     sends = uploader(folder, place, database, monkeypatch)
     (folder / "README.md").write_text("# photos")
-    for name in "page", "best":
-        (folder / name).mkdir()
-    for name in "page/first.webp", "page/other.txt", "best/epoch-0000007.webp":
+    drawn = {f"{name}/epoch-0000007.webp" for name in ("pictures", "best")}
+    for name in "page/first.webp", "page/other.txt", *drawn:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"-")
     assert sends.send(database), "one more is left"
     assert not sends.send(database)
@@ -107,7 +107,7 @@ def test_the_newest_checkpoint_goes_first_and_the_pointer_names_it(monitored, hu
     assert latest["epoch"] == 7
     assert latest["files"]["model.safetensors"]["sha256"] == sha256_of(folder_of(place, 7) / "model.safetensors")
     assert {f"checkpoints/epoch-000000{epoch}/model.safetensors" for epoch in (5, 7)} <= there(hub).keys()
-    assert {"status.json", "README.md", "page/first.webp", "best/epoch-0000007.webp"} <= there(hub).keys()
+    assert {"status.json", "README.md", "page/first.webp", *drawn} <= there(hub).keys()
     assert "page/other.txt" not in there(hub)
     commits = len(hub.store.repositories[REPOSITORY]["commits"])
     assert not sends.send(database)

@@ -34,7 +34,7 @@ def test_a_run_is_found_in_the_monitors_folder_and_in_those_above(simulated_fold
 
 def test_a_run_on_the_hub_is_what_its_monitor_has_sent(simulated_folder, hub, mini, tmp_path, told):  # noqa: F811
     card = mini.with_changes(name="simulated", checkpoints="crew/run-checkpoints")
-    hub.add("crew/run", card.save(tmp_path / "run").parent)
+    hub.add("crew/run", card.save(tmp_path / "run"))
     hub.add("crew/run-checkpoints", simulated_folder)
     there = RunTold.of("crew/run")
     assert there.history == told.history
@@ -42,7 +42,7 @@ def test_a_run_on_the_hub_is_what_its_monitor_has_sent(simulated_folder, hub, mi
     assert there.picture(name) == (simulated_folder / name).read_bytes()
     assert isinstance(looking_back(there), ipywidgets.VBox)
     without = mini.with_changes(checkpoints=None)
-    hub.add("crew/other", without.save(tmp_path / "other").parent)
+    hub.add("crew/other", without.save(tmp_path / "other"))
     with pytest.raises(ValueError, match="names no repository of checkpoints"):
         RunTold.of("crew/other")
 

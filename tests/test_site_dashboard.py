@@ -17,6 +17,15 @@ def now_told(**told) -> dict:
     return status(**{"written": round(time.time()), "looked": round(time.time()) - 3, **told})
 
 
+def with_a_clock(seen):
+    """Return a page whose time the test makes pass."""
+    seen.page.wait_for_load_state("networkidle")
+    seen.page.clock.install()
+    seen.page.reload()
+    seen.page.locator("#dalle-figures").wait_for()
+    return seen
+
+
 def scroll_through(page) -> None:
     """Bring all of a page into view, and wait until each chart is drawn."""
     for figure in page.locator("figure.dalle-figure:visible").all():
@@ -52,15 +61,14 @@ def test_vega_is_loaded_when_the_first_chart_comes_into_view(run_page):
 
 def test_the_page_takes_up_what_the_monitor_writes_anew(run_page):
     run_page.tell(now_told())
-    seen = run_page.visit()
+    seen = with_a_clock(run_page.visit())
     page = seen.page
-    page.clock.install()
-    page.reload()
-    page.locator("#dalle-figures").wait_for()
     age = page.locator(".dalle-age")
-    assert re.fullmatch(r"The monitor wrote this \d+ (s|seconds) ago, asked \d s ago\.", age.inner_text().strip())
+    age.filter(has_text="asked").wait_for()
+    ago = r"\d+ (s|seconds?) ago"
+    assert re.fullmatch(rf"The monitor wrote this {ago}, asked {ago}\.", age.inner_text().strip())
     page.clock.run_for(30_000)
-    assert re.search(r"asked 3\d seconds ago", age.inner_text()), "it counts by itself"
+    assert re.search(r"asked [3-9]\d seconds ago", age.inner_text()), "it counts by itself"
     run_page.tell(now_told(epoch=46, peers=[peer("new one")]))
     page.clock.fast_forward(61_000)
     page.locator(".dalle-value:text-is('46 of 60')").wait_for()
@@ -70,34 +78,28 @@ def test_the_page_takes_up_what_the_monitor_writes_anew(run_page):
 
 def test_what_cannot_be_fetched_is_told_tried_again_later_and_what_was_there_stays(run_page):
     run_page.tell(now_told())
-    seen = run_page.visit()
+    seen = with_a_clock(run_page.visit())
     page = seen.page
-    page.clock.install()
-    page.reload()
-    page.locator("#dalle-figures").wait_for()
     (run_page.folder / "run" / "status.json").write_text("{")
     asked = []
     page.on("request", lambda request: asked.append(request.url) if "status.json" in request.url else None)
     page.clock.fast_forward(61_000)
-    page.locator(".dalle-warning:has-text('status.json is no JSON')").wait_for()
+    page.locator(".dalle-warnings > :has-text('status.json is no JSON')").wait_for()
     assert "45 of 60" in page.locator("#dalle-figures").inner_text()
     page.clock.fast_forward(61_000)
     assert len(asked) == 1, "after a failure it waits for longer"
     run_page.tell(now_told(epoch=47))
     page.clock.fast_forward(61_000)
     page.locator(".dalle-value:text-is('47 of 60')").wait_for()
-    assert page.locator(".dalle-warning").count() == 0
+    assert page.locator(".dalle-warnings > .dalle-warning").count() == 0
 
 
 def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
     run_page.tell(now_told())
-    seen = run_page.visit()
+    seen = with_a_clock(run_page.visit())
     page = seen.page
-    page.clock.install()
-    page.reload()
-    page.locator("#dalle-figures").wait_for()
     asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: asked.append(request.url) if ".json" in request.url else None)
     show = """state => { Object.defineProperty(document, "visibilityState", {value: state, configurable: true});
       document.dispatchEvent(new Event("visibilitychange")); }"""
     page.evaluate(show, "hidden")
@@ -112,7 +114,7 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 hours old."),
+        ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 h"),
         ({"state": "paused"}, "This run is paused."),
         (
             {"written": time.time() - 7200, "played": time.time()},
@@ -129,7 +131,7 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
 def test_how_the_run_and_its_monitor_stand_is_told_plainly(run_page, told, says):
     page = run_page.visit_told(now_told(**told)).page
     assert says in page.locator(".dalle-warnings").inner_text()
-    assert page.locator(".dalle-warning").count() == 1, "nothing else is wrong"
+    assert page.locator(".dalle-warnings > .dalle-warning").count() == 1, "nothing else is wrong"
 
 
 def test_tables_are_sorted_by_click_and_by_keyboard(run_page):
@@ -216,18 +218,20 @@ def test_the_link_names_a_run_on_the_hub_whose_card_names_where_its_monitor_send
     if not told.exists():
         told.symlink_to(run_page.folder / "run")
     for named in "org/checkpoints", "org/emoji", f"{run_page.url}org/checkpoints":
-        seen = run_page.visit(f"hub.html?run={named}")
-        seen.page.locator("#dalle-top:text-is('on the Hub')").wait_for()
+        seen = run_page.visit(f"{run_page.url}hub.html?run={named}")
+        seen.page.get_by_role("heading", name="on the Hub").wait_for()
         assert seen.page.locator(".dalle-source").inner_text() == "Data of org/checkpoints"
         assert all("404" in problem for problem in seen.problems), "the card's repository has no status"
 
 
 def test_a_page_may_name_its_own_source(run_page):
     page = (run_page.folder / "index.html").read_text()
-    (run_page.folder / "own.html").write_text(page.replace("data-dalle=", 'data-source="run/status.json" data-dalle='))
+    (run_page.folder / "own.html").write_text(
+        page.replace("data-dalle=", 'data-source="./run/status.json" data-dalle=')
+    )
     run_page.tell(now_told(run="its own"))
     seen = run_page.visit("own.html")
-    seen.page.locator("#dalle-top:text-is('its own')").wait_for()
+    seen.page.get_by_role("heading", name="its own").wait_for()
     assert seen.problems == []
 
 
@@ -240,7 +244,7 @@ def test_another_run_is_chosen_in_the_page(run_page):
     assert "expected owner/name" in page.locator(".dalle-chooser [role=alert]").inner_text()
     page.locator("#dalle-run").fill("./run/")
     page.keyboard.press("Enter")
-    page.locator("#dalle-top:text-is('the other')").wait_for()
+    page.get_by_role("heading", name="the other").wait_for()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -268,7 +272,7 @@ def test_it_prints_with_its_charts_and_without_its_controls(run_page):
     page = seen.page
     page.emulate_media(media="print", color_scheme="light")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.wait_for_function("document.querySelectorAll('figure svg').length === Object.keys(dalle.charts).length")
+    page.wait_for_function("() => document.querySelectorAll('figure svg').length === Object.keys(dalle.charts).length")
     for control in page.locator(".dalle-button, .dalle-dashboard input, .dalle-dashboard select, .dalle-nav").all():
         assert not control.is_visible()
     assert page.pdf(format="A4").startswith(b"%PDF")

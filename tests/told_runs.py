@@ -35,7 +35,11 @@ def team(rank: int, name: str) -> list:
 def status(**told) -> dict:
     """Return a status with three peers, four users and two checkpoints, with other values of some fields."""
     peers = told.get("peers", [peer("ada"), peer("bob", "lagging", why="4 epochs behind the others."), peer("eve")])
-    states = [each["state"] for each in peers if isinstance(each, dict)] if isinstance(peers, list) else []
+    states = (
+        [each["state"] for each in peers if isinstance(each, dict) and "state" in each]
+        if isinstance(peers, list)
+        else []
+    )
     usual = {
         "run": "org/emoji", "state": "open", "message": "Thank you all!", "written": WRITTEN, "looked": WRITTEN - 5,
         "epoch": 45, "total_epochs": 60, "target_batch_size": 192, "epoch_s": 5.02, "samples_per_s": 38.24,

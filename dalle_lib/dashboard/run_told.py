@@ -4,9 +4,9 @@ import base64
 import json
 import logging
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -57,8 +57,8 @@ class RunTold:
         and ConnectionError if the Hub cannot be asked.
         """
         if not run and not (DEMO / STATUS).exists():
-            from dalle_lib.replay import recorded_run
-
+            with warnings.catch_warnings(action="ignore"):  # hivemind imports what torch will drop
+                from dalle_lib.replay import recorded_run
             return cls.in_folder(recorded_run(Path(folder)))
         place = Path(run or DEMO)
         if not place.is_dir():
@@ -178,42 +178,51 @@ def is_counted(told: RunTold, name: str) -> HTML:
         return sentence(
             f"Yes: {clean(row)['user']} has rank {row['rank']:,} of {told.status['totals']['users']:,}, with "
             f"{duration(row['compute_s'])} of computing, {row['samples']:,} samples and {row['share']:.1%} of the "
-            f"averaged gradients. {training} of their peers train now."
+            f"averaged gradients. Their peers that train now: {training}."
         )
     if len(there):
         return sentence(
-            f"The monitor sees it, and {training} of {len(there)} peers train, but it lists no contribution yet: that "
-            "takes ten minutes of computing in epochs in which the gradient counted."
+            "The monitor sees it, but lists no contribution yet: that takes ten minutes of computing in epochs in "
+            f"which the gradient counted. Their peers: {len(there)}, of which train now: {training}."
         )
     return sentence(f"The monitor lists nobody called {clean({'name': name})['name']}: is the name written alike?")
 
 
-def looking_back(told: RunTold, kind: str = "first") -> ipywidgets.VBox | HTML:
-    """Return a slider through the pictures of a run's checkpoints, the newest shown first.
+class LookingBack(ipywidgets.VBox):
+    """A slider through the pictures of a run's checkpoints, and the picture; the newest is shown first."""
+
+    def __init__(self, told: RunTold, names: Mapping[int, str]) -> None:
+        self._told, self._names, self.picture = told, names, ipywidgets.HTML()
+        options = [(f"{epoch:,}", epoch) for epoch in names]
+        self.slider = ipywidgets.SelectionSlider(options=options, value=max(names), description="epoch")
+        self.slider.observe(self._show, "value")
+        self._show()
+        super().__init__([self.slider, self.picture])
+
+    def _show(self, _: object = None) -> None:
+        epoch = self.slider.value
+        try:
+            data = base64.b64encode(self._told.picture(self._names[epoch])).decode()
+        except (OSError, ValueError, BrokenFile) as error:
+            self.picture.value = f"<p>No picture of epoch {epoch:,}: {escape(printable(in_one_line(error)))}</p>"
+            return
+        what = escape(f"what the checkpoint of epoch {epoch:,} draws for the run's prompts")
+        style = "max-width:100%;height:auto"
+        self.picture.value = f"<img alt='{what}' style='{style}' src='data:image/webp;base64,{data}'>"
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        """Show the widget where there is one, and its picture on saved pages."""
+        note = f"<p><i>Epoch {self.slider.value:,}; a slider goes back while the notebook runs.</i></p>"
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": self.picture.value + note}
+
+
+def looking_back(told: RunTold, kind: str = "first") -> LookingBack | HTML:
+    """Return a slider through the pictures of a run's checkpoints.
 
     `kind` is "first", the first sample of each prompt, or "best", CLIP's choice among several.
     """
     names = {row["epoch"]: row[kind] for row in told.rows("pictures") if row.get(kind)}
-    if not names:
-        return sentence(f"Pictures: {_NO_ROWS[0].lower()}{_NO_ROWS[1:]}")
-    picture = ipywidgets.HTML()
-    slider = ipywidgets.SelectionSlider(
-        options=[(f"{epoch:,}", epoch) for epoch in names], value=max(names), description="epoch"
-    )
-    slider.observe(partial(_show, told, names, picture), "value")
-    _show(told, names, picture, {"new": slider.value})
-    return ipywidgets.VBox([slider, picture])
-
-
-def _show(told: RunTold, names: Mapping[int, str], place: ipywidgets.HTML, change: Mapping) -> None:
-    epoch = change["new"]
-    try:
-        data = base64.b64encode(told.picture(names[epoch])).decode()
-    except (OSError, ValueError, BrokenFile) as error:
-        place.value = f"<p>No picture of epoch {epoch:,}: {escape(printable(in_one_line(error)))}</p>"
-        return
-    what = escape(f"what the checkpoint of epoch {epoch:,} draws for the run's prompts")
-    place.value = f"<img alt='{what}' style='max-width:100%;height:auto' src='data:image/webp;base64,{data}'>"
+    return LookingBack(told, names) if names else sentence(f"Pictures: {_NO_ROWS[0].lower()}{_NO_ROWS[1:]}")
 
 
 def clean(row: Mapping) -> dict:

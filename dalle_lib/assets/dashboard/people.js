@@ -20,7 +20,7 @@
   dalle.Leaderboard = class {
     constructor(you) {
       this.note = make("p", { class: "dalle-note" });
-      const user = (row) => make("span", {}, text(row.user || "(no name)", 40),
+      const user = (row) => make("span", {}, text(row.user || "(no name)", 40), " ",
         you.isYou(row.user) ? make("strong", { class: "dalle-tag dalle-tag-you" }, "you") : null);
       this.users = new dalle.Table({
         caption: "People by hours of computing", isOwn: (row) => you.isYou(row.user),

@@ -41,7 +41,7 @@
   }
 
   const OPTIONS = { mode: "vega", ast: true, actions: false, renderer: "svg", defaultStyle: false,
-    config: LOOK, tooltip };
+    config: LOOK, tooltip, logLevel: 1 }; // errors alone: a layer that few points leave empty is none
 
   const copies = (rows) => rows.map((row) => ({ ...row })); // Vega writes into its rows
 

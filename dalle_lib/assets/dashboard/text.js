@@ -19,10 +19,10 @@ globalThis.dalle = globalThis.dalle || {};
   dalle.plain = (value, most = MOST) => {
     if (typeof value === "number" || typeof value === "boolean") value = String(value);
     if (typeof value !== "string") return "";
-    const letters = Array.from(value.slice(0, 4 * most).replace(/[\s\u00a0]+/gu, " ").trim());
+    const line = value.slice(0, 4 * most).replace(/\s+/gu, " ").trim().replace(HIDDEN, escaped);
+    const letters = Array.from(line); // what is escaped takes room, too
     const isCut = letters.length > most || value.length > 4 * most;
-    const shown = letters.slice(0, most).join("").replace(HIDDEN, escaped);
-    return isCut ? `${shown}…` : shown;
+    return isCut ? `${letters.slice(0, most).join("")}…` : line;
   };
 
   // Returns an element that holds text of a stranger: as text, and in a direction of its own.

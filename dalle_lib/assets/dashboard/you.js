@@ -91,7 +91,7 @@
 
   dalle.You = class {
     constructor() {
-      [this.name, this.listeners, this.loader] = [stored.read(), [], null];
+      [this.name, this.owner, this.listeners, this.loader] = [stored.read(), "", [], null];
       this.input = make("input", { id: "dalle-your-name", type: "text", maxlength: 100, autocomplete: "off",
         spellcheck: "false" });
       this.input.value = this.name;
@@ -113,8 +113,10 @@
       this.element = make("div", {}, form, note, this.result, this.found);
     }
 
+    // Returns whether a name is the one that was typed, or that of the user whose peer that is.
     isYou(name) {
-      return this.name !== "" && dalle.key(name) === dalle.key(this.name);
+      const key = dalle.key(name);
+      return key !== "" && (key === dalle.key(this.name) || key === this.owner);
     }
 
     remember(name) {
@@ -127,6 +129,7 @@
     show(loader) {
       this.loader = loader;
       const { status, place } = loader, found = dalle.found(this.name, status);
+      this.owner = found.peers.length ? dalle.key(found.peers[0].user) : "";
       this.forget.hidden = !this.name;
       this.found.hidden = !found.peers.length;
       if (!this.name) return void fill(this.result);
