@@ -179,8 +179,8 @@ def test_the_terminal_explains_a_mistake(tmp_path):
 
 
 def test_without_a_clip_the_commonest_pictures_come_first(tmp_path, capsys, monkeypatch):
-    folder = RunCard.load("emoji-mini").save(tmp_path / "run")
-    shutil.rmtree(folder / RunCard.load("emoji-mini").clip)
+    folder = RunCard.load("emoji").save(tmp_path / "run")
+    shutil.rmtree(folder / RunCard.load("emoji").clip)
     typed = ["dalle-lib", "generate", "penguin on a yellow background", "--run", str(folder), "--seed", "1"]
     typed += ["--candidates", "12", "--temperature", "2", "--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", typed)
