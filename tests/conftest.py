@@ -112,14 +112,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start real peers, which may miss each other on a busy machine; begin with the longest."""
+    """Mark the tests that start real peers, which may miss each other on a busy machine; begin with the longest.
+
+    Among those of `make chaos`, one whose peers mostly wait follows two whose peers train a model: that is how three
+    processes share two cores.
+    """
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
         if "swarm_folder" in item.fixturenames or item.get_closest_marker("chaos"):
             item.add_marker("peers")
-        _require_named(item)
         if config.getoption("second_try") and item.get_closest_marker("peers"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        _require_named(item)
+    chaos = [item for item in items if item.get_closest_marker("chaos")]
+    mixed = [item for item in chaos if "OneHotSwarm" not in _source(item.path)]
+    for number, item in enumerate(item for item in chaos if item not in mixed):
+        mixed.insert(3 * number + 2, item)
+    items[:] = [item for item in items if item not in mixed] + mixed
 
 
 def _require_named(item: pytest.Item) -> None:
