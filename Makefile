@@ -46,7 +46,8 @@ lint: setup ## check style, and that layers import downwards only
 # process gets one test after another, as some take minutes and most take seconds.
 # pytest ends with 5 where the options leave it no test.
 test: setup ## run the tests and every notebook, the longer ones shortened
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not chaos and not images and not site and not peers" -n 3 --dist loadfile $(PYTEST) || [ $$? = 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not chaos and not images and not site and not peers" -n 3 --dist loadfile --no-loadscope-reorder \
+	  $(PYTEST) || [ $$? = 5 ]
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "peers and not chaos and not images and not site" -n 2 --maxschedchunk 1 \
 	  $(call FILES_WITH,mark.peers|swarm_folder) $(PYTEST) || [ $$? = 5 ]
 
