@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import os
 import signal
 import time
@@ -16,8 +17,17 @@ from dalle_lib.run import RunCard
 
 pytest_plugins = ["site_browser"]
 DATA = Path(__file__).parent / "data"
-LONGEST = {"test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"}
+LONGEST = {
+    *("test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"),
+    *("test_benchmarks", "test_generate", "test_inference", "test_measurement", "test_published", "test_reversible"),
+    "test_tutorial",
+}  # fmt: skip
 """Files whose tests come first, so that no process is left with a long one at the end."""
+FOUND_BY = {
+    "chaos": ["mark.chaos"], "images": ["mark.images"], "site": ["mark.site"],
+    "peers": ["mark.peers", "swarm_folder", "mark.chaos"],
+}  # fmt: skip
+"""Texts by which the Makefile finds the files that hold tests with a marker."""
 
 settings.register_profile("same everywhere", deadline=None, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
@@ -108,10 +118,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start real peers, which may miss each other on a busy machine; begin with the longest."""
+    """Mark the tests that start real peers, which may miss each other on a busy machine; begin with the longest.
+
+    Among those of `make chaos`, one whose peers mostly wait follows two whose peers train a model: that is how three
+    processes share two cores.
+    """
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
         if "swarm_folder" in item.fixturenames or item.get_closest_marker("chaos"):
             item.add_marker("peers")
         if config.getoption("second_try") and item.get_closest_marker("peers"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        _require_named(item)
+    chaos = [item for item in items if item.get_closest_marker("chaos")]
+    mixed = [item for item in chaos if "OneHotSwarm" not in _source(item.path)]
+    for number, item in enumerate(item for item in chaos if item not in mixed):
+        mixed.insert(3 * number + 2, item)
+    items[:] = [item for item in items if item not in mixed] + mixed
+
+
+def _require_named(item: pytest.Item) -> None:
+    """Fail unless the Makefile, which looks for texts in files, finds the file of a test with a marker."""
+    for marker, texts in FOUND_BY.items():
+        if item.get_closest_marker(marker) and not any(text in _source(item.path) for text in texts):
+            raise pytest.UsageError(
+                f"{item.nodeid} has the marker {marker!r}, but its file holds none of {', '.join(texts)}, by which the "
+                f"Makefile finds the tests with that marker: write one of them there, or change both."
+            )
+
+
+@functools.cache
+def _source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

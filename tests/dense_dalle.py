@@ -4,12 +4,14 @@ It takes weights in the published layout and follows the rules of the published 
 position and head, so it suits small models only.
 """
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 
+@functools.cache
 def angles(config, position: int) -> list[float]:
     """Return the angle of each pair of a head's entries, with float32's rounding."""
     share = config.dim_head // 3
@@ -112,9 +114,9 @@ def logits(w: dict[str, Tensor], config, text: Tensor, codes: Tensor) -> Tensor:
     return found.masked_fill(follows_text[:, None] != is_text, torch.finfo(found.dtype).min)
 
 
-def loss(w: dict[str, Tensor], config, text: Tensor, codes: Tensor) -> Tensor:
-    """Return the training loss of one picture."""
+def loss(found: Tensor, config, text: Tensor, codes: Tensor) -> Tensor:
+    """Return the training loss of one picture from its logits."""
     labels = torch.where(text == 0, config.text_vocab + torch.arange(len(text)), text)
     labels = torch.cat([labels, codes + config.text_vocab + config.text_length])
-    each = -logits(w, config, text, codes).log_softmax(-1)[torch.arange(len(labels)), labels]
+    each = -found.log_softmax(-1)[torch.arange(len(labels)), labels]
     return (each[: len(text)].mean() + 7 * each[len(text) :].mean()) / 8

@@ -43,6 +43,15 @@ def are_equal(peers: list[OneHotPeer], updates: int) -> bool:
     return all((other - first).abs().max() < 2 * TOLERANCE for other in others)
 
 
+def became_equal(peers: list[OneHotPeer], updates: range) -> bool:
+    """Return whether these peers had the same parameters after one of these numbers of updates.
+
+    A busy peer may miss the first averaging of parameters after a failed round, and is then equal after a later one.
+    """
+    made = [{round(float(values.sum(1).mean())) for _, values in peer.states()} for peer in peers]
+    return any(are_equal(peers, number) for number in set(updates).intersection(*made))
+
+
 def assert_equal(peers: list[OneHotPeer], updates: int) -> None:
     """Fail unless `are_equal`, with the parameters of each peer."""
     assert are_equal(peers, updates), f"after {updates}:\n{[peer.after(updates) for peer in peers]}"
@@ -108,17 +117,17 @@ def test_a_frozen_peer_catches_up_and_counts_again(card, swarm_folder):
 @pytest.mark.chaos
 def test_a_failed_round_of_all_or_of_one_leaves_a_peer_its_own_gradient_until_the_next(card, swarm_folder):
     with OneHotSwarm(card, swarm_folder) as swarm:
-        peers = [swarm.add(fails_in=[2]), swarm.add(fails_in=[2]), swarm.add(fails_in=[2, 6])]
+        peers = [swarm.add(fails_in=[2]), swarm.add(fails_in=[2]), swarm.add(fails_in=[2, 8])]
         swarm.go()
-        swarm.wait_for_epoch(10)
-        assert_whole(peers, range(1, 10))
-        for epoch, failing in (2, peers), (6, peers[2:]):
+        swarm.wait_for_epoch(11)
+        assert_whole(peers, range(1, 11))
+        for epoch, failing in (2, peers), (8, peers[2:]):
             for peer in failing:
                 first = next(values for at, values in peer.states() if at == epoch + 1)
                 assert (first - peer.after(epoch))[:, peer.index].tolist() == pytest.approx([1.0] * 3, abs=TOLERANCE)
                 assert "own gradient" in peer.rounds()[epoch]["error"]
-        assert_equal(peers, 5)
-        assert_equal(peers, 9)
+        assert became_equal(peers, range(4, 9)), swarm.told()
+        swarm.wait(lambda: became_equal(peers, range(10, min(peer.epoch for peer in peers))))
 
 
 @pytest.mark.chaos
