@@ -51,11 +51,11 @@ test: setup ## run the tests and every notebook, the longer ones shortened
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "peers and not chaos and not images and not site" -n 2 --maxschedchunk 1 \
 	  $(call FILES_WITH,mark.peers|swarm_folder) $(PYTEST) || [ $$? = 5 ]
 
-# Seven peers at a time attack and defend themselves, alone. Of the other swarms three at a time fit, as many of their peers
-# mostly wait (conftest.py mixes them with those that train a model).
+# Seven peers at a time attack and defend themselves, alone. The other swarms are small, and two at a time fit
+# (conftest.py mixes those that wait with those that train a model).
 chaos: setup ## kill, freeze and attack peers of real swarms, send them more changed messages, and run the demo
 	$(BIN)/python -m pytest -m chaos $(call FILES_WITH,AttackSwarm) $(PYTEST) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -m chaos -n 3 --maxschedchunk 1 \
+	$(BIN)/python -m pytest -m chaos -n 2 --maxschedchunk 1 \
 	  $$(grep -L AttackSwarm $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
 
