@@ -58,22 +58,31 @@ def write_run_page(folder: Path, out: Path) -> Path:
     that an earlier page left in `out` are removed. Raises FileNotFoundError where the monitor has told nothing yet,
     and BrokenFile if what it has written cannot be read.
     """
+    write_run_data(folder, out)
+    for name, text in page_files().items():
+        _write(out / name, text)
+    scripts = "\n".join(f'<script defer src="{name}"></script>' for name in (DATA, *SCRIPTS))
+    page = (ASSETS / PAGE).read_text(encoding="utf-8").replace("<!-- scripts -->", scripts)
+    _write(out / PAGE, page.encode())
+    return out / PAGE
+
+
+def write_run_data(folder: Path, out: Path, base: str = "") -> None:
+    """Write what the monitor in `folder` has told, as the script DATA, and the pictures that it names, into `out`.
+
+    `base` is the address of `out` as seen from the page. Raises the errors of `write_run_page`.
+    """
     status, history = _told(folder / STATUS), _told(folder / HISTORY, {})
     pictures = _pictures(history, folder)
     data = {
-        "base": "",
+        "base": base,
         "status": status,
         "history": {**history, "pictures": pictures},
         "prompts": _told(folder / PAGE_FOLDER / PROMPTS_FILE, {}),
     }
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in (page_files() | {DATA: _script("data", data)}).items():
-        _write(out / name, text)
+    _write(out / DATA, _script("data", data))
     _copy(pictures, folder, out)
-    scripts = "\n".join(f'<script defer src="{name}"></script>' for name in (DATA, *SCRIPTS))
-    page = (ASSETS / PAGE).read_text(encoding="utf-8").replace("<!-- scripts -->", scripts)
-    _write(out / PAGE, page.encode())
-    return out / PAGE
 
 
 def write_own_page(crew: Crew, out: Path) -> Path | None:

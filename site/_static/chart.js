@@ -2,7 +2,7 @@
 "use strict";
 
 (function (dalle) {
-  const history = dalle.readHistory(dalle.recorded), all = dalle.charts || {};
+  const history = dalle.readHistory(dalle.data.history), all = dalle.charts || {};
   for (const element of document.querySelectorAll('[data-dalle="chart"]')) {
     const name = element.dataset.chart, chart = all[name];
     if (!chart || !history[chart.table]) continue; // what the page holds in its place stays

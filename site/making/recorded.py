@@ -1,4 +1,4 @@
-"""What a monitor told of the recorded run in the package, for the charts in pages of prose."""
+"""What a monitor told of the recorded run in the package, for the dashboard and the charts in pages of prose."""
 
 import json
 from pathlib import Path
@@ -6,25 +6,22 @@ from tempfile import TemporaryDirectory
 
 from drawings.charts import objective
 
+from dalle_lib.dashboard.run_page import write_run_data
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.replay import recorded_run
 from dalle_lib.run.newest import STATUS
 
 
 def make(made: Path) -> None:
-    """Play the recording; write what its charts show to `made/static/recorded/history.js`, and one of them drawn."""
+    """Play the recording; write what a dashboard shows of it to `made/static/recorded`, and one of its charts drawn."""
     with TemporaryDirectory() as folder:
         told = recorded_run(Path(folder))
+        write_run_data(told, made / "static" / "recorded", "_static/recorded/")
         status, history = (json.loads((told / name).read_text(encoding="utf-8")) for name in (STATUS, HISTORY))
     (made / "recorded.md").write_text(in_words(status, history), encoding="utf-8")
     folder = made / "drawings"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recorded.html").write_text(objective(history["epochs"]).figure("recorded"), encoding="utf-8")
-    shown = json.dumps({"epochs": history["epochs"]}, separators=(",", ":"))
-    file = made / "static" / "recorded" / "history.js"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = f"globalThis.dalle = globalThis.dalle || {{}};\ndalle.recorded = JSON.parse({json.dumps(shown)});\n"
-    file.write_text(text, encoding="utf-8")
 
 
 def in_words(status: dict, history: dict) -> str:
