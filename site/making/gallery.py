@@ -2,7 +2,6 @@
 
 import ast
 import json
-import shutil
 from html import escape
 from pathlib import Path
 
@@ -15,6 +14,8 @@ FILE = GALLERY / "gallery.json"
 """What `python scripts/gallery.py` has drawn."""
 BEST, SCRIPTS = ROOT / "docs" / "pictures_small.png", ROOT / "scripts"
 """README's twelve pictures, one each of its captions, and the scripts that laid them out."""
+GAP = 10
+"""Pixels between two pictures of a strip."""
 
 
 def constants(script: str) -> dict:
@@ -47,10 +48,8 @@ def make(made: Path) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     pages.mkdir(parents=True, exist_ok=True)
     (pages / "landing.html").write_text(_landing(pictures), encoding="utf-8")
-    for file in GALLERY.glob("*.webp"):
-        shutil.copyfile(file, pictures / file.name)
     for kind, drawn in json.loads(FILE.read_text(encoding="utf-8"))["drawn"].items():
-        shown = "\n".join(map(_prompt, drawn))
+        shown = "\n".join(_prompt(each, pictures) for each in drawn)
         (pages / f"{kind}.html").write_text(f'<div class="gallery">\n{shown}\n</div>\n', encoding="utf-8")
 
 
@@ -74,27 +73,40 @@ def _figure(file: str, alt: str, caption: str) -> str:
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
-def _prompt(told: dict) -> str:
+def _prompt(told: dict, folder: Path) -> str:
     """Return one prompt with its pictures, what of it is new, and the training pictures nearest to it."""
     prompt = told["prompt"]
-    first, best = (
-        _figure(told[which]["file"], f"{name} for “{prompt}”", f"{name}<br>{told[which]['score']:.3f}")
-        for which, name in (("first", "First sample"), ("best", "CLIP’s choice"))
+    names = {"first": "First sample", "best": "CLIP’s choice"}
+    drawn = _strip(
+        [told[which]["file"] for which in names],
+        f"First sample and CLIP’s choice for “{prompt}”",
+        [(name, told[which]["score"]) for which, name in names.items()],
+        folder,
     )
     novelty = told["novelty"]
     novelty = f"<p>{escape(novelty[:1].upper() + novelty[1:])}.</p>" if novelty else ""
     nearest = ""
     if "nearest" in told:
-        each = "".join(
-            _figure(
-                near["file"],
-                f"Training picture “{near['caption']}”",
-                f"{escape(near['caption'])}<br>{near['score']:.3f}",
-            )
-            for near in told["nearest"]
-        )
-        nearest = f'<h4>Nearest in the training data</h4><div class="nearest">{each}</div>'
-    return (
-        f'<section class="prompt"><h3>{escape(prompt)}</h3>\n<div class="drawn">{first}{best}</div>\n'
-        f"{novelty}{nearest}</section>"
-    )
+        labels = [(near["caption"], near["score"]) for near in told["nearest"]]
+        alt = f"The training pictures {', '.join(f'“{caption}”' for caption, _ in labels)}"
+        shown = _strip([near["file"] for near in told["nearest"]], alt, labels, folder)
+        nearest = f"<h4>Nearest in the training data</h4>{shown}"
+    return f'<section class="prompt"><h3>{escape(prompt)}</h3>\n{drawn}\n{novelty}{nearest}</section>'
+
+
+def _strip(files: list[str], alt: str, labels: list[tuple[str, float]], folder: Path) -> str:
+    """Write pictures beside each other as one, which is one request, and return it with a label below each."""
+    pictures = [Image.open(GALLERY / file).convert("RGBA") for file in files]
+    side = pictures[0].width
+    strip = Image.new("RGBA", (len(pictures) * (side + GAP) - GAP, side))
+    for number, picture in enumerate(pictures):
+        strip.paste(picture, (number * (side + GAP), 0))
+    strip.save(folder / files[-1], quality=88, method=6)
+    below = "".join(f"<span>{_breaking(escape(name))}<br>{score:.3f}</span>" for name, score in labels)
+    picture = f'<img class="dark-light" src="_static/gallery/{files[-1]}" alt="{escape(alt, quote=True)}">'
+    return f'<figure class="strip-{len(files)}">{picture}<figcaption>{below}</figcaption></figure>'
+
+
+def _breaking(caption: str) -> str:
+    """Return a caption whose longest common word may break where the column is narrow."""
+    return caption.replace("background", "back&shy;ground")
