@@ -28,6 +28,8 @@ def set_head(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     front = {name: _value(text) for name, text in (app.env.metadata.get(page) or {}).items()}
     for name in front.get("scripts", []):
         app.add_js_file(name)
+    for name in front.get("styles", []):
+        app.add_css_file(name)
     for script in context["script_files"]:
         if getattr(script, "filename", None):
             script.attributes["defer"] = "defer"
