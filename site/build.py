@@ -13,12 +13,19 @@ from pathlib import Path
 
 from machinery.gathering import gather
 from machinery.slimming import slim
-from making import commands, documents, glossary, notebooks, reference
+from making import commands, documents, draw, glossary, notebooks, reference
 from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
 MADE, PAGES, HTML = SITE / "_made", SITE / "_build" / "pages", SITE / "_build" / "html"
-STEPS: list[Callable[[Path], None]] = [documents.make, glossary.make, notebooks.make, reference.make, commands.make]
+STEPS: list[Callable[[Path], None]] = [
+    documents.make,
+    glossary.make,
+    notebooks.make,
+    reference.make,
+    commands.make,
+    draw.make,
+]
 
 
 def build() -> int:

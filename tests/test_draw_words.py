@@ -98,7 +98,8 @@ def test_the_order_is_that_of_choose_best(noise):
     kinds = torch.randint(60, 190, (4, 1, 1, 3), generator=generator).expand(4, 64, 64, 3).clone()
     kinds[:, :32] = torch.tensor([20, 100, 180, 250])[:, None, None, None]
     of_kind = [0, 1, 1, 2, 0, 1, 3, 1, 2]
-    pictures = (kinds[of_kind] + torch.randint(-9, 9, (9, 64, 64, 3), generator=generator)).clamp(0, 255).to(torch.uint8)
+    noisy = kinds[of_kind] + torch.randint(-9, 9, (9, 64, 64, 3), generator=generator)
+    pictures = noisy.clamp(0, 255).to(torch.uint8)
     scores = torch.tensor([0.5, 0.4, 0.1, 0.9, 0.55, 0.3, 0.7, 0.35, 0.2])
     code = """({scores, pictures, noise}) => {
       const all = pictures.map((rgb) => ({width: 64, height: 64, rgb: Uint8Array.from(rgb)}));

@@ -64,10 +64,10 @@
 
     _inputs(ids, samples, place, shifted, masks, lines) {
       const { model, prompts } = this, { heads, dimHead } = model;
-      const pairs = dimHead / 2, turns = model.turns.subarray(place * dimHead, (place + 1) * dimHead);
+      const turns = model.turns.subarray(2 * place * dimHead, 2 * (place + 1) * dimHead);
       const inputs = {
         ids: [Int32Array.from(ids), [prompts, samples]],
-        turns: [turns, [1, pairs, 2]],
+        turns: [turns, [2, dimHead]],
         shifted: [shifted, [2 * model.depth, prompts, samples, model.dim / 2]],
         text: [this.text, [model.depth, 2, prompts, heads, this.textPart, dimHead]],
       };

@@ -6,9 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import onnx
 import torch
-from making.graphs import export_pictures, export_scores, export_step
-from making.repository import ROOT
 from torch import Tensor
 
 from dalle_lib.checkpoint import load_model
@@ -20,11 +19,15 @@ from dalle_lib.model.cache import ROWS
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.run import RunCard
 from dalle_lib.vqgan import VQGAN, load_vqgan
+from making import graphs
+from making.repository import ROOT
 
 NPM = ROOT / "site" / "_npm"
 """Where npm puts what site/package-lock.json names; it stays from build to build."""
 RUNTIME = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 """Files of onnxruntime-web that draw on one thread: 0.1 MB of scripts, and the runtime."""
+KEPT = ROOT / "site" / "_build" / "networks"
+"""Where the exported networks stay from build to build, in a folder named by what they are made of."""
 AROUND = 1
 """Codes around one of which its patch is taken: a code looks nearly the same whatever is beside it."""
 
@@ -37,14 +40,29 @@ def make(made: Path) -> None:
     card = RunCard.load("emoji")
     model = load_model(card.path(card.checkpoint), card.model).float().eval()
     vqgan, ranker = load_vqgan(card.path(card.vqgan)), CLIPRanker(card.clip_source(), "cpu", card.clip_commit)
-    export_step(model, folder / "step.onnx")
-    export_pictures(vqgan, folder / "pictures.onnx")
-    export_scores(ranker, folder / "scores.onnx")
-    (folder / "turns.bin").write_bytes(model.transformer.rotary(torch.float32).numpy().tobytes())
+    copy_networks(card, model, vqgan, ranker, folder)
+    (folder / "turns.bin").write_bytes(graphs.turns_of(model).numpy().tobytes())
     (folder / "patches.bin").write_bytes(patches(vqgan).numpy().tobytes())
     (folder / "words.json").write_text(json.dumps(words(card), ensure_ascii=False, separators=(",", ":")), "utf-8")
     about = {"hasRuntime": has_runtime, "model": sizes(model, vqgan, ranker), "files": files(folder)}
     (folder / "about.js").write_text(f'"use strict";\n(globalThis.dalle ??= {{}}).drawing = {json.dumps(about)};\n')
+
+
+def copy_networks(card: RunCard, model: DALLE, vqgan: VQGAN, ranker: CLIPRanker, folder: Path) -> None:
+    """Copy the networks into `folder`; they are exported (40 s of one core) only where something has changed."""
+    sources = [Path(graphs.__file__), *sorted((ROOT / "dalle_lib" / "model").glob("*.py"))]
+    code = [file.read_bytes() for file in sources]
+    told = [card.model_dump_json(), torch.__version__, onnx.__version__]
+    kept = KEPT / hashlib.sha256(b"".join(code) + "".join(told).encode()).hexdigest()[:16]
+    if not kept.exists():
+        shutil.rmtree(KEPT, ignore_errors=True)
+        began = kept.with_suffix(".part")
+        began.mkdir(parents=True)
+        graphs.export_step(model, began / "step.onnx")
+        graphs.export_pictures(vqgan, began / "pictures.onnx")
+        graphs.export_scores(ranker, began / "scores.onnx")
+        began.rename(kept)
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
 
 
 def copy_runtime(folder: Path) -> bool:

@@ -8,7 +8,7 @@ that the caller keeps it (`site/_static/draw-memory.js`), as `dalle_lib.model.ca
 input       shape                                         what
 ==========  ============================================  =====================================================
 ids         [prompt, sample]                              rows of the embedding table
-turns       [1, pairs, 2]                                 the position's rotation, a row of `Rotary`
+turns       [2, dim_head]                                 cosine and sine of the position's angles, a row of `turns_of`
 shifted     [2 x depth, prompt, sample, dim / 2]          what token shift puts in place of each layer's first half
 text        [depth, 2, prompt, head, text, dim_head]      keys and values of the text part
 mask_KIND   [text + slots + 1]                            0, or -inf where the position does not see a text position,
@@ -20,6 +20,7 @@ It returns `logits` [prompt, sample, image_vocab] of the next code, `halves` lik
 [depth, 2, prompt, head, sample, dim_head]. The text is read position by position, with one sample a prompt.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,6 @@ from torch.nn import functional as F
 
 from dalle_lib.model import DALLE
 from dalle_lib.model.cache import ROWS
-from dalle_lib.model.dalle import Mixing
 from dalle_lib.rerank import CLIPRanker
 from dalle_lib.vqgan import VQGAN
 
@@ -41,12 +41,15 @@ OPSET = 20
 
 
 class Step(nn.Module):
-    """The transformer at one position of each sequence: see above."""
+    """The transformer at one position of each sequence: see above. It has the layers of `model`, and its own loop."""
 
     def __init__(self, model: DALLE) -> None:
         super().__init__()
         self.model = model
         self.kinds = sorted(set(model.config.kinds))
+        # Of a pair (a, b) of entries: (-b, a). A product is quicker here than taking every second entry.
+        pair = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+        self.register_buffer("partner", torch.block_diag(*[pair] * (model.config.dim_head // 2)))
 
     def forward(
         self, ids: Tensor, turns: Tensor, shifted: Tensor, text: Tensor, masks: list[Tensor], codes: list[Tensor]
@@ -58,18 +61,27 @@ class Step(nn.Module):
             halves.append(first)
             return torch.cat([shifted[len(halves) - 1], own], dim=-1)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            block = len(remembered)
-            mask = masks[self.kinds.index(self.model.config.kinds[block])]
-            q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [prompt, head, sample, dim_head]
+        def attend(x: Tensor, attention: nn.Module, block: int) -> Tensor:
+            mask = masks[self.kinds.index(config.kinds[block])]
+            heads = attention.qkv(x).unflatten(-1, (3 * config.heads, -1))
+            heads = (heads * turns[0] + heads @ self.partner * turns[1]).transpose(1, 2)
+            q, k, v = heads.chunk(3, dim=1)  # [prompt, head, sample, dim_head]
             remembered.append(torch.stack([k, v]))
-            return read(q, k, v, text[block], codes[block], mask).transpose(1, 2)
+            return attention.out(read(q, k, v, text[block], codes[block], mask).transpose(1, 2).flatten(2))
 
-        model, mixing = self.model, Mixing(shift, attend, shift)
-        x = F.embedding(ids, model.head.weight)
-        hidden = model.transformer.forward_with(x, [mixing] * model.config.depth, turns)
-        logits = F.linear(model.norm(hidden), *model.heads()[1])
+        config, transformer = self.model.config, self.model.transformer
+        x1 = x2 = F.embedding(ids, self.model.head.weight)
+        for number, (block, weights) in enumerate(zip(transformer.blocks, config.weight_sets, strict=True)):
+            attention, feed_forward = transformer.attentions[weights], transformer.feed_forwards[weights]
+            x1 = x1 + block.attention_scale * attend(shift(block.attention_norm(x2)), attention, number)
+            x2 = x2 + block.feed_forward_scale * feed_forward(shift(block.feed_forward_norm(x1)))
+        logits = F.linear(self.model.norm((x1 + x2) / 2), *self.model.heads()[1])
         return logits, torch.stack(halves), torch.stack(remembered)
+
+
+def turns_of(model: DALLE) -> Tensor:
+    """Return cosine and sine of each entry's angle at each position, [position, 2, dim_head]."""
+    return model.transformer.rotary(torch.float32).transpose(1, 2).repeat_interleave(2, dim=-1).contiguous()
 
 
 def read(q: Tensor, k: Tensor, v: Tensor, text: Tensor, codes: Tensor, mask: Tensor) -> Tensor:
@@ -87,7 +99,7 @@ def read(q: Tensor, k: Tensor, v: Tensor, text: Tensor, codes: Tensor, mask: Ten
 
 
 class Pictures(nn.Module):
-    """Pictures [picture, height, width, 3] of codes [picture, code], both from 0 to 255 and as `VQGAN.decode` rounds."""
+    """Pictures [picture, height, width, 3] of codes [picture, code], from 0 to 255, as `VQGAN.decode` rounds them."""
 
     def __init__(self, vqgan: VQGAN) -> None:
         super().__init__()
@@ -99,7 +111,7 @@ class Pictures(nn.Module):
 
 
 class Scores(nn.Module):
-    """CLIP's scores [picture] of pictures as above and the ids [1, text] of one caption, padded with the end of text."""
+    """CLIP's scores [picture] of pictures as above, and ids [1, text] of a caption that the end of text fills up."""
 
     def __init__(self, ranker: CLIPRanker) -> None:
         super().__init__()
@@ -128,7 +140,7 @@ def example(model: DALLE, prompts: int = 2, samples: int = 3) -> tuple:
     heads = (config.heads,)
     return (
         torch.zeros(prompts, samples, dtype=torch.int32),
-        torch.zeros(1, config.dim_head // 2, 2),
+        torch.zeros(2, config.dim_head),
         torch.zeros(2 * config.depth, prompts, samples, config.dim // 2),
         torch.zeros(config.depth, 2, prompts, *heads, config.text_part, config.dim_head),
         [torch.zeros(config.text_part + slots[kind] + 1) for kind in sorted(set(config.kinds))],
@@ -172,10 +184,18 @@ def export(
     module: nn.Module, inputs: tuple, moving: tuple, names: Sequence[str], results: Sequence[str], file: Path
 ) -> None:
     """Write a module as an ONNX graph, with weights in half precision where that loses nothing."""
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        # Lists of inputs keep the exporter's own names of moving axes, which nobody reads.
+        warnings.filterwarnings("ignore", message="# ONNX model has different number of inputs", category=UserWarning)
         program = torch.onnx.export(
-            module.eval(), inputs, input_names=names, output_names=results, dynamic_shapes=moving,
-            opset_version=OPSET, dynamo=True, verbose=False,
+            module.eval(),
+            inputs,
+            input_names=names,
+            output_names=results,
+            dynamic_shapes=moving,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
         )
     graph = halved(program.model_proto)
     onnx.checker.check_model(graph)
@@ -189,11 +209,12 @@ def halved(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     casts = []
     for tensor in model.graph.initializer:
-        values = numpy_helper.to_array(tensor)
-        if values.dtype != np.float32 or values.size < 256 or (values != values.astype(np.float16)).any():
+        values, name = numpy_helper.to_array(tensor), tensor.name
+        with np.errstate(over="ignore"):
+            half = values.astype(np.float16)
+        if values.dtype != np.float32 or values.size < 256 or (values != half).any():
             continue
-        name = tensor.name
-        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
+        tensor.CopyFrom(numpy_helper.from_array(half, f"{name}_half"))
         casts.append(onnx.helper.make_node("Cast", [tensor.name], [name], to=onnx.TensorProto.FLOAT))
     nodes = [*casts, *model.graph.node]
     del model.graph.node[:], model.graph.value_info[:]
