@@ -66,7 +66,8 @@ def test_pictures_and_scores_are_those_of_the_package(made, python):
     difference = np.abs(pictures.astype(int) - expected.numpy().astype(int))
     assert difference.max() <= 1
     assert (difference > 0).mean() < 1e-3
-    ids = python.ranker.tokenizer(["green frog"], return_tensors="np")["input_ids"].astype(np.int32)
+    whole = {"padding": "max_length", "max_length": 17, "return_tensors": "np"}
+    ids = python.ranker.tokenizer(["green frog"], **whole)["input_ids"].astype(np.int32)
     (scores,) = session(made / "scores.onnx").run(None, {"ids": ids, "pictures": expected.numpy()})
     assert np.abs(scores - python.ranker.score("green frog", expected).numpy()).max() < 1e-5
 

@@ -48,7 +48,7 @@ def python() -> TextToImage:
 
 @torch.no_grad()
 def probabilities(python: TextToImage, captions: list[str], codes: torch.Tensor) -> torch.Tensor:
-    """Return what each of the given codes [prompt, code] is drawn from, after those before it: [prompt, code, vocab]."""
+    """Return what each of the given codes [prompt, code] is drawn from, after those before: [prompt, code, vocab]."""
     text = python.tokenizer(captions)
     sampler = Sampler(python.model, 2 * len(text), 1)
     logits, found = sampler.start(torch.cat([text, torch.zeros_like(text)]), text.new_zeros(2 * len(text), 0)), []
