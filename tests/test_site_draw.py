@@ -96,7 +96,7 @@ def test_a_visitor_draws_reads_what_is_new_and_saves(visit):
     page = seen.page
     assert not any("draw/step.onnx" in address for address in seen.loaded), "nothing large is loaded before the click"
     page.fill("#draw-prompt", "a kitten on a pink background")
-    page.click("text=Settings")
+    page.click(".draw-form summary")
     page.fill("#draw-candidates", "3")
     page.fill("#draw-seed", "5")
     page.click("button.draw-go")
@@ -120,7 +120,7 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_loaded(visit):
     seen.page.click("button.draw-go")
     assert "at least one word" in seen.page.inner_text(".draw-status")
     seen.page.fill("#draw-prompt", "frog")
-    seen.page.click("text=Settings")
+    seen.page.click(".draw-form summary")
     seen.page.fill("#draw-seed", "9999999999999999999")
     seen.page.click("button.draw-go")
     assert "Expected a seed from 0 to 9223372036854775807" in seen.page.inner_text(".draw-status")

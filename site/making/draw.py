@@ -28,8 +28,8 @@ RUNTIME = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threa
 """Files of onnxruntime-web that draw on one thread: 0.1 MB of scripts, and the runtime."""
 KEPT = ROOT / "site" / "_build" / "networks"
 """Where the exported networks stay from build to build, in a folder named by what they are made of."""
-AROUND = 1
-"""Codes around one of which its patch is taken: a code looks nearly the same whatever is beside it."""
+AROUND = 3
+"""Like codes on each side of the one whose patch is taken: with one alone, the decoder draws the edge of a picture."""
 
 
 def make(made: Path) -> None:
