@@ -90,4 +90,4 @@ dist: setup ## build the wheel and the source archive into dist/, and check them
 	$(BIN)/python -m twine check --strict dist/*
 
 clean: ## remove all that make has made
-	rm -rf .venv .venv-colab outputs build dist *.egg-info site/_build site/_made
+	rm -rf .venv .venv-colab outputs build dist *.egg-info site/_build site/_made site/_npm

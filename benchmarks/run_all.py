@@ -42,6 +42,10 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs iproute2: apt-get install iproute2"
     if name in ("averaging", "codec") and tuple(map(int, np.__version__.split(".")[:2])) >= (2, 4):
         return "it needs numpy below 2.4, where hivemind's codec still works"
+    if name == "browser_drawing" and not (HERE.parent / "site" / "_build" / "html" / "draw.html").exists():
+        return "it needs the built site: make site"
+    if name == "browser_drawing" and not (find_spec("playwright") and shutil.which("chromium")):
+        return "it needs Chromium and the extra dev"
     if name == "lamb" and find_spec("bitsandbytes") is None:
         return "it needs bitsandbytes: the extra tutorial"
     if name == "streaming" and platform.system() != "Linux":

@@ -18,6 +18,7 @@ from making import (
     commands,
     dashboard,
     documents,
+    draw,
     drawings,
     figures,
     gallery,
@@ -44,6 +45,7 @@ STEPS: list[Callable[[Path], None]] = [
     gallery.make,
     dashboard.make,
     calculator.make,
+    draw.make,
 ]
 
 
