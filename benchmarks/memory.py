@@ -66,6 +66,17 @@ POINTS = [
     (DALLE, {"batch": 1, "optimizer": "lamb"}),
 ]  # fmt: skip
 
+TUTORIAL = {"sequence": 1024, "attention": "sdpa"}
+TUTORIAL_POINTS = [
+    ("gpt2-large", {"batch": 4, "optimizer": "adamw8bit", "checkpointing": True, "precision": "bf16", **TUTORIAL}),
+    ("gpt2-large", {"batch": 4, "checkpointing": True, "precision": "bf16", **TUTORIAL}),
+    ("gpt2-large", TUTORIAL),
+    ("gpt2-large", {"optimizer": "adamw8bit", **TUTORIAL}),
+    ("gpt2-large", {"optimizer": "adamw8bit", "precision": "bf16", **TUTORIAL}),
+    ("gpt2-large", {"optimizer": "adamw8bit", "checkpointing": True, **TUTORIAL}),
+    ("gpt2-large", {"optimizer": "adamw8bit", "precision": "bf16", "offload": "statistics", **TUTORIAL}),
+]
+"""GPT-2 Large as notebook 03 trains it."""
 PAPER = {"optimizer": "lamb8bit", "reversible": True}
 GPU_POINTS = [
     ("bert-base", {"batch": 8, "sequence": 512, "precision": "fp16"}),
@@ -77,8 +88,9 @@ GPU_POINTS = [
     ("dalle-paper", {"batch": 32, "precision": "bf16", **PAPER}),
     ("dalle-paper", {"batch": 4, "precision": "bf16", "offload": "optimizer", **PAPER}),
     ("dalle-paper", {"batch": 1, "precision": "fp16", "optimizer": "lamb8bit"}),
+    *TUTORIAL_POINTS,
 ]
-"""Points that are measured on a GPU only: the paper's model is slow without, and fp16 and paged statistics need one."""
+"""Points that are measured on a GPU only: the large models are slow without, and fp16 and paged statistics need one."""
 
 
 _NO_GPU = """
