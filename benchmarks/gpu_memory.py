@@ -59,7 +59,8 @@ LARGEST = ("dalle-paper", {"batch": 32, "precision": "bf16", **PAPER})
 """The training that had lost most to slack; it is measured alone, so that its seconds within limits are true."""
 FIRST = 5
 """Jobs that must not all fail, for the others to start."""
-JOB = Path(__file__).with_name("gpu_memory_job.py")
+COMMAND = [sys.executable, "-c", "from gpu_memory_job import main; main()"]
+"""The process of a job, which runs in this folder."""
 SMALL_WORKSPACES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
 ALLOCATORS = {"default": "", "expandable": "expandable_segments:True"}
 
@@ -118,14 +119,15 @@ class Job:
     def start(self) -> None:
         """Start the process."""
         (self.folder / "request").write_text(json.dumps(self.request))
-        command = [sys.executable, JOB]
         with (
             (self.folder / "request").open() as request,
             (self.folder / "out").open("w") as out,
             (self.folder / "err").open("w") as err,
         ):
-            environment = os.environ | self.variables
-            self.process = subprocess.Popen(command, stdin=request, stdout=out, stderr=err, env=environment)
+            self.process = subprocess.Popen(
+                COMMAND, stdin=request, stdout=out, stderr=err, cwd=Path(__file__).parent,
+                env=os.environ | self.variables,
+            )  # fmt: skip
         self.started = time.monotonic()
 
     def result(self, problem: str = "") -> dict:

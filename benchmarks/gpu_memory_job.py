@@ -223,6 +223,7 @@ def cuda_alone(job: dict) -> dict:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Do the job on standard input, and print what it found."""
     work = json.load(sys.stdin)
     print(json.dumps(cuda_alone(work) if work["part"] == "context" else training_of(work)))

@@ -50,7 +50,7 @@ def reason_to_leave_out(name: str) -> str | None:
         return f"it needs {' and '.join(missing)}: the extras tutorial and dev"
     if name in ("auth_server", "join", "newcomers") and not find_spec("uvicorn"):
         return "it needs uvicorn: the extra server"
-    if name == "paper_gpu" and not torch.cuda.is_available():
+    if name in ("gpu_memory", "paper_gpu") and not torch.cuda.is_available():
         return "it needs a GPU"
     if name == "paper_code" and find_spec("pip") is None:
         return "it needs pip, to fetch dalle-pytorch"

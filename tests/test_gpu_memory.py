@@ -1,4 +1,4 @@
-"""What a GPU is asked about memory: jobs run while there is room, limits fall until one is too low, results are read."""
+"""What a GPU is asked about memory: jobs run while there is room, limits fall until one fails, results are read."""
 
 import json
 import sys
@@ -104,23 +104,28 @@ def test_the_ways_to_measure_are_set_for_the_process(scripts):
     assert other["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
 
 
-def test_a_process_is_asked_and_answers(scripts, tmp_path, monkeypatch):
-    echo = tmp_path / "echo.py"
-    echo.write_text("import json, sys\nprint('a warning')\nprint(json.dumps({'asked': json.load(sys.stdin)}))\n")
-    monkeypatch.setattr(scripts[0], "JOB", echo)
+def test_a_process_is_asked_and_answers(scripts, monkeypatch):
+    echo = "import json, sys; print('a warning'); print(json.dumps({'asked': json.load(sys.stdin)}))"
+    monkeypatch.setattr(scripts[0], "COMMAND", [sys.executable, "-c", echo])
     (job,) = jobs_of(scripts[0], (1e9, {"batch": 3}))
     job.start()
     assert job.process.wait(120) == 0
     assert job.result()["asked"] == job.request
 
 
-def test_most_of_the_jobs_can_be_described_and_measured(scripts):
+def test_a_gpu_is_asked_in_each_way_and_what_is_timed_runs_alone(scripts, monkeypatch):
     bench = scripts[0]
+    monkeypatch.setattr(
+        bench, "need_of", lambda request: 1e9
+    )  # forecasts of them all take long under the tests' checks
     jobs = bench.jobs(bench.Benchmark(device="cuda", gigabytes=76))
-    alone = [job.request["part"] for job in jobs if job.need == 76e9]
-    assert alone == ["context", "slack"], "all others fit beside another"
+    assert [job.request["part"] for job in jobs if job.need == 76e9] == ["context", "slack"]
     kinds = {(job.request["part"], job.request["allocator"], job.request["workspaces"]) for job in jobs}
     assert len(kinds) == 5
+    points = [job.request for job in jobs if job.request["part"] == "point" and job.request["workspaces"] == "default"]
+    assert len(points) == len(bench.POINTS) + len(bench.GPU_POINTS)
+    monkeypatch.undo()
+    assert bench.need_of({"model": "gpt2", "training": {"sequence": 64}}) > 1e9
 
 
 def test_a_job_on_a_processor_finds_the_calculators_numbers(scripts, capfd):
