@@ -2,22 +2,24 @@
 
 from collections.abc import Iterable
 
-from dalle_lib.memory import Training, estimate
+from dalle_lib.memory import Estimate, Training, estimate
+from dalle_lib.memory.hardware import gpu_of
 
 
 def report(results: list[dict]) -> dict:
     """Return the comparison of what trainings need with the upper end of the calculator's range, and the constants."""
     measured = [result for result in results if "measured" in result]
     default = [result for result in measured if (result["allocator"], result["workspaces"]) == ("default", "default")]
-    shares = {name_of(result): share_of_range(result) for result in measured if is_of(result, "slack")}
+    machine = machine_of(results)
+    shares = {name_of(result): share_of_range(result, machine) for result in measured if is_of(result, "slack")}
     worst = max(shares.values(), default=0.0)
     return {
         "figure": worst, "reference": 1.0, "ratio": worst,
         "memory needed over the range's upper end": shares,
         "points": {
-            "default": errors(result for result in measured if is_of(result, "point")),
+            "default": errors((result for result in measured if is_of(result, "point")), machine),
             "with small workspaces": errors(
-                result for result in measured if is_of(result, "point", workspaces="small")),
+                (result for result in measured if is_of(result, "point", workspaces="small")), machine),
         },
         "context": [result for result in results if result["part"] == "context"],
         "contexts of trainings": sorted({context_of(result) for result in measured}),
@@ -26,7 +28,7 @@ def report(results: list[dict]) -> dict:
         "problems": [
             [result["part"], name_of(result), result["problem"]] for result in results if "problem" in result
         ],
-        "machine": machine_of(results),
+        "machine": machine,
     }  # fmt: skip
 
 
@@ -37,9 +39,15 @@ def points_of(results: list[dict], workspaces: str = "default") -> list[dict]:
         if is_of(result, "point", workspaces=workspaces) and "measured" in result:
             names = "model", "training", "device", "measured", "saved", "statistics"
             point = {name: result[name] for name in names}
-            said = estimate(point["model"], Training(**point["training"]), point["device"])
-            found.append(point | {"predicted": said.allocated})
+            if result["device"] == "cuda":
+                point["requested"] = result["free of limits"]["requested"]
+            found.append(point | {"predicted": forecast(result, machine_of(results)).allocated})
     return found
+
+
+def forecast(result: dict, machine: str) -> Estimate:
+    """Return today's forecast of what was measured on a `machine`."""
+    return estimate(result["model"], Training(**result["training"]), result["device"], gpu_of(machine.split(",")[0]))
 
 
 def machine_of(results: list[dict]) -> str:
@@ -47,22 +55,26 @@ def machine_of(results: list[dict]) -> str:
     return next((result["machine"] for result in results if "machine" in result), "unknown")
 
 
-def errors(results: Iterable[dict]) -> dict[str, str]:
-    """Return by how much each forecast of a peak, and of what is kept, is off today; and in MB."""
+def errors(results: Iterable[dict], machine: str) -> dict[str, str]:
+    """Return by how much each forecast is off today: of the peak, of the bytes asked for at it, and of what is kept.
+
+    Where workspaces are small, those that were measured stand in place of the forecast's.
+    """
     found = {}
     for result in results:
-        said = estimate(result["model"], Training(**result["training"]), result["device"])
-        peak, kept = said.allocated - result["measured"], said.saved - result["saved"]
-        found[name_of(result)] = (
-            f"{peak / result['measured']:+.2%} ({peak / 1e6:+.1f} MB), kept {kept / max(1, result['saved']):+.2%}"
-        )
+        said = forecast(result, machine)
+        peak, asked = said.allocated, result["free of limits"]["requested"] or result["measured"]
+        if result["workspaces"] == "small":
+            peak += result["bytes of workspaces"] - said.gpu["library workspaces"]
+        pairs = (peak, result["measured"]), (peak, asked), (said.saved, result["saved"])
+        shares = [f"{one / max(1, other) - 1:+.2%} ({(one - other) / 1e6:+.1f} MB)" for one, other in pairs]
+        found[name_of(result)] = "peak {}, of what was asked for {}, kept {}".format(*shares)
     return found
 
 
-def share_of_range(result: dict) -> float:
+def share_of_range(result: dict, machine: str) -> float:
     """Return what a training needs, at the least limit within which it ran, over the upper end of the range."""
-    said = estimate(result["model"], Training(**result["training"]), result["device"])
-    return (least(result) + context_of(result)) / said.gpu_range[1]
+    return (least(result) + context_of(result)) / forecast(result, machine).gpu_range[1]
 
 
 def least(result: dict) -> float:

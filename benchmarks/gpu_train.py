@@ -10,6 +10,7 @@ import torch
 from gpu_part import Part
 from train_step import SIDE, timed
 
+from dalle_lib.memory import GPUS
 from dalle_lib.model import DALLE
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -18,8 +19,8 @@ LARGE = 32
 """Samples of a large batch."""
 ROOM = 0.9
 """Part of the GPU's memory that a forecast may fill."""
-DATA_SHEET = {"bf16": 989e12, "fp16": 989e12, "tf32": 495e12, "fp32": 67e12}
-"""Operations a second of an H100 or H200 (SXM), without sparsity."""
+SHARE_OF_PEAK = {"bf16": 1.0, "fp16": 1.0, "tf32": 495 / 989, "fp32": 67 / 989}
+"""Operations a second of an H100 or H200 (SXM) as a share of those in 16 bits, without sparsity."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,12 @@ def measured(part: Part, model: DALLE, way: Way, eager: tuple[Callable, ...] | N
         if not eager:
             more |= {"forecast": forecast, "error of the forecast": forecast / found["allocated"] - 1}
         more["slack"] = found["reserved"] / found["allocated"] - 1
+    peak = GPUS["H100"].teraflops * 1e12 * SHARE_OF_PEAK[way.precision]
     if rate := part.results.get("operations a second of a matrix product", {}).get(way.precision):
         more["utilisation, measured product"] = flops / found["seconds"] / rate
     return found | more | {
         "samples/s": way.batch / found["seconds"],
-        "utilisation, data sheet": flops / found["seconds"] / DATA_SHEET[way.precision],
+        "utilisation, data sheet": flops / found["seconds"] / peak,
         "operations a second": flops / found["seconds"],
     }  # fmt: skip
 

@@ -92,13 +92,14 @@ GPU_POINTS = [
 ]
 """Points that are measured on a GPU only: the large models are slow without, and fp16 and paged statistics need one."""
 
-
-_NO_GPU = """
-The table holds points of a processor alone, and so does not cover the GPU's kernels of efficient attention, fp16, paged
-statistics, and the memory of CUDA itself, which is an assumed range. What was measured on one GPU, and how far the
-forecasts were off there, is in [benchmarks/README.md](../../benchmarks/README.md#on-a-gpu). Reversible layers and
-shared weights are measured only in this kit's model. tests/test_measurement.py compares what PyTorch keeps on a GPU in
-eager attention with PyTorch's own bookkeeping of fake CUDA tensors, which hold no numbers.
+_ABOUT = """
+On a GPU the peak is `torch.cuda.max_memory_allocated`. It counts the workspaces of CUDA's libraries, as the forecast
+does, and by how much PyTorch's allocator rounds tensors up, to blocks that it has already and that may be 1 MiB larger:
+that depends on its past and is not forecast. Of the bytes that were asked for, the forecasts are off by at most
+{requested}. What CUDA itself takes and what the allocator holds beyond tensors are ranges of their own
+([benchmarks/README.md](../../benchmarks/README.md#on-a-gpu)). Reversible layers and shared weights are measured only in
+this kit's model. tests/test_measurement.py compares what PyTorch keeps on a GPU in eager attention with PyTorch's own
+bookkeeping of fake CUDA tensors, which hold no numbers.
 """
 
 
@@ -176,12 +177,13 @@ def page(table: dict) -> str:
     """Return the table as a page in Markdown."""
     lines = [
         "# The memory calculator, compared with measurements\n",
-        "Bytes of tensors at the peak of a training step, measured by `python benchmarks/memory.py`:",
+        "Bytes of tensors at the peak of a training step, measured by `python benchmarks/memory.py`, and on a GPU by",
+        "`python benchmarks/gpu_memory.py`:",
         *(f"- {device}: {machine}" for device, machine in table["machines"].items()),
-        _NO_GPU if "cuda" not in table["machines"] else "",
+        _ABOUT.format(requested=_percent(worst_of_requested(table["points"]))),
         "*Kept* is what the forward pass keeps for the backward pass. The *peak* is the most that all tensors take.\n",
-        "| model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| | model | training | kept: predicted, MB | measured | error | peak: predicted, MB | measured | error |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for point in table["points"]:
         model = point["model"] if isinstance(point["model"], str) else f"a small {point['model']['model_type']}"
@@ -189,8 +191,14 @@ def page(table: dict) -> str:
         kept = estimate(point["model"], Training(**point["training"]), point["device"]).saved
         pairs = ((kept, point["saved"]), (point["predicted"], point["measured"]))
         cells = [f"{said / 1e6:.1f} | {found / 1e6:.1f} | {_percent(said / found - 1)}" for said, found in pairs]
-        lines.append(f"| {model} | {options} | {' | '.join(cells)} |")
+        lines.append(f"| {point['device']} | {model} | {options} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def worst_of_requested(points: list[dict]) -> float:
+    """Return the largest error of a forecast on a GPU, as a share of what tensors asked for."""
+    errors = [abs(point["predicted"] / point["requested"] - 1) for point in points if "requested" in point]
+    return max(errors, default=0.0)
 
 
 def _percent(error: float) -> str:

@@ -42,7 +42,7 @@ from gpu_part import Part
 from memory import describe_machine
 
 from dalle_lib.memory import GPUS
-from dalle_lib.memory.hardware import CONTEXT, SLACK
+from dalle_lib.memory.hardware import RECOMPUTED_SLACK, SLACK, gpu_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.organizing.sizing import samples_per_second
 from dalle_lib.planning.constants import GPU_OPERATIONS_PER_S, STEP_PARAMETERS_PER_S
@@ -143,7 +143,8 @@ def report(folder: Path) -> dict:
 def constants(parts: dict, steps: dict, ratio: float) -> dict:
     """Return the constants of the kit's forecasts: what they say, and what was found."""
     train, sample, lamb = (parts.get(name, {}) for name in ("train", "sample", "lamb"))
-    name = next((name for name in sorted(GPUS, key=len) if name in describe_machine_name()), "H100")
+    gpu = gpu_of(describe_machine("cuda").split(",")[0]) if torch.cuda.is_available() else None
+    gpu = gpu or GPUS["H100"]
     slack = {way: found["slack"] for way, found in steps.items() if "slack" in found}
     forecasts = [found["error of the forecast"] for found in steps.values() if "error of the forecast" in found]
     return {
@@ -151,13 +152,13 @@ def constants(parts: dict, steps: dict, ratio: float) -> dict:
         "planning: STEP_PARAMETERS_PER_S": {
             "said": STEP_PARAMETERS_PER_S, "found": {way: found.get("parameters/s") for way, found in lamb.items()},
         },
-        "hardware: CONTEXT": {"said": CONTEXT, "found": train.get("memory without tensors", {}).get("bytes")},
-        "hardware: SLACK": {"said": SLACK, "found": slack},
+        "hardware: context": {"said": gpu.context, "found": train.get("memory without tensors", {}).get("bytes")},
+        "hardware: SLACK": {"said": {"kept": SLACK, "reversible": RECOMPUTED_SLACK}, "found": slack},
         "hardware: gib": {
-            "said": GPUS[name].gib, "found": train.get("memory without tensors", {}).get("GiB that torch reports"),
+            "said": gpu.gib, "found": train.get("memory without tensors", {}).get("GiB that torch reports"),
         },
         "hardware: teraflops": {
-            "said": GPUS[name].teraflops, "found": train.get("operations a second of a matrix product"),
+            "said": gpu.teraflops, "found": train.get("operations a second of a matrix product"),
         },
         "calculator: peaks of training steps": {"errors": [min(forecasts), max(forecasts)] if forecasts else None},
         "calculator: its points": parts.get("memory", {}).get("comparison"),
@@ -165,11 +166,6 @@ def constants(parts: dict, steps: dict, ratio: float) -> dict:
             key: sample.get("many", {}).get(key) for key in ("forecast", "allocated", "error of the forecast")
         },
     }  # fmt: skip
-
-
-def describe_machine_name() -> str:
-    """Return the name of the GPU, or an empty text."""
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
 def errors(parts: dict) -> dict[str, str]:

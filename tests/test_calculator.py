@@ -10,13 +10,17 @@ from dalle_lib.dashboard.bars import bytes_text
 from dalle_lib.dashboard.calculator import OWN, Calculator
 from dalle_lib.dashboard.estimates import advice_html, layer_html, terms_html, verdict_sentence
 from dalle_lib.measurement import read_config
-from dalle_lib.memory import GPUS, Training, estimate, gpu_named, largest_batch
+from dalle_lib.memory import GPUS, Estimate, Training, estimate, gpu_named, largest_batch
 from dalle_lib.memory.hardware import GPU
 from dalle_lib.notebook_run import to_html
 
 SMALL = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 96, "vocab_size": 500}
 MAX_BATCH = 8
 """Searching for a larger batch takes seconds."""
+
+
+def on_t4(model: str | dict, training: Training | None = None) -> Estimate:
+    return estimate(model, training, gpu=GPUS["T4"])
 
 
 @pytest.fixture
@@ -26,11 +30,11 @@ def calculator() -> Calculator:
 
 def test_the_knobs_are_set_as_asked_and_the_result_is_shown(calculator):
     training = Training(batch=2, sequence=64)
-    needed, gpu = estimate(SMALL, training), GPUS["T4"]
+    needed, gpu = on_t4(SMALL, training), GPUS["T4"]
     assert calculator.training == training
     assert calculator.result == needed
     assert verdict_sentence(needed, gpu) in calculator.verdict.value
-    assert largest_batch(SMALL, training, gpu.size, MAX_BATCH) == MAX_BATCH
+    assert largest_batch(SMALL, training, gpu.size, MAX_BATCH, gpu) == MAX_BATCH
     assert f"surely fits: at least {MAX_BATCH}." in calculator.verdict.value
     assert all(bytes_text(size) in calculator.bars.value for size in (*needed.gpu.values(), *needed.ram.values()))
     assert calculator.formulas.value == terms_html(needed) + layer_html(needed)
@@ -75,7 +79,7 @@ def test_each_knob_changes_the_result(calculator, monkeypatch):
     for knob, value in changes.items():
         widget, before = calculator.knobs[knob], calculator.training
         was, widget.value = widget.value, value
-        expected = estimate(SMALL, replace(before, **{knob: None if knob == "sequence" else value}))
+        expected = on_t4(SMALL, replace(before, **{knob: None if knob == "sequence" else value}))
         assert calculator.result == expected, knob
         assert calculator.result.training != before, knob
         assert verdict_sentence(expected, GPUS["T4"]) in calculator.verdict.value
@@ -105,7 +109,7 @@ def test_knobs_that_contradict_are_explained_until_they_are_set_back(calculator)
 def test_another_model_sets_its_own_longest_sequence(calculator):
     calculator.model.value = "dalle-emoji"
     assert calculator.knobs["sequence"].disabled
-    assert calculator.result == estimate("dalle-emoji", Training(batch=2))
+    assert calculator.result == on_t4("dalle-emoji", Training(batch=2))
     calculator.model.value = OWN
     assert not calculator.knobs["sequence"].disabled
     assert calculator.training.sequence is None
@@ -119,7 +123,7 @@ def test_a_pasted_config_is_read_and_a_wrong_one_is_explained(calculator):
     assert calculator.own.layout.display is None
     whole = SMALL | {"task_specific_params": {"a": [1]}, "architectures": ["GPT2LMHeadModel"], "n_layer": 3}
     calculator.own.value = json.dumps(whole)
-    assert calculator.result == estimate(SMALL | {"n_layer": 3}, Training(batch=2))
+    assert calculator.result == on_t4(SMALL | {"n_layer": 3}, Training(batch=2))
     for wrong, said in [
         ("{", "double quotes"), ("gpt2", "owner/name"), ('{"model_type": "opt"}', "model_type"),
         (json.dumps(SMALL | {"n_layer": "many"}), "whole number"),
@@ -128,7 +132,7 @@ def test_a_pasted_config_is_read_and_a_wrong_one_is_explained(calculator):
         assert calculator.result is None
         assert said in calculator.verdict.value
     calculator.model.value = "dalle-emoji"
-    assert calculator.result == estimate("dalle-emoji", Training(batch=2))
+    assert calculator.result == on_t4("dalle-emoji", Training(batch=2))
 
 
 def test_a_config_comes_from_the_hub(hub):
@@ -155,7 +159,7 @@ def test_an_unknown_model_or_gpu_is_refused_with_the_known_ones_and_a_gpu_may_be
     sized = Calculator(SMALL, "24", Training(sequence=64, precision="fp16"), max_batch=MAX_BATCH)
     assert verdict_sentence(sized.result, gpu_named("24")) in sized.verdict.value
     assert "no peak of a GPU with 24 GiB in fp16 is known" in sized.verdict.value
-    assert Calculator("GPT2", "t4", max_batch=1).result == estimate("gpt2")
+    assert Calculator("GPT2", "t4", max_batch=1).result == on_t4("gpt2")
 
 
 def test_advice_is_drawn_when_it_is_unfolded(calculator):

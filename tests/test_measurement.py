@@ -12,7 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from dalle_lib.measurement import build_model, measure, worker
 from dalle_lib.memory import Training, estimate
-from dalle_lib.memory.accuracy import POINTS, WORST
+from dalle_lib.memory.accuracy import MACHINES, POINTS, WORST
+from dalle_lib.memory.hardware import gpu_of
 
 
 @pytest.mark.parametrize(
@@ -96,10 +97,13 @@ def test_floating_point_operations_are_those_that_torch_counts():
 
 
 def test_the_published_table_has_the_predictions_of_today():
-    assert len(POINTS) >= 20
-    assert WORST < 0.05
+    assert len(POINTS) >= 70
+    assert max(WORST.values()) < 0.05
+    gpu = gpu_of(MACHINES["cuda"].split(",")[0])
     for point in POINTS:
-        today = estimate(point["model"], Training(**point["training"]), point["device"])
+        today = estimate(point["model"], Training(**point["training"]), point["device"], gpu)
+        if point["device"] == "cuda":
+            assert point["predicted"] == pytest.approx(point["requested"], rel=0.01), point
         assert today.allocated == pytest.approx(point["predicted"], rel=1e-4), point
         assert today.saved == pytest.approx(point["saved"], rel=0.05), point
 

@@ -23,7 +23,7 @@ from dalle_lib.dashboard.lessons import (
     storage_table,
 )
 from dalle_lib.measurement import Measurement, measure, optimizer_of
-from dalle_lib.memory import GPUS, Training, estimate
+from dalle_lib.memory import GPUS, Training, estimate, largest_batch
 from dalle_lib.optimizer import blockwise
 from dalle_lib.optimizer.blockwise import codebook
 from dalle_lib.streaming import TEXT, TEXT_MODEL, stream_text
@@ -69,8 +69,12 @@ def test_without_a_gpu_the_small_model_is_chosen_and_the_reason_is_given(tiny):
 def test_gpt2_large_fits_a_t4_as_the_notebook_trains_it():
     lean = {"optimizer": "adamw8bit", "checkpointing": True, "precision": "fp16"}
     assert estimate("gpt2-large", Training(**lean, batch=4)).fits(GPUS["T4"].size)
-    assert estimate("gpt2-large", Training(**lean | {"optimizer": "adamw"})).fits(GPUS["T4"].size)
+    assert estimate("gpt2-large", Training(**lean | {"optimizer": "adamw"})).fits(GPUS["T4"].size) is None
     assert not estimate("gpt2-large", Training()).fits(GPUS["T4"].size)
+    largest = [
+        largest_batch("gpt2-large", Training(**lean, offload=o), GPUS["T4"].size) for o in ("none", "statistics")
+    ]
+    assert largest == [7, 9], "the answer to the last exercise of notebook 03"
 
 
 def test_a_loaded_training_continues_bit_for_bit(tiny, tokenizer, tmp_path, capfd):

@@ -43,13 +43,13 @@ class Memory:
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise ValueError(f"--{name} must be above 0 and finite, but is {value}.")
         model = self._model()
-        gpu, result = gpu_named(self.gpu), estimate(model, self.training)
-        size = gpu.size
-        steps = advise(model, self.training, size, gpu.has_bf16)
+        gpu = gpu_named(self.gpu)
+        result, size = estimate(model, self.training, gpu=gpu), gpu.size
+        steps = advise(model, self.training, size, gpu.has_bf16, gpu)
         advice = [{"name": s.name, "gpu_range": s.estimate.gpu_range, "verdict": s.verdict} for s in steps]
         about = result.as_dict() | {"gpu_bytes": size, "verdict": result.verdict(size), "advice": advice}
         about["accuracy"] = in_words()
-        about["largest_batch"] = largest_batch(model, self.training, size)
+        about["largest_batch"] = largest_batch(model, self.training, size, gpu=gpu)
         about["seconds_to_send"] = result.seconds_to_send(1e6 * self.mbps)
         about["samples_per_second"] = self.teraflops and result.samples_per_second(1e12 * self.teraflops)
         print(json.dumps(about) if self.json else describe_memory(self.model, gpu.name, self.mbps, about))
@@ -76,7 +76,7 @@ def describe_memory(model: str, gpu: str, mbps: float, about: dict) -> str:
     for place in "gpu", "ram":
         low, high = about[f"{place}_range"]
         for term, size in about[place].items():
-            note = "  (the middle of an assumed range)" if term in ASSUMED else ""
+            note = "  (the middle of a range)" if term in ASSUMED else ""
             lines.append(f"  {place.upper()}  {term:22} {size / 1e9:9.3f}{note}")
         lines.append(f"  {place.upper()}  {'in all':22} {low / 1e9:9.3f} to {high / 1e9:.3f}")
     size, batch = about["gpu_bytes"] / 1e9, about["largest_batch"]
@@ -88,8 +88,7 @@ def describe_memory(model: str, gpu: str, mbps: float, about: dict) -> str:
         lines.append(f"{about['samples_per_second']:.2f} sequences a second.")
     sent = f"{about['sent'] / 1e6:,.0f} MB, {about['seconds_to_send']:,.0f} s at {mbps:g} Mbit/s"
     lines.append(f"For each update that a swarm makes together, a peer sends {sent}.")
-    others = [option for option in about["unmeasured"] if option != "anything on cuda"]  # the last lines say that
-    if others:
-        lines.append(f"Not measured yet: {', '.join(others)}.")
+    if about["unmeasured"]:
+        lines.append(f"Not measured yet: {', '.join(about['unmeasured'])}.")
     lines.append(about["accuracy"])
     return "\n".join(lines)

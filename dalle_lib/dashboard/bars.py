@@ -20,6 +20,7 @@ COLOURS = {
     "backward": "#aa7755",
     "optimizer step": "#a8931a",
     "averaging buffers": "#30a095",
+    "library workspaces": "#5f8fa0",
     "CUDA context": "#778398",
     "allocator slack": "#97938b",
     "master copies": "#2e91d9",

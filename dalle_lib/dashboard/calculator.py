@@ -135,8 +135,8 @@ class Calculator(widgets.VBox):
         gpu = self.gpus[self.gpu.value]
         try:
             training = self.training
-            self.result = result = estimate(self.config, training)
-            largest = largest_batch(self.config, training, gpu.size, self.max_batch)
+            self.result = result = estimate(self.config, training, gpu=gpu)
+            largest = largest_batch(self.config, training, gpu.size, self.max_batch, gpu)
         except _WRONG as error:
             self._fail(error)
             return

@@ -83,7 +83,7 @@ def advice_bars(steps: Sequence[Step], gpu: GPU) -> HTML:
 
 def advice_html(model: str | Mapping, training: Training, gpu: GPU) -> str:
     """Return the bars of the techniques to switch on, one after another, until the training fits `gpu`."""
-    steps = advise(model, training, gpu.size, gpu.has_bf16)
+    steps = advise(model, training, gpu.size, gpu.has_bf16, gpu)
     end = "" if steps[-1].fits else "<p>These are all techniques: it needs a larger GPU, or a smaller model.</p>"
     alone = "<p>It fits as it is.</p>" if len(steps) == 1 and steps[0].fits else ""
     return alone + advice_bars(steps, gpu).data + end
@@ -96,7 +96,7 @@ def advice_table(steps: Sequence[Step], model: str | Mapping, gpu: GPU) -> pd.Da
             "GPU memory": bytes_text(step.estimate.gpu_range[1]),
             "RAM": bytes_text(step.estimate.ram_range[1]),
             f"on {gpu.name}": step.estimate.verdict(gpu.size),
-            "largest batch": largest_batch(model, step.estimate.training, gpu.size),
+            "largest batch": largest_batch(model, step.estimate.training, gpu.size, gpu=gpu),
         }
         for step in steps
     }
@@ -143,7 +143,7 @@ def batch_table(model: str | Mapping, estimates: Mapping[str, Estimate], gpu: GP
         name: {
             "memory peaks in": result.moment,
             f"batch of {result.training.batch}": bytes_text(result.gpu_range[1]),
-            f"largest batch on {gpu.name}": largest_batch(model, result.training, gpu.size),
+            f"largest batch on {gpu.name}": largest_batch(model, result.training, gpu.size, gpu=gpu),
         }
         for name, result in estimates.items()
     }

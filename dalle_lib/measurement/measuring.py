@@ -15,6 +15,7 @@ from dalle_lib.checkpoint import save_tensors
 from dalle_lib.machine import free_memory
 from dalle_lib.memory import Training, estimate
 from dalle_lib.memory.dalle import DALLEDescription
+from dalle_lib.memory.hardware import gpu_of
 from dalle_lib.memory.presets import describe
 
 _OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -86,7 +87,8 @@ def measure(
     length = training.sequence or describe(config).shape.sequence
     _require_possible(config, training, device, blocks, length)
     available = free_bytes(device)
-    expected = estimate(config, training, "cuda" if device == "cuda" else "cpu")
+    gpu = gpu_of(torch.cuda.get_device_name()) if device == "cuda" else None
+    expected = estimate(config, training, "cuda" if device == "cuda" else "cpu", gpu)
     result = Measurement(training=training, device=device, predicted=expected.allocated, available=available)
     if expected.gpu_range[0] > available:
         return replace(result, error="the calculator says that it does not fit")

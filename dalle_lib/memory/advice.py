@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dalle_lib.memory.estimate import Estimate, estimate
+from dalle_lib.memory.hardware import GPU
 from dalle_lib.memory.presets import describe
 from dalle_lib.memory.training import Training
 
@@ -20,14 +21,16 @@ class Step:
     """The same in words."""
 
 
-def largest_batch(model: str | Mapping, training: Training, size: int, max_batch: int = 4096) -> int:
+def largest_batch(
+    model: str | Mapping, training: Training, size: int, max_batch: int = 4096, gpu: GPU | None = None
+) -> int:
     """Return the largest batch, `max_batch` at most, that surely fits a GPU of `size` bytes; 0 if none does.
 
-    "Surely" means at the upper end of the assumed terms. Raises ValueError as `estimate` does.
+    "Surely" means at the upper end of the assumed terms, of `gpu` if it is given. Raises ValueError as `estimate` does.
     """
 
     def need(batch: int) -> int:
-        return estimate(model, replace(training, batch=batch)).gpu_range[1]
+        return estimate(model, replace(training, batch=batch), gpu=gpu).gpu_range[1]
 
     first = need(1)
     if first > size:
@@ -49,19 +52,21 @@ def largest_batch(model: str | Mapping, training: Training, size: int, max_batch
     return fits
 
 
-def advise(model: str | Mapping, training: Training, size: int, has_bf16: bool = True) -> list[Step]:
+def advise(
+    model: str | Mapping, training: Training, size: int, has_bf16: bool = True, gpu: GPU | None = None
+) -> list[Step]:
     """Return the techniques to switch on, one after another, until the model fits a GPU of `size` bytes.
 
     The first step is the training as it is. The others follow from the cheapest to the dearest; a technique that lowers
     nothing, or that the model does not have, is left out. The last step fits, unless no technique here is enough.
-    With `has_bf16` the 16-bit type is bf16, otherwise fp16. Raises ValueError as `estimate` does.
+    With `has_bf16` the 16-bit type is bf16, otherwise fp16. `gpu` is as for `estimate`, and so are the errors.
     """
-    steps = [_step("as it is", model, training, size)]
+    steps = [_step("as it is", model, training, size, gpu)]
     for name, change in _techniques(model, training, has_bf16):
         if steps[-1].fits:
             break
         try:
-            step = _step(name, model, replace(steps[-1].estimate.training, **change), size)
+            step = _step(name, model, replace(steps[-1].estimate.training, **change), size, gpu)
         except ValueError:  # this model has no such option
             continue
         if step.estimate.gpu_range[1] < steps[-1].estimate.gpu_range[1]:
@@ -69,8 +74,8 @@ def advise(model: str | Mapping, training: Training, size: int, has_bf16: bool =
     return steps
 
 
-def _step(name: str, model: str | Mapping, training: Training, size: int) -> Step:
-    result = estimate(model, training)
+def _step(name: str, model: str | Mapping, training: Training, size: int, gpu: GPU | None) -> Step:
+    result = estimate(model, training, gpu=gpu)
     return Step(name, result, result.fits(size), result.verdict(size))
 
 

@@ -91,8 +91,8 @@ class DALLEDescription(ModelDescription):
             weights = tape.split(self.table, *(rows * c.dim for _, rows in parts))
             biases = tape.split(self.bias, *(rows for _, rows in parts))
             read = tape.split(x, *(forward.batch * length * c.dim for length, _ in parts))
-            if forward.batch > 1:
-                read = [tape.copy(part) for part in read]
+            if forward.batch > 1:  # autocast's cast makes the copy
+                read = [tape.lowered(part) if tape.half else tape.copy(part) for part in read]
             logits = [
                 tape.linear(part, weight, bias, outputs=rows)
                 for part, weight, bias, (_, rows) in zip(read, weights, biases, parts, strict=True)

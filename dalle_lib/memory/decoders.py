@@ -183,9 +183,12 @@ class Llama(ModelDescription):
         h = rms_norm(tape, x, w.norm1, c.hidden_size, whole=True)
         q, k, v = tape.linear(h, *w.q), tape.linear(h, *w.k), tape.linear(h, *w.v)
         q, k = self.rotate(tape, q, *turns), self.rotate(tape, k, *turns)
-        if forward.is_eager and self.keys != self.queries:
+        shares_keys = self.keys != self.queries
+        # No efficient kernel of a GPU shares keys in float32: PyTorch stores all scores there.
+        is_eager = forward.is_eager or (shares_keys and tape.device == "cuda" and tape.width == 4 and not tape.half)
+        if is_eager and shares_keys:
             k, v = tape.repeat(k, q.count), tape.repeat(v, q.count)
-        h = tape.linear(forward.attend(q, k, v, c.num_attention_heads, mask, scores=4), *w.out)
+        h = tape.linear(forward.attend(q, k, v, c.num_attention_heads, mask, scores=4, is_eager=is_eager), *w.out)
         x = tape.add(x, h)
         h = rms_norm(tape, x, w.norm2, c.hidden_size, whole=True)
         h = tape.multiply(activation(tape, c.hidden_act, tape.linear(h, *w.gate)), tape.linear(h, *w.up))

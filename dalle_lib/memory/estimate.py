@@ -7,6 +7,7 @@ from functools import lru_cache
 from dalle_lib.memory import hardware
 from dalle_lib.memory.accuracy import not_measured
 from dalle_lib.memory.graph import Memory, Node, Storage, graph_of
+from dalle_lib.memory.hardware import GPU
 from dalle_lib.memory.models import ForwardPass, ModelDescription
 from dalle_lib.memory.presets import describe
 from dalle_lib.memory.tape import Device, Tape
@@ -23,8 +24,9 @@ TERMS = {
     "backward": "gradients of activations",
     "optimizer step": "working memory of the optimizer's step, which grows with the largest tensor",
     "averaging buffers": "gradients that hivemind accumulates: 4 bytes × parameters",
-    "CUDA context": "memory of CUDA and its kernels: the middle of an assumed range",
-    "allocator slack": "memory lost to fragmentation: the middle of an assumed range",
+    "library workspaces": "working memory of cuBLAS for each of the two threads that compute, forward and backward",
+    "CUDA context": "memory of CUDA and its kernels: the middle of a range",
+    "allocator slack": "memory that PyTorch's allocator holds beyond tensors: the middle of a range",
 }
 """Each term of GPU memory, with its formula in words."""
 
@@ -43,6 +45,9 @@ RAM_TERMS = {
 ASSUMED = ("CUDA context", "allocator slack", "data", "Python and libraries")
 """The terms that are not calculated. Each has a range, whose middle stands among the other terms."""
 
+ANY = GPU("any GPU", 0, has_bf16=True, teraflops=None, workspace=hardware.ANY_WORKSPACE)
+"""What all families of GPUs take beside tensors."""
+
 EIGHT_BIT_FROM = 2**16
 """Elements from which a peer sends a tensor in 8 bits; smaller tensors are sent in 16."""
 
@@ -56,7 +61,8 @@ class Estimate:
     ram: dict[str, int]
     """Bytes in RAM by term; the sum is the middle of `ram_range`."""
     allocated: int
-    """Bytes of tensors on the GPU: `torch.cuda.max_memory_allocated` without the workspaces of CUDA's libraries."""
+    """Bytes of tensors and libraries' workspaces on the GPU: `torch.cuda.max_memory_allocated`, which also counts up to
+    4% by which the allocator rounds up."""
     gpu_range: tuple[int, int]
     """Bytes needed on the GPU, from the lower to the upper end of the assumed terms."""
     ram_range: tuple[int, int]
@@ -81,7 +87,7 @@ class Estimate:
 
     @property
     def tensors(self) -> dict[str, int]:
-        """The terms of GPU memory that are tensors; their sum is `allocated`."""
+        """The terms of GPU memory that are tensors and workspaces; their sum is `allocated`."""
         return {term: size for term, size in self.gpu.items() if term not in ASSUMED}
 
     def fits(self, size: int) -> bool | None:
@@ -106,11 +112,14 @@ class Estimate:
         return {**asdict(self), "training": asdict(self.training)}
 
 
-def estimate(model: str | Mapping, training: Training | None = None, device: Device = "cuda") -> Estimate:
+def estimate(
+    model: str | Mapping, training: Training | None = None, device: Device = "cuda", gpu: GPU | None = None
+) -> Estimate:
     """Return the memory that one training step of `model` needs, by term, and its operations and traffic.
 
     The model is run in symbols, forward and backward, and every byte in use is counted. `model` is the name of a preset
-    or the fields of a Hub config. On `device` "cpu" there is no CUDA context and no allocator slack.
+    or the fields of a Hub config. On `device` "cpu" there are no workspaces, no CUDA context and no allocator slack.
+    They depend on the `gpu`; without one, their ranges span all GPUs.
 
     Raises ValueError for models and options that are not described.
 
@@ -118,13 +127,31 @@ def estimate(model: str | Mapping, training: Training | None = None, device: Dev
     34·s·b·h + 5·a·s²·b bytes of arXiv:2205.05198, equation 2 (b sequences of s positions, h wide, a heads).
     """
     key = model if isinstance(model, str) else tuple(sorted((k, v) for k, v in model.items() if _is_plain(v)))
-    result = _estimate(key, training or Training(), device)
+    result, biased = _estimate(key, training or Training(), device)
     # The cached result stays as it is when a caller changes what it got.
-    return replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))
+    result = replace(result, gpu=dict(result.gpu), ram=dict(result.ram), layer=list(result.layer))
+    return result if device == "cpu" else _on_gpu(result, gpu or ANY, biased)
+
+
+def _on_gpu(result: Estimate, gpu: GPU, biased: int) -> Estimate:
+    """Return the estimate with what `gpu` takes beside tensors; `biased` threads of the two add biases to products."""
+    spaces = [2 * size + biased * hardware.BIAS_WORKSPACE for size in gpu.workspace]
+    allocated = [result.allocated + size for size in spaces]
+    low_share, high_share = hardware.SLACK if result.training.layer == "plain" else hardware.RECOMPUTED_SLACK
+    slack = [round(low_share * allocated[0]), round(high_share * allocated[1]) + hardware.SEGMENT]
+    ranges = {"library workspaces": spaces, "CUDA context": gpu.context, "allocator slack": slack}
+    low, high = (result.allocated + sum(ends[i] for ends in ranges.values()) for i in (0, 1))
+    return replace(
+        result,
+        gpu=result.gpu | {term: sum(ends) // 2 for term, ends in ranges.items()},
+        allocated=sum(allocated) // 2,
+        gpu_range=(low, high),
+    )
 
 
 @lru_cache(maxsize=512)
-def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
+def _estimate(key: str | tuple, training: Training, device: Device) -> tuple[Estimate, int]:
+    """Return what `estimate` does, of tensors alone on a GPU, and in how many threads products get biases."""
     model = describe(key if isinstance(key, str) else dict(key), training.distinct_layers)
     _check(model, training)
     memory = Memory()
@@ -140,7 +167,7 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
     if training.layer == "plain":
         layer = _middle_layer(graph, model, forward)
     else:
-        layer = _estimate(key, replace(training, checkpointing=False, reversible=False), device).layer
+        layer = _estimate(key, replace(training, checkpointing=False, reversible=False), device)[0].layer
     storages = [*tape.streams, *(storage for node in graph for storage in node.saved)]
     saved = sum({id(storage): storage.size for storage in storages}.values())
     del graph, storages
@@ -152,14 +179,12 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
         extra = step_bytes(training, model.parameters, device)
         kept.append(Storage(memory, extra, "optimizer step"))
     terms = {term: size for term in TERMS if (size := memory.at_peak.get(term, 0))}
-    assumed = _assumed(memory.peak, device)
-    gpu = terms | {term: sum(ends) // 2 for term, ends in assumed.items()}
     ram, fixed = _ram(model, training)
-    return Estimate(
-        gpu=gpu,
+    result = Estimate(
+        gpu=terms,
         ram=ram | {term: sum(ends) // 2 for term, ends in fixed.items()},
         allocated=memory.peak,
-        gpu_range=tuple(memory.peak + sum(ends[i] for ends in assumed.values()) for i in (0, 1)),
+        gpu_range=(memory.peak, memory.peak),
         ram_range=tuple(sum(ram.values()) + sum(ends[i] for ends in fixed.values()) for i in (0, 1)),
         moment=memory.moment_of_peak,
         parameters=model.parameter_count,
@@ -170,6 +195,7 @@ def _estimate(key: str | tuple, training: Training, device: Device) -> Estimate:
         unmeasured=not_measured(training, device),
         training=training,
     )
+    return result, len(tape.biased_in)
 
 
 def _is_plain(value: object) -> bool:
@@ -206,15 +232,6 @@ def _resident(model: ModelDescription, training: Training, memory: Memory, tape:
         for parameter in model.parameters:
             parameter.grad = tape.new(parameter.count * tape.width, "gradients")
     return [Storage(memory, size, term) for term, size in sizes.items()]
-
-
-def _assumed(allocated: int, device: Device) -> dict[str, tuple[int, int]]:
-    if device == "cpu":
-        return {}
-    return {
-        "CUDA context": hardware.CONTEXT,
-        "allocator slack": tuple(round(share * allocated) for share in hardware.SLACK),
-    }
 
 
 def _ram(model: ModelDescription, training: Training) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:

@@ -1,10 +1,23 @@
 """GPUs, and the memory on them and in RAM that tensors cannot use."""
 
+import re
 from dataclasses import dataclass
 
 from dalle_lib.names import did_you_mean, find_name
 
 GIB = 2**30
+MIB = 2**20
+
+CONTEXT = (round(0.25 * GIB), 810_000_000)
+"""Bytes of a GPU that CUDA, its libraries and their kernels take: an assumed range, whose upper end is Hopper's."""
+HOPPER_CONTEXT = (640_000_000, 810_000_000)
+"""The same of an H100: with one tensor, and after a training, by benchmarks/gpu_memory.py. An H200 took 0.81 GB."""
+WORKSPACE = 8_519_680
+"""Bytes of the workspace that cuBLAS gets of PyTorch for each thread that computes, by PyTorch's source."""
+HOPPER_WORKSPACE = 32 * MIB
+"""The same on Hopper."""
+BIAS_WORKSPACE = MIB
+"""Bytes that cuBLASLt gets beside, for each thread in which it adds a bias to a product."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +32,10 @@ class GPU:
     teraflops: float | None
     """Peak of dense 16-bit matrix products with 32-bit sums, in 10^12 operations per second, by the data sheet; or
     None if it is not known."""
+    context: tuple[int, int] = CONTEXT
+    """Bytes that CUDA takes: the lower and the upper end of what is measured or assumed."""
+    workspace: tuple[int, int] = (WORKSPACE, WORKSPACE)
+    """Bytes of cuBLAS's workspace for each thread that computes: both ends are the same if the family is known."""
 
     @property
     def size(self) -> int:
@@ -41,18 +58,23 @@ GPUS = {
         GPU("L4", 22.03, True, 121),
         GPU("A100 40GB", 39.39, True, 312),
         GPU("A100 80GB", 79.15, True, 312),
-        GPU("H100", 79.10, True, 989),
-        GPU("H200", 139.81, True, 989),
+        GPU("H100", 79.10, True, 989, HOPPER_CONTEXT, (HOPPER_WORKSPACE, HOPPER_WORKSPACE)),
+        GPU("H200", 139.81, True, 989, HOPPER_CONTEXT, (HOPPER_WORKSPACE, HOPPER_WORKSPACE)),
     )
 }
 
-CONTEXT = (round(0.25 * GIB), round(0.7 * GIB))
-"""Bytes of a GPU that CUDA, its kernels and cuBLAS take: an assumed range.
+ANY_WORKSPACE = (WORKSPACE, HOPPER_WORKSPACE)
+"""The ends of `GPU.workspace` for a GPU of any family."""
+SLACK = (0.01, 0.18)
+"""Memory that PyTorch's allocator holds beyond tensors, as a share of theirs, where activations are kept.
 
-An H200 took a little more (benchmarks/README.md).
+The lower end is the least that it reserved with `expandable_segments`, the upper end the most that any of 13 trainings
+needed to still run within a limit (benchmarks/gpu_memory.py). While there is room it reserves more.
 """
-SLACK = (0.0, 0.08)
-"""Memory that the caching allocator loses to fragmentation, as a share of what is allocated: an assumed range."""
+RECOMPUTED_SLACK = (0.04, 0.27)
+"""The same with checkpointing or reversible layers, of 17 trainings."""
+SEGMENT = 20 * MIB
+"""Bytes that the allocator takes of CUDA at a time for tensors of 1 to 10 MiB: it may hold one in vain."""
 PROCESS = (round(1.0 * GIB), round(3.0 * GIB))
 """Bytes of RAM that Python, torch and its libraries take: an assumed range."""
 DATA = (round(0.1 * GIB), round(1.0 * GIB))
@@ -73,4 +95,28 @@ def gpu_named(name: str) -> GPU:
     if not 0 < gib < 1e6:
         known = f"expected one of {', '.join(GPUS)}, or its memory in GiB as a number, such as 16"
         raise ValueError(f"unknown GPU {name!r}: {did_you_mean(name, GPUS)}{known}.")
-    return GPU(f"a GPU with {gib:g} GiB", gib, has_bf16=True, teraflops=None)
+    return GPU(f"a GPU with {gib:g} GiB", gib, has_bf16=True, teraflops=None, workspace=ANY_WORKSPACE)
+
+
+def gpu_of(device: str) -> GPU | None:
+    """Return the GPU that torch calls `device`, such as "Tesla V100-SXM2-16GB"; None if it is none of `GPUS`."""
+    words = set(re.split(r"[\s-]+", device))
+    known = [gpu for name, gpu in GPUS.items() if words.issuperset(name.split())]
+    return max(known, key=lambda gpu: len(gpu.name), default=None)
+
+
+def summing_bytes(rows: int, columns: int) -> int:
+    """Return the bytes of working memory in which PyTorch adds up the rows of a matrix on a GPU.
+
+    Few long columns are shared out among more blocks of threads than there are columns, and each thread has a place for
+    its sum: up to two numbers an element, and up to 138 MB. Source: ATen's Reduce.cuh, with 132 multiprocessors of 2048
+    threads, as Hopper has them; on a smaller GPU large sums take less.
+    """
+    vector = 4 if columns % 4 == 0 else 2 if columns % 2 == 0 else 1
+    width = 32 * vector
+    values = -(-rows // (512 // width))
+    if columns < width or values < 256:
+        return 0
+    groups, most = -(-columns // width), 132 * 2048 * vector // 512
+    blocks = max(min(-(-most // groups), -(-values // 16)), -(-values // 256))
+    return 4 * columns * blocks * width if blocks > 1 else 0

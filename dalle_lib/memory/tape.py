@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from dalle_lib.memory.graph import Edge, Memory, Node, Parameter, Storage, Tensor, run_back
+from dalle_lib.memory.hardware import summing_bytes
 
 Device = Literal["cuda", "cpu"]
 
@@ -40,6 +41,8 @@ class Tape:
         self.is_of_pairs = False
         self.reversible_layers = 0
         self.replayed_copies: dict[Parameter, Tensor] = {}
+        self.biased_in: set[str] = set()
+        """The passes, each in a thread of its own, in which a product gets a bias."""
 
     # The parts of every operation
 
@@ -48,16 +51,9 @@ class Tape:
         return Storage(self.memory, size, term or self.term, self.is_of_pairs)
 
     def make(
-        self,
-        name: str,
-        inputs: Sequence[Tensor | Parameter],
-        count: int,
-        width: int,
-        saved: Sequence[Storage] = (),
-        passes_on: bool = False,
-        storage: Storage | None = None,
-        extra: int = 0,
-    ) -> Tensor:
+        self, name: str, inputs: Sequence[Tensor | Parameter], count: int, width: int, saved: Sequence[Storage] = (),
+        passes_on: bool = False, storage: Storage | None = None, extra: int = 0,
+    ) -> Tensor:  # fmt: skip
         """Return the result of the operation `name`: `count` elements of `width` bytes.
 
         `saved` is kept for the gradient, which needs `extra` bytes of working memory. With `passes_on` the incoming
@@ -77,6 +73,10 @@ class Tape:
         if value.node is None:
             return None
         return Edge(value.node, value.slot, value.count * value.width, passes_on)
+
+    def _summing(self, added: Tensor | Parameter | None, count: int) -> int:
+        """Return the working memory in which a gradient of `count` elements is summed to that of what was added."""
+        return summing_bytes(count // added.count, added.count) if added and self.device == "cuda" else 0
 
     @contextmanager
     def part(self, term: str | None = None, is_of_pairs: bool = False) -> Iterator[None]:
@@ -119,11 +119,7 @@ class Tape:
         return self.autocast_copies[parameter]
 
     def linear(
-        self,
-        x: Tensor,
-        weight: Parameter | Tensor,
-        bias: Parameter | Tensor | None = None,
-        outputs: int | None = None,
+        self, x: Tensor, weight: Parameter | Tensor, bias: Parameter | Tensor | None = None, outputs: int | None = None
     ) -> Tensor:
         """Return `x` times a weight [outputs, inputs], or times a view of some rows of one."""
         # Autocast keeps no copy of a view.
@@ -131,7 +127,10 @@ class Tape:
         outputs = outputs or weight.shape[0]
         inputs = weight.count // outputs
         saved = [x.storage] if isinstance(used, Parameter) else [x.storage, used.storage]
-        y = self.make("linear", [x, used, *([bias] if bias else [])], x.count // inputs * outputs, x.width, saved)
+        count, read = x.count // inputs * outputs, [x, used, *([bias] if bias else [])]
+        if bias:
+            self.biased_in.add("backward" if self.replays else "forward")
+        y = self.make("linear", read, count, x.width, saved, extra=self._summing(bias, count))
         self.flops += 2 * y.count * inputs
         for edge in y.node.edges:
             edge.is_view = edge.target is weight
@@ -194,7 +193,7 @@ class Tape:
         width = max(a.width, self.width if isinstance(b, Parameter) else b.width)
         saved = [] if isinstance(b, Parameter) else [b.storage]
         saved += [a.storage] if isinstance(b, Parameter) or b.node else []
-        extra = a.count * width if isinstance(b, Parameter) else 0
+        extra = a.count * width + self._summing(b, a.count) if isinstance(b, Parameter) else 0
         return self.make("multiply", [a, b], max(a.count, b.count), width, saved, extra=extra)
 
     def copy(self, x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dalle_lib.memory.graph import Parameter
+from dalle_lib.memory.hardware import summing_bytes
 from dalle_lib.memory.tape import Device
 
 Precision = Literal["fp32", "fp16", "bf16", "pure-bf16"]
@@ -50,7 +51,8 @@ class Training:
     """Number of layers with weights of their own; the others take turns with these weights."""
     attention: AttentionKernel | None = None
     """eager stores all scores, sdpa never does; by default sdpa where this kit runs the model with it.
-    An efficient kernel of sdpa is assumed; for Llamas with fewer keys than queries, only GPUs with bf16 have one."""
+    An efficient kernel of sdpa is assumed; for Llamas with fewer keys than queries, only GPUs with bf16 have one, and
+    none in fp32."""
     dropout: bool = False
     """Train with dropout, whose masks are saved for the backward pass."""
     swarm: bool = False
@@ -146,7 +148,8 @@ def step_bytes(training: Training, parameters: Iterable[Parameter], device: Devi
 
     Fused AdamW needs none, and bitsandbytes needs none on a GPU. On a CPU bitsandbytes is written in torch's operations
     and needs 20 bytes an element with 8-bit statistics, 12 with 32-bit ones. Adafactor makes one update of a tensor's
-    size. This kit's LAMB works on a chunk at a time: 32 bytes an element of the chunk, or 24 if a tensor has only one.
+    size; before, a GPU sums squares over rows. This kit's LAMB works on a chunk at a time: 32 bytes an element of the
+    chunk, or 24 if a tensor has only one.
     """
     width = 4 if training.is_offloaded else training.weight_width
     on_cpu = device == "cpu" or training.is_offloaded
@@ -155,4 +158,8 @@ def step_bytes(training: Training, parameters: Iterable[Parameter], device: Devi
         return max(24 * p.count if p.count <= chunk else 32 * chunk for p in parameters)
     if training.optimizer == "adamw8bit" and on_cpu:
         return max((20 if _is_quantised(training, p) else 12) * p.count for p in parameters)
-    return width * max(p.count for p in parameters) if training.optimizer == "adafactor" else 0
+    if training.optimizer != "adafactor":
+        return 0
+    return max(
+        max(width * p.count, 0 if on_cpu else summing_bytes(p.shape[0], p.count // p.shape[0])) for p in parameters
+    )
