@@ -44,8 +44,6 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs numpy below 2.4, where hivemind's codec still works"
     if name == "browser_drawing" and not (HERE.parent / "site" / "_build" / "html" / "draw.html").exists():
         return "it needs the built site: make site"
-    if name == "browser_drawing" and not (find_spec("playwright") and shutil.which("chromium")):
-        return "it needs Chromium and the extra dev"
     if name == "lamb" and find_spec("bitsandbytes") is None:
         return "it needs bitsandbytes: the extra tutorial"
     if name == "streaming" and platform.system() != "Linux":
@@ -54,9 +52,9 @@ def reason_to_leave_out(name: str) -> str | None:
         return f"it needs {' and '.join(missing)}: the extras tutorial and dev"
     if name in ("auth_server", "join", "newcomers") and not find_spec("uvicorn"):
         return "it needs uvicorn: the extra server"
-    if name == "dashboard_page" and not (find_spec("playwright") and shutil.which("chromium")):
+    if name in ("browser_drawing", "dashboard_page") and not (find_spec("playwright") and shutil.which("chromium")):
         return "it needs playwright and Chromium: apt-get install chromium"
-    if name == "paper_gpu" and not torch.cuda.is_available():
+    if name in ("gpu_memory", "paper_gpu") and not torch.cuda.is_available():
         return "it needs a GPU"
     if name == "paper_code" and find_spec("pip") is None:
         return "it needs pip, to fetch dalle-pytorch"

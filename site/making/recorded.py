@@ -18,7 +18,7 @@ CHART = "objective"
 
 
 def make(made: Path) -> None:
-    """Play the recording; write what the dashboard shows of it, a chart as a drawing and as a script, and what it is."""
+    """Play the recording; write what the dashboard shows of it, a chart drawn and as a script, and what it is."""
     with TemporaryDirectory() as folder:
         told = recorded_run(Path(folder))
         write_run_data(told, made / "static" / "recorded", "_static/recorded/")
