@@ -23,7 +23,7 @@ from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.run.newest import LATEST, STATUS
-from dalle_lib.swarm.peer.bootstrap import shown
+from dalle_lib.swarm.peer.looks import shown
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import MAX_SHOWN, SwarmStatus
