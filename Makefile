@@ -73,7 +73,7 @@ site: setup ## build the web page into site/_build/html
 
 # One process: the tests share one built site, and two browsers at once are slower on two cores.
 test-site: site ## build the web page and look at every page in Chromium
-	$(BIN)/python -m pytest -m site --built-site $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m site --built-site $(call FILES_WITH,mark.site) $(PYTEST) || [ $$? = 5 ]
 
 tutorial-gpu: setup ## run notebook 03 with GPT-2 Large on a GPU of 16 GB or more, and record its figures
 	$(BIN)/python scripts/tutorial_gpu.py

@@ -154,7 +154,8 @@ def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
     given |= {"announce": ("/dns4/home.example/tcp/7",)}
     given |= {"team": "cats", "anonymous": True, "start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
     settings = PeerSettings(**given)
-    assert {*given, "state_every_s"} == {field.name for field in fields(PeerSettings)}, "but a monitor's own"
+    names = {field.name for field in fields(PeerSettings)}
+    assert {*given, "state_every_s", "keeps_signed"} == names, "but a monitor's own"
     joined, checked = [], []
     monkeypatch.setattr("dalle_lib.cli.Join.run", lambda command: joined.append(command))
     monkeypatch.setattr("dalle_lib.cli.Doctor.run", lambda command: checked.append(command))

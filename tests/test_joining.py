@@ -26,7 +26,7 @@ def test_the_lines_to_type_are_commands(monkeypatch):
 
 def test_each_option_and_command_in_the_text_exists(monkeypatch, capsys):
     options = {"--help", "--version"}
-    for command in ("join", "doctor", "generate", "status", "run finish"):
+    for command in ("join", "doctor", "generate", "status", "monitor", "run finish"):
         monkeypatch.setattr(sys, "argv", ["dalle-lib", *command.split(), "--help"])
         with pytest.raises(SystemExit):
             main()

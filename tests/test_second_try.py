@@ -1,5 +1,6 @@
 """CI's second try: only tests with real peers or real time get one, and it is reported."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def test_only_tests_with_real_peers_are_run_again_and_named_with_their_first_fai
         sys.executable, "-m", "pytest", "--second-try", "-rR", "-p", "no:cacheprovider",
         "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, tmp_path,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}  # where conftest.py finds the plugin that it loads
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     named = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if line.startswith("RERUN ")]
     assert named == ["test_marked", "test_with_a_folder_for_peers", "test_chaos"], done.stdout
     assert "1 failed, 3 passed, 3 rerun" in done.stdout

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from calculator_settings import CALCULATE, OWN, PLAN, calculated, planned, random_plans, random_settings
+from calculator_settings import CALCULATE, OWN, PLAN, calculated_apart, planned, random_plans, random_settings
 from checkout import ROOT
 from javascript import run_javascript
 
@@ -43,11 +43,11 @@ def same(found: dict, expected: dict) -> bool:
 
 
 def test_the_translated_calculator_says_what_python_says(scripts):
-    settings = random_settings(40, seed=1)
+    settings = random_settings(16, seed=1)
     found = run_javascript(scripts, CALCULATE, settings)
-    expected = [calculated(one) for one in settings]
+    expected = calculated_apart(settings)
     assert [one for one, f, e in zip(settings, found, expected, strict=True) if not same(f, e)] == []
-    assert sum("error" not in one for one in expected) > 10
+    assert sum("error" not in one for one in expected) > 3
 
 
 def test_the_translated_planner_prints_what_python_prints(scripts):
@@ -123,7 +123,8 @@ def test_the_page_says_what_python_says(visit):
     page = visit("calculator.html").page
     settings = random_settings(200, seed=3)
     found = page.evaluate(CALCULATE, settings)
-    wrong = [one for one, f in zip(settings, found, strict=True) if not same(f, calculated(one))]
+    expected = calculated_apart(settings)
+    wrong = [one for one, f, e in zip(settings, found, expected, strict=True) if not same(f, e)]
     assert wrong == []
 
 
@@ -150,7 +151,7 @@ def test_knobs_change_the_verdict_and_the_link_and_the_link_brings_them_back(vis
     page.get_by_label("batch", exact=True).fill("3")
     page.wait_for_function("location.hash.includes('batch=3')")
     settings = {"model": "gpt2-xl", "optimizer": "adamw8bit", "checkpointing": True, "batch": 3}
-    expected = calculated(random_settings(1, seed=5)[0] | DEFAULTS | settings)["verdict"]
+    expected = calculated_apart([random_settings(1, seed=5)[0] | DEFAULTS | settings])[0]["verdict"]
     assert page.locator(".dalle-verdict").text_content() == expected
     again = ready(visit, page.url)
     assert again.page.locator(".dalle-verdict").text_content() == expected

@@ -92,11 +92,11 @@
       const limits = limitsOf(settings);
       if (limits.error) return limits;
       const model = modelOf(settings), training = trainingOf(settings, limits), gpu = gpuOf(settings);
-      const found = ask(translated.memory_estimate.estimate, model, training);
+      const found = ask(translated.memory_estimate.estimate, model, training, "cuda", gpu);
       const result = toPlain(found);
       if (!isPossible(result)) throw new TypeError(NOT_POSSIBLE);
       const most = dalle.offer.max_batch;
-      const largest = isQuick ? null : ask(translated.memory_advice.largest_batch, model, training, gpu.size, most);
+      const largest = isQuick ? null : ask(translated.memory_advice.largest_batch, model, training, gpu.size, most, gpu);
       const told = [largest, most, settings.utilisation / 100, settings.mbit_per_s];
       return {
         result,
@@ -117,7 +117,8 @@
       const limits = limitsOf(settings);
       if (limits.error) return limits;
       const gpu = gpuOf(settings);
-      const steps = ask(translated.memory_advice.advise, modelOf(settings), trainingOf(settings, limits), gpu.size, gpu.has_bf16);
+      const model = modelOf(settings), training = trainingOf(settings, limits);
+      const steps = ask(translated.memory_advice.advise, model, training, gpu.size, gpu.has_bf16, gpu);
       return toPlain(steps).map((step) => ({ ...step, settings: knobsOf(step.estimate.training, settings) }));
     });
   }

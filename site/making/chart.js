@@ -1,5 +1,5 @@
-// Draws charts of the recorded run in pages of prose: into each element with data-dalle="chart", over what it holds.
 "use strict";
+// Draws charts of the recorded run in pages of prose: into each element with data-dalle="chart", over what it holds.
 
 (function (dalle) {
   const history = dalle.readHistory(dalle.data.history), all = dalle.charts || {};
