@@ -11,8 +11,8 @@ from dalle_lib.checkpoint import load_model
 from dalle_lib.evaluation import Gallery, choose_captions, draw_and_compare, examine, image_loss
 from dalle_lib.inference import TrainingCaptions
 from dalle_lib.model import DALLE
-from dalle_lib.run import EMBEDDED, EMBEDDED_RUNS, RunCard
 from dalle_lib.replay import RECORDING
+from dalle_lib.run import EMBEDDED, EMBEDDED_RUNS, RunCard
 from dalle_lib.streaming import TEXT, CaptionTokenizer, read_codes
 from dalle_lib.streaming.prepare.opening import ICONS
 from dalle_lib.vqgan import load_vqgan

@@ -56,8 +56,8 @@
     function showMemory({ result: need }) {
       const shown = (sizes) => Object.entries(sizes).filter(([, size]) => size).map(([term, size]) => [term, bytesText(size)]);
       fill(memory,
-        make("h3", {}, "On the GPU"), bars([{ label: "GPU", sizes: need.gpu }], gpu), legend(shown(need.gpu)),
-        make("h3", {}, "In RAM"), bars([{ label: "RAM", sizes: need.ram }]), legend(shown(need.ram)));
+        make("h2", {}, "On the GPU"), bars([{ label: "GPU", sizes: need.gpu }], gpu), legend(shown(need.gpu)),
+        make("h2", {}, "In RAM"), bars([{ label: "RAM", sizes: need.ram }]), legend(shown(need.ram)));
     }
 
     function showFormulas({ result: need, layerBytes }) {

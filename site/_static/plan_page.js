@@ -14,7 +14,7 @@
     const told = make("div", {}), command = make("pre", { class: "dalle-command" });
     const form = dalle.planForm.build(change);
     const result = make("section", { class: "dalle-result", "aria-label": "What the run takes" },
-      verdict, word, told, make("h3", {}, "On a command line"), command, copyButton());
+      verdict, word, told, make("h2", {}, "On a command line"), command, copyButton());
     fill(place, make("div", { class: "dalle-tool" }, form.element, result));
     let timer;
 
@@ -46,12 +46,12 @@
       const phases = Object.entries(plan.phases).filter(([, size]) => size > 0);
       fill(told,
         warnings.length ? make("ul", { class: "dalle-warnings" }, ...warnings.map(([, text]) => make("li", {}, text))) : null,
-        make("h3", {}, "An epoch"), bars([{ label: "seconds of an epoch", sizes: Object.fromEntries(phases) }], null, seconds),
+        make("h2", {}, "An epoch"), bars([{ label: "seconds of an epoch", sizes: Object.fromEntries(phases) }], null, seconds),
         legend(phases.map(([name, size]) => [name, seconds(size)])),
         make("dl", { class: "dalle-answers" }, ...named.flatMap(([, name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
         table("What one machine of each group sends (up) and receives (down)" + (hasPrice ? ", and the price of all of them" : ""),
           ["group", "MB up, epoch", "MB down, epoch", "GB up, day", "GB down, day", ...(hasPrice ? ["price"] : [])], traffic, [1, 2, 3, 4, 5]),
-        make("h3", {}, "What would change it"), make("ul", {}, ...others.map((line) => make("li", {}, line))));
+        make("h2", {}, "What would change it"), make("ul", {}, ...others.map((line) => make("li", {}, line))));
     }
 
     function readAddress() {
