@@ -2,7 +2,7 @@
 // Draws charts of the recorded run in pages of prose: into each element with data-dalle="chart", over what it holds.
 
 (function (dalle) {
-  const history = dalle.readHistory(dalle.data.history), all = dalle.charts || {};
+  const history = dalle.readHistory(dalle.recorded), all = dalle.charts || {};
   for (const element of document.querySelectorAll('[data-dalle="chart"]')) {
     const name = element.dataset.chart, chart = all[name];
     if (!chart || !history[chart.table]) continue; // what the page holds in its place stays
