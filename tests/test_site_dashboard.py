@@ -67,8 +67,8 @@ def test_the_page_takes_up_what_the_monitor_writes_anew(run_page):
     age.filter(has_text="asked").wait_for()
     ago = r"\d+ (s|seconds?) ago"
     assert re.fullmatch(rf"The monitor wrote this {ago}, asked {ago}\.", age.inner_text().strip())
-    page.clock.run_for(30_000)
-    assert re.search(r"asked [3-9]\d seconds ago", age.inner_text()), "it counts by itself"
+    page.clock.run_for(45_000)
+    assert re.search(r"asked [34]\d seconds ago", age.inner_text()), "it counts by itself"
     run_page.tell(now_told(epoch=46, peers=[peer("new one")]))
     page.clock.fast_forward(61_000)
     page.locator(".dalle-value:text-is('46 of 60')").wait_for()
@@ -116,10 +116,7 @@ def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
     [
         ({"written": time.time() - 7200}, "The monitor is silent. Its last word is 2 h"),
         ({"state": "paused"}, "This run is paused."),
-        (
-            {"written": time.time() - 7200, "played": time.time()},
-            "This is a recording. It tells how the run stood 2 hours ago.",
-        ),
+        ({"written": time.time() - 7200, "played": time.time()}, "This is a recording. It tells how the run stood 2 h"),
         ({"state": "finished", "written": time.time() - 1e6}, "This run is finished."),
         ({"looked": round(time.time()) - 4000}, "The monitor does not see the swarm."),
         ({"written": time.time() + 900}, "A clock is wrong."),

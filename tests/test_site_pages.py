@@ -12,7 +12,7 @@ from site_browser import Seen, visited
 
 pytestmark = [pytest.mark.site, pytest.mark.timeout(900)]
 
-FIRST_VIEW_BYTES, FIRST_VIEW_REQUESTS, SHIFT = 1_000_000, 40, 0.1
+FIRST_VIEW_BYTES, FIRST_VIEW_REQUESTS, SHIFT = 1_000_000, 45, 0.1
 """What a page may load, compressed, until it is there, and how much of it may jump (0.1 is "good" in Lighthouse)."""
 OF_EACH_KIND = ("index.html", "glossary.html", "search.html", "api/model.html", "docs/joining.html", "cli.html")
 """Pages that axe sees on a phone in the dark, too: it takes a second of a slow core for each page."""

@@ -1,5 +1,6 @@
 """The pages of the site in one folder: those that are written, and those that are made."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def gather(site: Path, made: Path, pages: Path) -> None:
         if not copy.exists() or copy.read_bytes() != file.read_bytes():
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
-    if not (pages / "_made").exists():
-        (pages / "_made").symlink_to(made.resolve(), target_is_directory=True)
+    (pages / "_made").unlink(missing_ok=True)
+    (pages / "_made").symlink_to(os.path.relpath(made, pages), target_is_directory=True)
 
 
 def written_pages(site: Path) -> list[Path]:
