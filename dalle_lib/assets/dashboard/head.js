@@ -94,7 +94,8 @@
       if (status) {
         fill(this.name, text(status.run || "A run without a name", 100));
         document.title = `${dalle.plain(status.run, 60)} · dashboard`;
-        this.state.textContent = STATES[status.state] || "state unknown";
+        const state = STATES[status.state] || "state unknown";
+        this.state.textContent = status.played === null ? state : `${state} then`;
         this.state.className = `dalle-state dalle-state-${STATES[status.state] || "unknown"}`;
         this.state.hidden = false;
         this.message.hidden = !status.message.trim();

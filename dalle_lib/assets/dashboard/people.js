@@ -50,8 +50,10 @@
     show({ status }) {
       const { totals, users, teams } = status, listed = totals.listed ?? users.length;
       const cut = ` Of ${dalle.amount(listed, "listed user")}, the first ${whole(users.length)} are here.`;
-      const all = dalle.amount(totals.users ?? users.length, "person has", "people have");
-      this.note.textContent = `${all} taken part.${listed > users.length ? cut : ""}`;
+      const all = totals.users ?? users.length;
+      const few = listed && all > listed ? " Listed is who has computed for ten minutes." : "";
+      const taken = `${dalle.amount(all, "person has", "people have")} taken part.`;
+      this.note.textContent = `${taken}${few}${listed > users.length ? cut : ""}`;
       this.users.show(users);
       this.teams.show(teams);
       this.teamsTitle.hidden = this.teams.element.hidden = !teams.length;
