@@ -43,8 +43,10 @@ def test_stored_outputs_come_back_on_the_page_with_their_pictures_as_files(tmp_p
     path = NOTEBOOKS[0]
     notebook = nbformat.read(path, as_version=4)
     picture = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-    data = {"application/vnd.jupyter.widget-view+json": {}, "text/html": f'<img src="data:image/png;base64,{picture}">'}
-    executed.code_cells(notebook)[1]["outputs"] = [nbformat.v4.new_output("display_data", data)]
+    data = {executed.WIDGET: {}, "text/html": f'<img src="data:image/png;base64,{picture}">'}
+    progress_bar = {executed.WIDGET: {}, "text/plain": "pictures: 0%"}
+    outputs = [nbformat.v4.new_output("display_data", each) for each in (progress_bar, data)]
+    executed.code_cells(notebook)[1]["outputs"] = outputs
     about = {"day": "2026-11-26", "machine": "2 cores", "commit": "0123456789", "seconds": 90, "busy": False}
     executed.store(path, notebook, about)
     notebooks.make(tmp_path)

@@ -19,6 +19,7 @@ INSTALL = "SOURCE, REF, VERSION = "
 EMBEDDED = re.compile(r"data:image/(?:png|jpeg);base64,([A-Za-z0-9+/=\n]+)")
 SHOWN = ("text/html", "image/svg+xml", "image/png", "text/plain")
 """Kinds of output that a page can show, the best first; a widget needs a running notebook."""
+WIDGET = "application/vnd.jupyter.widget-view+json"
 MAX_BYTES = 1_000_000
 
 
@@ -48,7 +49,8 @@ def stale() -> list[Path]:
 
 def store(path: Path, notebook: dict[str, Any], about: dict[str, Any]) -> int:
     """Keep the outputs of an executed notebook, with what is `about` its execution, and return the file's bytes."""
-    outputs = [[shown(output) for output in cell["outputs"]] for cell in code_cells(notebook)]
+    cells = [cell["outputs"] for cell in code_cells(notebook)]
+    outputs = [[shown(output) for output in cell if not is_moving(output)] for cell in cells]
     text = json.dumps({"code": fingerprint(notebook)} | about | {"outputs": outputs}, indent=1, ensure_ascii=False)
     if len(text.encode()) > MAX_BYTES:
         raise ValueError(
@@ -57,6 +59,11 @@ def store(path: Path, notebook: dict[str, Any], about: dict[str, Any]) -> int:
         )
     STORE.mkdir(exist_ok=True)
     return (STORE / f"{path.stem}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def is_moving(output: dict[str, Any]) -> bool:
+    """Return whether an output is a widget alone, as a progress bar is, of which a page would show the first moment."""
+    return output.get("data", {}).keys() == {WIDGET, "text/plain"}
 
 
 def shown(output: dict[str, Any]) -> dict[str, Any]:
