@@ -195,7 +195,8 @@ def test_a_config_that_is_hostile_or_broken_is_refused_in_words(visit):
         '{"model_type": "gpt2"': "not whole",
         '{"model_type": "<b>x</b>"}': "'<b>x</b>'",
         '{"model_type": "gpt2", "n_layer": 1000000}': "at most 1000 layers",
-        '{"model_type": "gpt2", "n_inner": "many"}': "A size in this config is not possible.",
+        '{"model_type": "gpt2", "n_inner": "many"}': "n_inner is a whole number",
+        '{"model_type": "t5", "feed_forward_proj": 5}': "A size in this config is not possible.",
     }.items():
         page.get_by_label("config.json").fill(text)
         page.wait_for_function(
