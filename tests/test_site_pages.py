@@ -249,3 +249,11 @@ def test_a_page_can_be_read_without_scripts(visit):
     page = visit("glossary.html", scripts=False).page
     assert page.is_visible("article h1")
     assert not page.is_visible(".theme-switch-button >> nth=0")
+
+
+@pytest.mark.parametrize("page", ["calculator", "dashboard", "draw", "plan"])
+def test_a_page_whose_scripts_do_not_come_says_so(chromium, site_url, page):
+    with chromium.new_page() as opened:
+        opened.route("**/*.js*", lambda route: route.abort())
+        opened.goto(f"{site_url}{page}.html")
+        assert opened.is_visible("text=Where it does not come, reload the page.")
