@@ -208,6 +208,15 @@ def test_a_config_that_is_hostile_or_broken_is_refused_in_words(visit):
 
 
 @pytest.mark.site
+def test_a_config_that_is_too_long_is_not_taken_for_a_broken_one(visit):
+    page = ready(visit, "calculator.html").page
+    page.get_by_label("model", exact=True).select_option(OWN)
+    page.get_by_label("config.json").focus()
+    page.keyboard.insert_text('{"model_type": "gpt2", "id2label": "' + 30_000 * "x" + '"}')
+    page.wait_for_selector(".dalle-verdict:has-text('at most 20000 characters')", timeout=10_000)
+
+
+@pytest.mark.site
 def test_advice_is_shown_and_can_be_switched_on_by_keyboard(visit):
     page = ready(visit, "calculator.html#model=gpt2-xl").page
     assert page.locator(".dalle-verdict").text_content().startswith("It does not fit")
