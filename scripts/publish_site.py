@@ -12,6 +12,9 @@ import tyro
 from huggingface_hub import HfApi
 from publish import ROOT, Repository
 
+from dalle_lib.hub_http import httpx
+from dalle_lib.one_line import in_one_line
+
 BUILT = ROOT / "site" / "_build" / "html"
 PAGE = "index.html"
 NOT_SENT = (".*", "**/.*", "*.pickle", "objects.inv.txt")
@@ -67,6 +70,9 @@ def main(space: str | None = None, built: Path = BUILT) -> None:
         print(publish_site(space or repository.slug, built, repository))
     except ValueError as error:
         raise SystemExit(f"publish_site: {error}") from None
+    except (OSError, httpx.HTTPError) as error:
+        remedy = "check the network, and that the token of HF_TOKEN or `hf auth login` may write for the Space's owner"
+        raise SystemExit(f"publish_site: the Hub did not take the site: {in_one_line(error)}: {remedy}.") from None
 
 
 if __name__ == "__main__":

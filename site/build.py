@@ -2,7 +2,8 @@
 
     python site/build.py
 
-The result is in `site/_build/html/`; `index.html` there opens without a server. Warnings end the build.
+The result is in `site/_build/html/`; `index.html` there opens without a server. Warnings end the build. The folder is
+there only whole: what was built before stays in it until all is done.
 """
 
 import shutil
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from machinery.gathering import gather
 from machinery.slimming import slim
 from making import (
@@ -31,7 +33,8 @@ from making import (
 from sphinx.cmd.build import main as sphinx
 
 SITE = Path(__file__).parent
-MADE, PAGES, HTML = SITE / "_made", SITE / "_build" / "pages", SITE / "_build" / "html"
+MADE, BUILT = SITE / "_made", SITE / "_build"
+PAGES, BEGUN, HTML = BUILT / "pages", BUILT / "begun", BUILT / "html"
 STEPS: list[Callable[[Path], None]] = [
     documents.make,
     glossary.make,
@@ -49,6 +52,16 @@ STEPS: list[Callable[[Path], None]] = [
 ]
 
 
+def main() -> None:
+    """Build the site and exit with Sphinx's status, unless another build is at it."""
+    BUILT.mkdir(exist_ok=True)
+    try:
+        with FileLock(BUILT / "lock", timeout=0):
+            sys.exit(build())
+    except Timeout:
+        sys.exit(f"build: expected one build at a time, but another one writes to {BUILT}: wait until it has ended.")
+
+
 def build() -> int:
     """Build the site, and return Sphinx's exit status."""
     shutil.rmtree(MADE, ignore_errors=True)
@@ -58,13 +71,15 @@ def build() -> int:
         step(MADE)
         print(f"{step.__module__}: {time.monotonic() - began:.1f} s", flush=True)
     gather(SITE, MADE, PAGES)
-    shutil.rmtree(HTML, ignore_errors=True)
-    options = ["--fail-on-warning", "--quiet", "--conf-dir", SITE, "--doctree-dir", SITE / "_build" / "doctrees"]
-    if status := sphinx(list(map(str, [*options, "-b", "html", PAGES, HTML]))):
+    shutil.rmtree(BEGUN, ignore_errors=True)
+    options = ["--fail-on-warning", "--quiet", "--conf-dir", SITE, "--doctree-dir", BUILT / "doctrees"]
+    if status := sphinx(list(map(str, [*options, "-b", "html", PAGES, BEGUN]))):
         return status
-    slim(HTML)
+    slim(BEGUN)
+    shutil.rmtree(HTML, ignore_errors=True)
+    BEGUN.rename(HTML)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(build())
+    main()

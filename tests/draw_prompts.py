@@ -43,4 +43,5 @@ WORDINGS = [
     "apple on a white background",
     "dog on a cat background",
     "violet",
+    "constructor of __proto__",
 ]

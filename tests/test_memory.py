@@ -48,6 +48,15 @@ def test_parameters_have_the_shapes_of_the_real_model(model):
         assert sum(p.numel() for p in real.parameters()) == PUBLISHED[model]
 
 
+@pytest.mark.parametrize("size", [("llama", "num_key_value_heads", -1), ("gpt2", "n_inner", 10**18), ("t5", "d_ff", 0)])
+def test_a_size_that_no_model_has_is_refused(size):
+    family, name, value = size
+    with pytest.raises(ValueError, match=f"{name} is a whole number up to 10,000,000, but it is {value}"):
+        describe({"model_type": family, name: value})
+    described = describe({"model_type": "llama", "num_key_value_heads": None, "num_hidden_layers": 1})
+    assert described.parameter_count > 0
+
+
 def test_gpt3_and_dalle_12b_are_gpt2_with_the_sizes_of_their_papers():
     for name, billions in {"gpt3-175b": 175, "gpt3-6.7b": 6.7, "dalle-12b": 12}.items():
         assert isinstance(describe(name), GPT2)

@@ -85,6 +85,12 @@ def test_the_command_names_the_space_as_the_repository_is_called(hub, publisher,
     assert done.returncode == 1
     assert "run `make site` first" in done.stderr
     assert "Traceback" not in done.stderr
+    hub.users["hf_bob"] = User("bob")
+    monkeypatch.setenv("HF_TOKEN", "hf_bob")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.startswith("publish_site: the Hub did not take the site: ")
+    assert "hf_bob" not in done.stdout + done.stderr
 
 
 def test_the_workflow_may_write_to_pages_alone_and_only_the_job_that_publishes_may():

@@ -7,7 +7,8 @@ import sys
 
 import nbformat
 import pytest
-from checkout import NOTEBOOKS, ROOT
+from checkout import NOTEBOOKS, ROOT, load_script
+from filelock import FileLock
 
 sys.path.insert(0, str(ROOT / "site"))
 
@@ -164,3 +165,31 @@ def test_scripts_and_styles_of_the_site_are_short_and_free_of_injection():
             assert len(text.splitlines()) <= 300, name
             assert not re.search(r"\b(innerHTML|outerHTML|insertAdjacentHTML|eval)\b|document\.write", text), name
             assert name.endswith(".css") or text.startswith('"use strict";'), name
+
+
+def test_a_build_that_ends_early_leaves_what_was_built_before(tmp_path, monkeypatch):
+    build, page = load_script("site/build"), tmp_path / "html" / "index.html"
+    page.parent.mkdir()
+    page.write_text("before")
+    monkeypatch.setattr(build, "STEPS", [])  # then written pages lack what they include, which is a warning
+    for name, folder in {"MADE": "made", "BUILT": "", "PAGES": "pages", "BEGUN": "begun", "HTML": "html"}.items():
+        monkeypatch.setattr(build, name, tmp_path / folder)
+    with pytest.raises(SystemExit) as ended:
+        build.main()
+    assert ended.value.code
+    assert page.read_text() == "before"
+    with FileLock(tmp_path / "lock"), pytest.raises(SystemExit, match="expected one build at a time"):
+        build.main()
+
+
+def test_a_runtime_that_npm_did_not_finish_is_not_taken(tmp_path, monkeypatch):
+    from making import draw
+
+    (tmp_path / "package-lock.json").write_bytes((ROOT / "site" / "package-lock.json").read_bytes())
+    dist = tmp_path / "node_modules" / "onnxruntime-web" / "dist"
+    dist.mkdir(parents=True)
+    for name in draw.RUNTIME:
+        (dist / name).write_bytes(b"half")
+    monkeypatch.setattr(draw, "NPM", tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert not draw.copy_runtime(tmp_path)

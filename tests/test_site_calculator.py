@@ -195,7 +195,8 @@ def test_a_config_that_is_hostile_or_broken_is_refused_in_words(visit):
         '{"model_type": "gpt2"': "not whole",
         '{"model_type": "<b>x</b>"}': "'<b>x</b>'",
         '{"model_type": "gpt2", "n_layer": 1000000}': "at most 1000 layers",
-        '{"model_type": "gpt2", "n_inner": "many"}': "A size in this config is not possible.",
+        '{"model_type": "gpt2", "n_inner": "many"}': "n_inner is a whole number",
+        '{"model_type": "t5", "feed_forward_proj": 5}': "A size in this config is not possible.",
     }.items():
         page.get_by_label("config.json").fill(text)
         page.wait_for_function(
@@ -204,6 +205,15 @@ def test_a_config_that_is_hostile_or_broken_is_refused_in_words(visit):
     assert verdict.locator("b").count() == 0
     page.get_by_label("config.json").fill('{"model_type": "gpt2", "n_layer": 2}')
     page.wait_for_function("() => document.querySelector('.dalle-verdict').textContent.startsWith('It fits')")
+
+
+@pytest.mark.site
+def test_a_config_that_is_too_long_is_not_taken_for_a_broken_one(visit):
+    page = ready(visit, "calculator.html").page
+    page.get_by_label("model", exact=True).select_option(OWN)
+    page.get_by_label("config.json").focus()
+    page.keyboard.insert_text('{"model_type": "gpt2", "id2label": "' + 30_000 * "x" + '"}')
+    page.wait_for_selector(".dalle-verdict:has-text('at most 20000 characters')", timeout=10_000)
 
 
 @pytest.mark.site

@@ -3,12 +3,14 @@
 import gzip
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from draw_prompts import PROMPTS
 from PIL import Image
+from site_browser import serve
 
 from dalle_lib.inference import TextToImage
 from dalle_lib.model.sampling import Sampler, code_probabilities, draw
@@ -127,12 +129,54 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_loaded(visit):
     assert not any(".onnx" in address for address in seen.loaded)
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "told"),
+    [
+        ("step.onnx", slice(0, 99), "bytes of step.onnx as this site was made"),
+        ("words.json", slice(None, None, -1), "bytes of words.json as this site was made"),
+        ("turns.bin", None, "turns.bin could not be loaded: the server answered 404."),
+        ("../draw_worker.js", None, "its script could not be loaded. Reload this page"),
+        ("about.js", None, "Where it does not come, reload the page."),
+    ],
+)
+def test_what_comes_otherwise_than_it_was_made_is_told(visit, site_html, tmp_path, name, part, told):
+    shutil.copytree(site_html / "_static", tmp_path / "_static")
+    shutil.copyfile(site_html / "draw.html", tmp_path / "draw.html")
+    file = tmp_path / "_static" / "draw" / name
+    content = file.read_bytes()
+    file.unlink()
+    if part:
+        file.write_bytes(content[part])
+    with serve(tmp_path) as url:
+        page = visit(f"{url}draw.html").page
+        if name != "about.js":
+            page.click("button.draw-go")
+        page.wait_for_function("(told) => document.body.innerText.includes(told)", arg=told)
+
+
+def test_a_server_that_sends_nothing_any_more_is_told(visit):
+    page = visit("draw.html").page
+    page.clock.install()
+    page.context.route("**/step.onnx*", lambda route: None)
+    page.click("button.draw-go")
+    others = "dalle.drawing.files.reduce((sum, {name, bytes}) => sum + (name === 'step.onnx' ? 0 : bytes), 0) / 1e6"
+    page.wait_for_selector(f"text=Loading {page.evaluate(f'({others}).toFixed(1)')} of")
+    page.clock.run_for(31_000)
+    assert "Nothing has come for 30 s" in page.inner_text(".draw-status")
+
+
 def test_opened_from_a_file_the_page_says_how_to_serve_it(visit, site_html):
     seen = visit((site_html / "draw.html").as_uri())
     told = seen.page.inner_text('[data-dalle="draw"]')
     assert "python -m http.server" in told
     assert str(site_html) in told
     assert seen.problems == []
+
+
+def test_no_network_names_folders_of_the_machine_that_exported_it(site_html):
+    networks = list((site_html / "_static" / "draw").glob("*.onnx"))
+    assert len(networks) == 3
+    assert [file.name for file in networks if b"site-packages" in file.read_bytes()] == []
 
 
 def test_what_the_first_click_loads_is_small(site_html):

@@ -249,3 +249,27 @@ def test_a_page_can_be_read_without_scripts(visit):
     page = visit("glossary.html", scripts=False).page
     assert page.is_visible("article h1")
     assert not page.is_visible(".theme-switch-button >> nth=0")
+
+
+@pytest.mark.parametrize("page", ["calculator", "dashboard", "draw", "plan"])
+def test_a_page_whose_scripts_do_not_come_says_so(chromium, site_url, page):
+    with chromium.new_page() as opened:
+        opened.route("**/*.js*", lambda route: route.abort())
+        opened.goto(f"{site_url}{page}.html")
+        assert opened.is_visible("text=Where it does not come, reload the page.")
+
+
+def test_a_browser_that_keeps_nothing_for_the_site_still_shows_and_switches_light_and_dark(chromium, site_url):
+    problems = []
+    with chromium.new_page(color_scheme="light") as page:
+        page.add_init_script(
+            """for (const name of ["localStorage", "sessionStorage"]) Object.defineProperty(window, name, {
+              configurable: true, get() { throw new DOMException("Access is denied", "SecurityError"); },
+            });"""
+        )
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(f"{site_url}index.html")
+        page.click(".theme-switch-button >> visible=true")
+        page.click('.theme-change-button[data-mode="dark"] >> visible=true')
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert problems == []

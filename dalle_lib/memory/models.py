@@ -46,7 +46,8 @@ class ModelDescription:
                 raise ValueError(f"expected a config whose {name} is {value}, but it is {config[name]!r}.")
         for name, default in self.defaults.items():
             value = config.get(name, default)
-            if type(default) is int and not (type(value) is int and 1 <= value <= _MAX_SIZE):
+            is_size = type(default) is int or (default is None and value is not None)
+            if is_size and not (type(value) is int and 1 <= value <= _MAX_SIZE):
                 raise ValueError(
                     f"expected a config whose {name} is a whole number up to {_MAX_SIZE:,}, but it is {value!r}."
                 )

@@ -90,7 +90,8 @@
   // The form: element, read() gives the settings, write(settings) shows some, limit(limits) follows the model.
   function build(changed) {
     const controls = Object.fromEntries(dalle.offer.knobs.map((knob) => [knob.name, control(knob)]));
-    controls.config = make("textarea", { rows: 5, spellcheck: "false", maxlength: dalle.calculator.MAX_CONFIG,
+    const most = dalle.calculator.MAX_CONFIG + 1; // so that what is longer is told, not only cut
+    controls.config = make("textarea", { rows: 5, spellcheck: "false", maxlength: most,
       placeholder: '{"model_type": "llama", "hidden_size": 2048, ...}' });
     controls.gib = make("input", { type: "number", min: 0.1, max: MAX_GIB, step: "any", inputmode: "decimal", "aria-label": "memory of the GPU in GiB" });
     const own = field("config", controls.config, "The text of another model's config.json. It stays in your browser.");

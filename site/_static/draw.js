@@ -13,6 +13,7 @@
     { name: "temperature", label: "Temperature", value: 1, min: 0.05, max: 10, step: "any", about: "Above 1: bolder." },
   ];
   const MAX_SEED = 2n ** 63n - 1n;
+  const STALLED_MS = 30_000;
   const mega = (bytes) => (bytes / 1e6).toFixed(1);
 
   function make(tag, attributes = {}, ...children) {
@@ -74,6 +75,7 @@
       this.cards = Array.from({ length: asked.candidates }, (_, number) => this._card(number));
       this.best.replaceChildren(...this.cards.map((card) => card.item));
       this._tell(this.worker ? "Drawing ..." : "Loading ...");
+      if (!this.worker) this._watch();
       this._worker().postMessage(asked);
     }
 
@@ -99,6 +101,15 @@
     _load(bytes, total) {
       this._progress(bytes / total);
       this._tell(bytes < total ? `Loading ${mega(bytes)} of ${mega(total)} MB, once ...` : "Preparing ...");
+      if (bytes < total) this._watch();
+      else clearTimeout(this.stalled);
+    }
+
+    // Says that nothing comes any more, after a while; what comes begins it anew.
+    _watch() {
+      clearTimeout(this.stalled);
+      const words = `Nothing has come for ${STALLED_MS / 1000} s: wait, or reload this page to begin anew.`;
+      this.stalled = setTimeout(() => this._tell(words), STALLED_MS);
     }
 
     // Says how the prompt is read, and what of it the model has never seen.
@@ -154,11 +165,12 @@
     }
 
     _fail(error) {
+      clearTimeout(this.stalled);
       this.worker?.terminate();
       this.worker = null;
       this.bar.hidden = true;
       this.button.disabled = false;
-      this._tell(`Drawing ended: ${error} Reload this page to try again.`);
+      this._tell(`Drawing ended: ${error.replace(/\.?$/, ".")} Reload this page to try again.`);
     }
 
     _progress(share) {

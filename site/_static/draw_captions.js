@@ -3,7 +3,7 @@
 
 ((dalle) => {
   const ARTICLES = new Set(["a", "an", "the"]);
-  const SAME_COLOURS = { gray: "grey", violet: "purple" };
+  const SAME_COLOURS = new Map([["gray", "grey"], ["violet", "purple"]]);
   const SHADES = ["light", "dark", "bright", "pale", "deep"];
   const ENDINGS = [["ies", "y"], ["ves", "fe"], ["ves", "f"], ["es", ""], ["s", ""]];
   const MAX_NAMED = 5, CLOSE = 0.84, NEAREST = 3;
@@ -31,7 +31,7 @@
       this.ownColours = new Map(Object.entries(words.own_colours));
       this.allColours = new Set([...words.backgrounds, ...words.plain_background, ...words.colours]);
       const shades = SHADES.filter((shade) => !this.knownWords.has(shade)).join("|") || "(?!)";
-      const colours = [...new Set([...this.allColours, ...Object.keys(SAME_COLOURS)])].sort().join("|");
+      const colours = [...new Set([...this.allColours, ...SAME_COLOURS.keys()])].sort().join("|");
       this.shade = new RegExp(`\\b(${shades})[ -]?(${colours})\\b`, "g");
       const several = words.things.filter((thing) => /[ -]/.test(thing));
       this.together = new Map(several.map((thing) => [thing.replace(/[ -]/g, ""), thing]));
@@ -98,7 +98,7 @@
       if (together) return together;
       const ends = [...ENDINGS, ...ENDINGS.map(([many, one]) => [one, many])].filter(([end]) => word.endsWith(end));
       const forms = ends.map(([end, other]) => word.slice(0, word.length - end.length) + other);
-      return forms.find((form) => this.wordsOfThings.has(form)) ?? SAME_COLOURS[word] ?? word;
+      return forms.find((form) => this.wordsOfThings.has(form)) ?? SAME_COLOURS.get(word) ?? word;
     }
 
     _isMadeOf(subject) {

@@ -24,14 +24,27 @@ importScripts(
 
   // The bytes of a file, told to the page as they come.
   async function fetched(file, arrived) {
-    const response = await fetch(`draw/${file.name}?${file.version}`);
+    const response = await fetch(`draw/${file.name}?${file.version}`).catch(() => cut(file));
     if (!response.ok) throw new Error(`${file.name} could not be loaded: the server answered ${response.status}.`);
     const lists = [];
-    for (let reader = response.body.getReader(), part; !(part = await reader.read()).done;) {
+    for (let reader = response.body.getReader(), part; !(part = await reader.read().catch(() => cut(file))).done;) {
       lists.push(part.value);
       arrived(part.value.length);
     }
-    return whole(lists);
+    const bytes = whole(lists);
+    if (bytes.length !== file.bytes || !(await isAsMade(bytes, file))) {
+      throw new Error(`expected the ${file.bytes} bytes of ${file.name} as this site was made, but others came.`);
+    }
+    return bytes;
+  }
+
+  const cut = (file) => { throw new Error(`${file.name} could not be loaded: the connection broke off.`); };
+
+  // Whether a file has the hash that names its version; a browser computes none for a page without https.
+  async function isAsMade(bytes, { version }) {
+    if (!crypto.subtle) return true;
+    const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+    return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("").startsWith(version);
   }
 
   async function load() {

@@ -69,7 +69,8 @@ def copy_runtime(folder: Path) -> bool:
     """Copy onnxruntime-web, which npm installs as site/package-lock.json says; return whether it is there."""
     npm, lock = shutil.which("npm"), (ROOT / "site" / "package-lock.json").read_bytes()
     kept, dist = NPM / "package-lock.json", NPM / "node_modules" / "onnxruntime-web" / "dist"
-    if not (kept.exists() and kept.read_bytes() == lock and (dist / RUNTIME[-1]).exists()):
+    is_whole = (NPM / "node_modules" / ".package-lock.json").exists()  # npm writes it when all else is there
+    if not (is_whole and kept.exists() and kept.read_bytes() == lock):
         if npm is None:
             print("draw: npm is missing, so the page that draws will say that it cannot.")
             return False

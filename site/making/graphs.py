@@ -198,8 +198,15 @@ def export(
             verbose=False,
         )
     graph = halved(program.model_proto)
+    forget_sources(graph.graph)
     onnx.checker.check_model(graph)
     file.write_bytes(graph.SerializeToString())
+
+
+def forget_sources(graph: onnx.GraphProto) -> None:
+    """Remove what the exporter tells of each part: lines of Python, with the folders of this machine."""
+    for part in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        del part.metadata_props[:]
 
 
 def halved(model: onnx.ModelProto) -> onnx.ModelProto:
