@@ -68,7 +68,8 @@
     if (!isObject(told)) throw new Error("it is no status of a monitor");
     const objects = (name) => listOf(own(told, name)).filter(isObject);
     const { written } = numbers(told, ["written"]);
-    const peers = objects("peers").map((peer) => peerOf(peer, written)), byState = objectOf(own(told, "peers_by_state"));
+    const peers = objects("peers").map((peer) => peerOf(peer, written));
+    const byState = objectOf(own(told, "peers_by_state"));
     const counted = dalle.STATES.map((state) => [state, dalle.number(own(byState, state)) ??
       peers.filter((peer) => peer.state === state).length]);
     return {
