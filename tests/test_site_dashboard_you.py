@@ -85,6 +85,12 @@ def test_an_answer_says_what_makes_it_unsure(run_page):
     assert "This is a snapshot of the past." in ask(seen, "solo")
 
 
+def test_how_long_a_peer_is_there_ends_when_the_monitor_wrote(run_page):
+    written = round(time.time()) - 7200
+    seen = run_page.visit_told(now_told(written=written, peers=[peer("solo") | {"since": written - 1200}]))
+    assert run_page.columns(seen, "Peers")(7) == ["20 minutes"]
+
+
 def test_five_thousand_peers_are_shown_a_part_at_first_and_all_when_asked(run_page):
     peers = [peer(f"p{at:05}", ("training", "gone")[at % 2], user=f"u{at % 999}") for at in range(5000)]
     users = [user(at, f"u{at}") for at in range(1, 1001)]

@@ -52,19 +52,19 @@ def uneven_epoch() -> Drawing:
         "One epoch of uneven peers. It ends when all of them together have enough samples, and each gradient counts by "
         "its samples. Nobody has to be as fast as anybody else.",
     )
-    end = 296
+    end = 288
     rows = (("GPU", BLUE, 7, "7 batches"), ("laptop", ORANGE, 3, "3 batches"), ("old PC", GREEN, 1, "1 batch"))
     for row, (name, colour, count, told) in enumerate(rows):
-        top, width = 26 + row * 42, {7: 32.6, 3: 76, 1: 228}[count]
+        top, width = 26 + row * 42, {7: 31.4, 3: 73.3, 1: 220}[count]
         drawing.text(58, top + 9, name, SMALL, anchor="end")
         drawing.text(58, top + 23, told, SMALL, MUTED, "end")
         for batch in range(count):
             drawing.rect(66 + batch * width, top, width - 3, 24, colour)
     drawing.line(end, 14, end, 150, INK, 1.5, "4 3")
-    drawing.rect(end + 6, 26, 52, 108, PURPLE, round=6)
-    drawing.lines(end + 32, 76, ["average", "by weight"], anchor="middle")
-    drawing.rect(end + 62, 26, 34, 108, TEAL, round=6)
-    drawing.text(end + 79, 84, "step", SMALL, anchor="middle")
+    drawing.rect(end + 6, 26, 60, 108, PURPLE, round=6)
+    drawing.lines(end + 36, 76, ["average", "by weight"], anchor="middle")
+    drawing.rect(end + 70, 26, 34, 108, TEAL, round=6)
+    drawing.text(end + 87, 84, "step", SMALL, anchor="middle")
     drawing.text(end, 166, "enough samples together", SMALL, MUTED, "middle")
     drawing.arrow(60, 178, 396, 178, MUTED, width=1)
     return drawing
@@ -98,7 +98,7 @@ def killed_peer() -> Drawing:
     drawing.text(260, 24, "two alone", SMALL, MUTED, "middle")
     drawing.text(336, 24, "three again", SMALL, MUTED, "middle")
     for number, (x, y) in enumerate(((168, 146), (222, 132), (336, 132)), start=1):
-        _mark(drawing, x + (12 if number == 1 else 0), y, number)
+        _mark(drawing, x + (18 if number == 1 else 0), y, number)
     notes = (
         "Cleo is killed. Her parts keep each peer's own values.",
         "The same command again: newest state, no weight yet.",

@@ -138,7 +138,7 @@ def _told(script: str, cells: list[str], machines: dict[str, str]) -> str:
     address = address_of(ROOT / "benchmarks" / f"{script}.py")
     return (
         f":::{{div}} measured\n**Measured:** {figures}. **Compared with:** {reference}.\n\n"
-        f"By [`python benchmarks/{script}.py`]({address}), on this machine: {machine}.\n:::\n"
+        f"By [`python benchmarks/{script}.py`]({address}), on {machine}.\n:::\n"
     )
 
 

@@ -71,7 +71,8 @@ def directive(entry: Entry, targets: dict[str, str], depth: int = 0) -> str:
     if entry.kind in ("attribute", "property"):
         lines += [f":type: {signature}"] * bool(signature) + [f":value: {entry.value}"] * bool(entry.value)
         signature = ""
-    inside = [linked(dedent(entry.text).strip(), targets)]
+    words = re.sub(r"::$", ":", dedent(entry.text).strip(), flags=re.MULTILINE)  # an indented block is code here, too
+    inside = [linked(words, targets)]
     inside += [directive(member, targets, depth + 1) for member in entry.members]
     head = "\n".join([f"{fence}{{py:{entry.kind}}} {entry.name}{signature}", *lines])
     return f"{head}\n\n" + "\n\n".join(inside) + f"\n{fence}"

@@ -48,12 +48,11 @@
     }
 
     show({ status }) {
-      const { totals, users, teams } = status, listed = totals.listed ?? users.length;
+      const { totals, users, teams } = status, listed = totals.listed ?? users.length, came = totals.users ?? listed;
       const cut = ` Of ${dalle.amount(listed, "listed user")}, the first ${whole(users.length)} are here.`;
-      const all = totals.users ?? users.length;
-      const few = listed && all > listed ? " Listed is who has computed for ten minutes." : "";
-      const taken = `${dalle.amount(all, "person has", "people have")} taken part.`;
-      this.note.textContent = `${taken}${few}${listed > users.length ? cut : ""}`;
+      const all = dalle.amount(came, "person has", "people have");
+      const rule = came > listed ? " Whoever has computed for ten minutes is listed." : "";
+      this.note.textContent = `${all} taken part.${rule}${listed > users.length ? cut : ""}`;
       this.users.show(users);
       this.teams.show(teams);
       this.teamsTitle.hidden = this.teams.element.hidden = !teams.length;
@@ -79,8 +78,8 @@
     named("User", "user"), numbers("Epoch", "epoch", whole), numbers("Samples/s", "samples_per_s"),
     named("Hardware", "hardware", { cell: (row) => make("div", { class: "dalle-wide" }, text(row.hardware, 60)) }),
     named("Kit", "kit", { cell: (row) => text(row.kit, 20) }),
-    { title: "Here for", isNumber: true, value: (row) => (row.since === null ? null : -row.since),
-      cell: (row) => (row.since === null ? "–" : dalle.duration(Date.now() / 1000 - row.since)) },
+    { title: "Here for", isNumber: true, value: (row) => row.here_s,
+      cell: (row) => (row.here_s === null ? "–" : dalle.duration(row.here_s)) },
   ];
 
   dalle.Peers = class {

@@ -44,10 +44,11 @@
     });
   }
 
-  function peerOf(told) {
-    const state = own(told, "state");
+  function peerOf(told, written) {
+    const state = own(told, "state"), { since } = numbers(told, ["since"]);
     return {
-      ...numbers(told, ["epoch", "samples_per_s", "since"]),
+      ...numbers(told, ["epoch", "samples_per_s"]),
+      here_s: since === null || written === null ? null : Math.max(0, written - since),
       id: textOf(own(told, "id"), 100), name: textOf(own(told, "name"), 400), user: textOf(own(told, "user"), 400),
       team: textOf(own(told, "team"), 400), why: textOf(own(told, "why"), 1000), kit: textOf(own(told, "kit"), 100),
       hardware: textOf(own(told, "hardware"), 400), state: dalle.STATES.includes(state) ? state : "unknown",
@@ -66,7 +67,9 @@
   dalle.readStatus = (told) => {
     if (!isObject(told)) throw new Error("it is no status of a monitor");
     const objects = (name) => listOf(own(told, name)).filter(isObject);
-    const peers = objects("peers").map(peerOf), byState = objectOf(own(told, "peers_by_state"));
+    const { written } = numbers(told, ["written"]);
+    const peers = objects("peers").map((peer) => peerOf(peer, written));
+    const byState = objectOf(own(told, "peers_by_state"));
     const counted = dalle.STATES.map((state) => [state, dalle.number(own(byState, state)) ??
       peers.filter((peer) => peer.state === state).length]);
     return {

@@ -76,7 +76,7 @@ def describe_plan(plan: "Plan", others: dict[str, "Plan"], enough: int | None) -
         f"Round:    {plan.round_s:,.1f} s; it waits longest for {plan.bottleneck}.",
     ]
     if enough is not None:
-        lines.append(f"Reducers: {enough} of the first group that reduces are enough.")
+        lines.append(f"Reducers: {enough} needed, of the first group that reduces.")
     for group, one in zip(plan.machines, plan.traffic, strict=True):
         epoch = f"{one.sent_per_epoch / 1e6:,.1f} MB sent and {one.received_per_epoch / 1e6:,.1f} MB received an epoch"
         day = f"{one.sent_per_day / 1e9:,.3g} and {one.received_per_day / 1e9:,.3g} GB a day"
