@@ -227,6 +227,7 @@ def test_numbers_that_no_monitor_measures_break_no_chart(run_page, value):
     for figure in seen.page.locator("figure.dalle-figure:visible").all():
         figure.scroll_into_view_if_needed()
         figure.locator("svg").wait_for()
+        assert figure.locator("svg").evaluate("svg => svg.getBoundingClientRect().height") < 900
     assert seen.problems == []
 
 
