@@ -14,13 +14,13 @@ from hivemind.dht.validation import DHTRecord
 
 from dalle_lib.auth import AccessToken
 from dalle_lib.auth.authority import authority_key
-from dalle_lib.files import replace_file
+from dalle_lib.files import BrokenFile, replace_file
 from dalle_lib.monitor.alarms import note
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.monitor import DATABASE
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
-from dalle_lib.monitor.recorded import Kept, KeptFile, Line, Look, Recording, Signed, Token
+from dalle_lib.monitor.recorded import MAX_SEEN, REMEDY, Kept, KeptFile, Line, Look, Recording, Signed, Token
 from dalle_lib.run.newest import PLAYED, STATUS
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.peer.looks import Looks
@@ -32,6 +32,8 @@ RECORDING = Path(__file__).parent / "assets" / "recording" / "run.jsonl.gz"
 """The recording that is part of the package."""
 MARK = "replayed.txt"
 """File by which the folder of a replay is known, so that no monitor's is ever overwritten."""
+GAP_S = 600.0
+"""Seconds between two looks beyond which nothing is waited for, where a replay takes its time."""
 PUBLISH_S = 2.0
 """Seconds between two versions of the status, where a replay takes its time."""
 
@@ -68,6 +70,10 @@ class Replay:
             raise ValueError(
                 f"expected a new folder, or that of a replay, but {folder} holds other files: name another."
             )
+        if source.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"expected a folder beside the recording, but {folder} holds it and is emptied: name another."
+            )
         self._card = self._recording.card
         self._board = MetricsBoard(self._card.key)
         self._looks = Looks(self._board, self._card, self._tokens_of if self._card.members else None)
@@ -94,7 +100,7 @@ class Replay:
                 if minutes is not None and self.played.looks and line.time > self.played.began + 60 * minutes:
                     break
                 if speed is not None and self.played.looks:
-                    time.sleep(max(0.0, line.time - self._now) / speed)
+                    time.sleep(min(max(0.0, line.time - self._now), GAP_S) / speed)
                 self._look(line, observer)
                 if speed is not None and time.monotonic() >= due:
                     self._publish(database)
@@ -136,6 +142,10 @@ class Replay:
         except ValueError as error:
             self._refuse(_writer(record), str(error))
             return
+        if len(self._records) > 2 * MAX_SEEN:
+            raise BrokenFile(
+                f"more than {2 * MAX_SEEN:,} records lie between two looks, which no recorder writes. {REMEDY}"
+            )
         self._records[number] = record
         self.played.records += 1
 

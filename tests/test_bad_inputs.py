@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,13 @@ def test_the_exit_code_of_a_process_says_whose_turn_it_is(tmp_path):
     assert told.splitlines()[-1].startswith("dalle-lib: none: No such file")
 
 
+def full() -> sqlite3.Error:
+    """Return what SQLite raises when nothing more can be written."""
+    with closing(sqlite3.connect(":memory:")) as data, pytest.raises(sqlite3.Error) as raised:
+        data.executescript("PRAGMA max_page_count = 1; CREATE TABLE a (b); CREATE TABLE c (d)")
+    return raised.value
+
+
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
@@ -161,6 +170,7 @@ def test_the_exit_code_of_a_process_says_whose_turn_it_is(tmp_path):
         (PermissionError(13, "Permission denied", "b"), 2, "b: Permission denied. Is this the right path"),
         (OSError(36, "File name too long", "c"), 2, "c: File name too long"),
         (OSError(28, "No space left on device", "d"), 1, "d: No space left on device"),
+        (full(), 1, "database or disk is full: make room on the disk"),
         (ConnectionError("e"), 1, "e"),
         (FloatingPointError("f"), 1, "f"),
         (KeyError("g"), 1, "KeyError: 'g'. This is a fault of dalle-lib: the same command with --debug"),

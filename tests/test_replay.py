@@ -157,6 +157,44 @@ def test_a_recording_that_is_cut_off_plays_up_to_there(mini, recorded, tmp_path,
     assert (status["epoch"], status["totals"]) == (live["epoch"], live["totals"])
 
 
+CHECKPOINT = {"epoch": 1, "made": LATER, "sha256": "a" * 64, "bytes": 5, "figures": None}
+TOLD = {"held_out_loss": 1.0, "half_width": 1.0}
+FOREIGN = {
+    "no loss": {"checkpoint": CHECKPOINT | {"figures": '{"rows": 1}'}},
+    "no number": {"checkpoint": CHECKPOINT | {"figures": json.dumps(TOLD | {"held_out_loss": {"a": 1}})}},
+    "beyond numbers": {"checkpoint": CHECKPOINT | {"figures": json.dumps(TOLD | {"held_out_loss": 10**400})}},
+    "infinite with its interval": {"checkpoint": CHECKPOINT | {"figures": json.dumps(dict.fromkeys(TOLD, 1e308))}},
+    "drawn": {"checkpoint": CHECKPOINT | {"figures": json.dumps(TOLD | {"drawn": 5})}},
+    "a column of its own": {"checkpoint": {k: v for k, v in CHECKPOINT.items() if k != "figures"} | {"x) --": 1}},
+    "a peer that moves the cursor": {"token": "x", "peer": "\x1b[2J"},
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN)
+def test_a_line_that_no_recorder_writes_is_told_and_never_reaches_the_data_base(recorded, tmp_path, line):
+    file = with_lines(tmp_path / "foreign.jsonl.gz", [*lines_of(recorded), line])
+    with pytest.raises(BrokenFile, match="cannot be read as a recording"):
+        played(file, tmp_path / "replay")
+
+
+def test_records_without_a_look_do_not_fill_the_memory(recorded, tmp_path, monkeypatch):
+    monkeypatch.setattr(replay, "MAX_SEEN", 2)
+    first, *lines = lines_of(recorded)
+    crowd = [next(line for line in lines if "signed" in line)] * 9
+    with pytest.raises(BrokenFile, match="between two looks"):
+        played(with_lines(tmp_path / "crowd.jsonl.gz", [first, *crowd, *lines]), tmp_path / "replay")
+
+
+def test_a_recording_in_the_folder_of_its_replay_is_not_removed(recorded, tmp_path):
+    played(recorded, tmp_path / "replay")
+    inside = tmp_path / "replay" / "run.jsonl.gz"
+    inside.write_bytes(recorded.read_bytes())
+    for source in inside, inside.parent:
+        with pytest.raises(ValueError, match="holds it and is emptied"):
+            played(source, inside.parent)
+    assert inside.exists()
+
+
 def test_a_recording_goes_on_in_a_file_of_its_own_after_a_restart(mini, tmp_path, monkeypatch):
     looks = [look_at(mini.key, at, here_at(at)) for at in TIMES]
     names = iter(["20261126-100000", "20261126-110000", "20261126-120000"])

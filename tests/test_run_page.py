@@ -81,6 +81,18 @@ def test_only_pictures_of_the_monitor_are_taken(tmp_path):
     assert [file.name for file in out.rglob("*") if file.suffix in (".png", ".webp")] == ["epoch-0000044.webp"]
 
 
+def test_a_picture_that_is_a_link_out_of_the_folder_or_endless_is_not_copied(tmp_path, monkeypatch):
+    folder, out = write_told(tmp_path / "monitor"), tmp_path / "out"
+    (tmp_path / "key.webp").write_text("mine")
+    newest, older = (folder / "pictures" / f"epoch-{epoch:07}.webp" for epoch in (44, 20))
+    newest.unlink()
+    newest.symlink_to(tmp_path / "key.webp")
+    older.write_bytes(bytes(20_000))
+    monkeypatch.setattr(run_page, "MAX_TOLD_BYTES", 15_000)
+    write_run_page(folder, out)
+    assert [file.name for file in (out / "pictures").iterdir()] == ["epoch-0000000.webp"]
+
+
 def test_a_page_written_again_shows_what_is_there_now(tmp_path):
     folder, out = write_told(tmp_path / "monitor"), tmp_path / "out"
     write_run_page(folder, out)

@@ -6,9 +6,11 @@ import shutil
 import ipywidgets
 import pytest
 from test_run_charts import simulated_folder  # noqa: F401 (a fixture)
+from told_runs import history, status, user, write_told
 
 from dalle_lib.dashboard.run_charts import CHARTS
 from dalle_lib.dashboard.run_told import RunTold, chart, is_counted, leaderboard, looking_back, machines, standing
+from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.run.newest import STATUS, USER_COLUMNS
 
@@ -118,3 +120,49 @@ def test_a_status_that_is_cut_or_of_something_else_is_told_of(simulated_folder, 
         (tmp_path / "cut" / name).write_text('{"epochs": ')
         with pytest.raises(ValueError, match="Its monitor writes it anew"):
             RunTold.of(str(tmp_path / "cut"))
+
+
+ODD = [None, [], {}, "x\u202e", True, -(2**70), 2**70, 1e308, float("nan"), float("inf"), [None], [[1]], {"a": 1}]
+READ = ("run", "state", "written", "epoch", "total_epochs", "epoch_s", "peers", "peers_by_state", "totals", "alarms",
+        "users", "teams")  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_whatever_a_field_holds_the_notebook_shows_a_run_or_says_what_is_wrong(tmp_path, value):
+    folder, usual = write_told(tmp_path / "monitor"), status()
+    one = {"users": [user(1, "ada")], "alarms": [{"told": "x", "until": None}]}
+    changes = [{name: value} for name in READ]
+    changes += [{"peers": [{**usual["peers"][0], name: value}]} for name in usual["peers"][0]]
+    changes += [{"users": [[value if place == at else each for place, each in enumerate(one["users"][0])]]}
+                for at in range(len(USER_COLUMNS))]  # fmt: skip
+    changes += [{"alarms": [{**one["alarms"][0], name: value}]} for name in one["alarms"][0]]
+    changes += [{"totals": {"users": value}}, {"peers_by_state": {"training": value}}]
+    refused = 0
+    for change in changes:
+        (folder / STATUS).write_text(json.dumps(usual | change))
+        try:
+            there = RunTold.of(str(folder))
+        except BrokenFile:
+            refused += 1
+            continue
+        for show in standing, leaderboard, looking_back:
+            show(there)
+        is_counted(there, "ada")
+        machines(there, "ada")
+    assert 0 < refused < len(changes)
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_whatever_a_table_holds_a_chart_is_drawn_or_says_that_nothing_is_told(tmp_path, value):
+    went = history()
+    for column in [*went["epochs"].values(), *went["evaluations"].values(), *went["pictures"].values()]:
+        column[0] = value
+    there = RunTold(status(), went, folder=tmp_path)
+    assert "<svg" in chart(there, "objective").data
+    assert "<svg" in chart(there, "held_out").data
+    assert isinstance(looking_back(there), ipywidgets.VBox)
+    assert "tells nothing" in chart(RunTold(status(), dict.fromkeys(went, value)), "objective").data
+
+
+def test_a_status_of_the_future_does_not_pass_for_one_of_now(told):
+    assert "by a clock that is 2 h 0 min ahead" in standing(told, told.status["written"] - 7200).data

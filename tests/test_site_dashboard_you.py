@@ -202,3 +202,42 @@ def test_a_name_with_a_role_in_javascript_is_only_a_name(run_page):
     assert "Yes, 1 of 2 peers are counted." in ask(seen, "__proto__")
     assert "No: " in ask(seen, "constructor")
     assert seen.problems == []
+
+
+@pytest.mark.parametrize("text", [None, "{"], ids=["none", "cut"])
+def test_a_history_that_cannot_be_fetched_is_told_beside_a_status_that_can(run_page, text):
+    run_page.tell(now_told())
+    file = run_page.folder / "run" / "history.json"
+    file.unlink() if text is None else file.write_text(text)
+    seen = run_page.visit()
+    seen.page.locator(".dalle-warnings > :has-text('No new charts and pictures.')").wait_for()
+    assert "history.json" in seen.page.locator(".dalle-warnings").inner_text()
+    assert "45 of 60" in seen.page.locator("#dalle-figures").inner_text()
+
+
+def test_a_picture_of_no_name_is_never_asked_for(run_page):
+    names = ["pictures/epoch-0000020.webp", "pictures/epoch-0000044.webp"]
+    pictures = {"epoch": [20, 44], "first": names, "best": ["best/epoch-0000020.webp", "javascript:alert(1)"]}
+    seen = run_page.visit_told(now_told(), history(pictures=pictures))
+    seen.page.locator("#dalle-kind").select_option("best")
+    assert seen.page.locator(".dalle-grid").get_attribute("src").endswith(names[1])
+    seen.page.wait_for_load_state("networkidle")
+    assert seen.problems == []
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 1e20, -1e20])
+def test_numbers_that_no_monitor_measures_break_no_chart(run_page, value):
+    numbers = ("epochs", "hours", "evaluations")
+    went = {table: {name: [value, 1, 2, value, None] for name in history()[table]} for table in numbers}
+    seen = run_page.visit_told(now_told(users=[[value] * 13, user(1, "ada")]), went)
+    for figure in seen.page.locator("figure.dalle-figure:visible").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator("svg").wait_for()
+        assert figure.locator("svg").evaluate("svg => svg.getBoundingClientRect().height") < 900
+    assert seen.problems == []
+
+
+def test_an_owner_alone_on_the_hub_is_not_taken_for_a_run(run_page):
+    run_page.tell(now_told())
+    place = "() => dalle.placeOf('https://huggingface.co/owner').repository"
+    assert run_page.visit("index.html").page.evaluate(place) is None

@@ -33,6 +33,7 @@ from dalle_lib.cli.replay import Replay
 from dalle_lib.cli.run import Run
 from dalle_lib.cli.runs import Runs
 from dalle_lib.cli.status import Status
+from dalle_lib.files import is_disk_full
 from dalle_lib.one_line import in_one_line, printable, told
 
 EXTRAS = {
@@ -183,6 +184,8 @@ def _told(error: Exception) -> str:
         return f'{in_one_line(error)}: pip install "dalle-lib[{extra}]"'
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return printable(f"{error.filename}: {error.strerror}. Is this the right path, and may this program use it?")
+    if is_disk_full(error):
+        return f"{in_one_line(error)}: make room on the disk, or name a folder on another one."
     if isinstance(error, (*MISTAKES, *FAILURES)):
         return in_one_line(error)
     return (

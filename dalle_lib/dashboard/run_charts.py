@@ -66,13 +66,13 @@ def speed_chart(rows: Rows) -> alt.LayerChart:
 
 def averaged_chart(rows: Rows) -> alt.LayerChart:
     """Return which part of the samples reached an average with others, of `epochs`."""
-    y = alt.Y("value:Q", title="of samples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
+    y = alt.Y("value:Q", title="of samples", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1], clamp=True))
     return _by_epoch(rows, y, counted_share="averaged")
 
 
 def participants_chart(rows: Rows) -> alt.LayerChart:
     """Return how many peers and how many users took part, of `hours`."""
-    y = alt.Y("value:Q", title=None, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0))
+    y = alt.Y("value:Q", title=None, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0, clamp=True))
     return _by_hour(rows, y, peers="peers", users="users")
 
 
@@ -97,7 +97,7 @@ def held_out_chart(rows: Rows) -> alt.LayerChart:
 
 def rank_chart(rows: Rows) -> alt.LayerChart:
     """Return how well what checkpoints draw fits its captions, between chance and the held-out pictures."""
-    y = alt.Y("value:Q", title="1 / rank", scale=alt.Scale(domain=[0, 1]))
+    y = alt.Y("value:Q", title="1 / rank", scale=alt.Scale(domain=[0, 1], clamp=True))
     return _by_checkpoint(rows, y, rank="drawn", rank_ceiling="held-out pictures", rank_chance="chance")
 
 

@@ -3,12 +3,12 @@
 import json
 import logging
 import math
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from dalle_lib.dashboard.run_status import is_picture
 from dalle_lib.files import BrokenFile, replace_file, small_bytes
 from dalle_lib.monitor.published import HISTORY
 from dalle_lib.one_line import in_one_line
@@ -31,7 +31,6 @@ SCRIPTS = (
 when the first chart comes into view."""
 MAX_TOLD_BYTES = 12_000_000
 """Bytes of a file of the monitor's beyond which it is not read; the page refuses such a one, too."""
-_PICTURE = re.compile(r"[\w-]{1,40}/[\w-]{1,80}\.(webp|png|jpg)", re.ASCII)
 _NAMESPACE = "globalThis.dalle = globalThis.dalle || {};\n"
 
 
@@ -139,7 +138,10 @@ def _pictures(history: Mapping, folder: Path) -> dict[str, list]:
 
 
 def _is_picture(name: object, folder: Path) -> bool:
-    return isinstance(name, str) and _PICTURE.fullmatch(name) is not None and (folder / name).is_file()
+    """Return whether a name is that of a picture in the folder: a link out of it would copy a file of somebody else."""
+    if not (isinstance(name, str) and is_picture(name) and (file := folder / name).is_file()):
+        return False
+    return file.resolve().is_relative_to(folder.resolve()) and file.stat().st_size <= MAX_TOLD_BYTES
 
 
 def _names(pictures: Mapping[str, list]) -> Iterator[str]:

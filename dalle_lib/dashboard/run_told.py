@@ -18,6 +18,7 @@ from IPython.display import HTML
 from dalle_lib.amounts import duration
 from dalle_lib.dashboard.charts import WIDTH, to_html
 from dalle_lib.dashboard.run_charts import CHARTS, X_AXIS, rows_of
+from dalle_lib.dashboard.run_status import checked_status, is_picture, is_told
 from dalle_lib.dashboard.tables import sentence, table_html
 from dalle_lib.files import BrokenFile, read_record, reading, small_bytes
 from dalle_lib.monitor.published import HISTORY
@@ -31,9 +32,12 @@ logger = logging.getLogger(__name__)
 
 DEMO = Path("outputs/demo/swarm") / MONITOR
 """The monitor's folder of `make demo`."""
+FUTURE_S = 120.0
+"""Seconds by which a status may seem to be of later than now: clocks differ."""
 SILENT_S = 3600.0
 """Seconds without a new status from which on the monitor of a run that is not over is called silent."""
-MAX_NAME, MAX_ROWS = 40, 200
+MAX_NAME, MAX_WHY, MAX_ROWS = 40, 300, 200
+_MADE = {STATUS: checked_status, HISTORY: dict}
 _NO_ROWS = "The run's monitor tells nothing of this."
 
 
@@ -75,7 +79,7 @@ class RunTold:
     def in_folder(cls, folder: Path) -> "RunTold":
         """Return what a monitor has written into its folder. Raises FileNotFoundError and BrokenFile."""
         status, history = (
-            read_record(folder / name, dict, "Its monitor writes it anew.") for name in (STATUS, HISTORY)
+            read_record(folder / name, make, "Its monitor writes it anew.") for name, make in _MADE.items()
         )
         return cls(status, history, folder=folder)
 
@@ -86,25 +90,29 @@ class RunTold:
         if card.checkpoints is None:
             raise ValueError(f"the card of {run!r} names no repository of checkpoints, so no monitor tells of it.")
         told = []
-        for name in STATUS, HISTORY:
+        for name, make in _MADE.items():
             path = file_of_monitor(card, name)
             with reading(path, "what a run's monitor tells"):
-                told.append(dict(json.loads(small_bytes(path, MAX_CARD_BYTES))))
+                told.append(make(json.loads(small_bytes(path, MAX_CARD_BYTES))))
         return cls(*told, card=card)
 
     def rows(self, table: str) -> list[dict]:
-        """Return the rows of a table of the history, or of `users` or `teams`; none where it is missing or broken."""
+        """Return the rows of a table of the history, or of `users` or `teams`, without broken ones, or none."""
         columns = {"users": USER_COLUMNS, "teams": TEAM_COLUMNS}.get(table)
         try:
             if columns is not None:
-                return [dict(zip(columns, row, strict=True)) for row in self.status[table]]
-            return rows_of(self.history[table])
+                rows = [dict(zip(columns, row, strict=True)) for row in self.status[table]]
+            else:
+                rows = rows_of(self.history[table])
+            return [row for row in rows if is_told(table, row)]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             logger.info("no %s: %s", table, in_one_line(error))
             return []
 
     def picture(self, name: str) -> bytes:
         """Return a picture that the history names. Raises the errors of `small_bytes`, and ConnectionError."""
+        if not is_picture(name):
+            raise ValueError(f"expected the name of a picture, but got {name!r:.100}")
         if self.folder is None:
             return small_bytes(file_of_monitor(self.card, name), MAX_CARD_BYTES)
         if (file := (self.folder / name).resolve()).is_relative_to(self.folder.resolve()):
@@ -115,19 +123,26 @@ class RunTold:
 def standing(told: RunTold, now: float | None = None) -> HTML:
     """Return how a run stands, as a table: state, age of the data, epochs, pace, peers by state, what is wrong."""
     status = told.status
-    age_s = max(0.0, (time.time() if now is None else now) - status["written"])
+    age_s = (time.time() if now is None else now) - status["written"]
+    is_early = age_s < -FUTURE_S
+    when = f"by a clock that is {duration(-age_s)} ahead" if is_early else f"{duration(max(0.0, age_s))} ago"
+    peers = (f"{count:,} {printable(state)[:MAX_NAME]}" for state, count in list(status["peers_by_state"].items())[:9])
     is_recorded = PLAYED in status
     silent = status["state"] == "open" and age_s > SILENT_S and not is_recorded
     of_now = ", in a recording" if is_recorded else ", and its monitor is silent" if silent else ""
     rows = [
-        ("run", printable(str(status["run"]))),
-        ("state", f"{status['state']}{of_now}"),
-        ("told", f"{duration(age_s)} ago"),
+        ("run", printable(status["run"])[:MAX_WHY]),
+        ("state", f"{printable(status['state'])[:MAX_NAME]}{of_now}"),
+        ("told", when),
         ("epoch", f"{status['epoch']:,} of {status['total_epochs']:,}"),
         ("an epoch takes", "-" if status["epoch_s"] is None else duration(status["epoch_s"])),
-        ("peers", ", ".join(f"{count:,} {state}" for state, count in status["peers_by_state"].items()) or "none"),
+        ("peers", ", ".join(peers) or "none"),
         ("users so far", f"{status['totals']['users']:,}"),
-        *(("wrong now", printable(alarm["told"])) for alarm in status["alarms"] if alarm["until"] is None),
+        *(
+            ("wrong now", printable(alarm["told"])[:MAX_WHY])
+            for alarm in status["alarms"][:MAX_ROWS]
+            if alarm["until"] is None
+        ),
     ]
     return HTML(table_html(("", ""), ((escape(name), escape(value)) for name, value in rows), is_words=True))
 
@@ -227,5 +242,5 @@ def looking_back(told: RunTold, kind: str = "first") -> LookingBack | HTML:
 
 def clean(row: Mapping) -> dict:
     """Return a row whose texts, which strangers have chosen, are short and show every sign that they hold."""
-    return {name: printable(value)[:MAX_NAME] if isinstance(value, str) and name != "why" else value
+    return {name: printable(value)[: MAX_WHY if name == "why" else MAX_NAME] if isinstance(value, str) else value
             for name, value in row.items()}  # fmt: skip

@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -29,8 +28,10 @@ MAX_LINE_BYTES = 2**21
 """Bytes of a longer line are not read. The longest holds a picture."""
 MAX_BYTES, MAX_RATIO, SLACK_BYTES = 2**30, 100, 2**20
 """Bytes of text in a recording, and for each byte of its file, beyond the slack: honest ones have a fifth of that."""
-MAX_SEEN, MAX_FIGURES, MAX_FIGURES_BYTES = 5000, 40, 4000
-"""Records of a look, and figures of a checkpoint, and bytes of them."""
+MAX_SEEN, MAX_FIGURES, MAX_FIGURES_BYTES, MAX_FIGURE = 5000, 40, 4000, 1e15
+"""Records of a look, figures of a checkpoint, bytes of them, and the largest of them."""
+PEER = "[0-9A-Za-z]{1,100}"
+"""A peer's id, which is told on terminals."""
 REMEDY = "Get it anew from where it came, or record a run with `dalle-lib monitor --record`."
 
 
@@ -160,7 +161,7 @@ def _told(line: bytes, number: int) -> Line:
     match json.loads(line):
         case {"signed": list() as told}:
             return Signed(number, SignedRecord.of(told))
-        case {"token": str() as token, "peer": str() as peer}:
+        case {"token": str() as token, "peer": str() as peer} if re.fullmatch(PEER, peer):
             return Token(peer, token.encode(LETTERS))
         case {"look": float() as time, "seen": list() as seen, "not_shown": int() as more}:
             if 0 < time < MAX_TIME and len(seen) <= MAX_SEEN and all(type(each) is int for each in seen) and more >= 0:
@@ -177,8 +178,8 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of a checkpoint, if it is one. Raises ValueError otherwise."""
     match row:
         case {"epoch": int() as epoch, "made": float() as made, "sha256": str() as sha256, "bytes": int() as size}:
-            figures = row.get("figures")
             is_right = 0 <= epoch <= 10**9 and 0 < made < MAX_TIME and 0 <= size < 2**50 and len(row) == 5
+            figures = row["figures"]
             if is_right and re.fullmatch("[0-9a-f]{64}", sha256) and (figures is None or _are_figures(figures)):
                 return row
     raise ValueError("a checkpoint of which no monitor tells")
@@ -188,6 +189,8 @@ def _are_figures(text: Any) -> bool:
     if not isinstance(text, str) or len(text) > MAX_FIGURES_BYTES:
         return False
     figures = json.loads(text)
+    loss = [figures["held_out_loss"], figures["half_width"]] if figures else []
+    drawn = figures.get("drawn", {})
     values = [each for value in figures.values() for each in (value.values() if isinstance(value, dict) else [value])]
-    are_numbers = all(isinstance(each, int | float) and math.isfinite(each) for each in values)
-    return are_numbers and len(values) <= MAX_FIGURES
+    are_numbers = all(isinstance(each, int | float) and abs(each) <= MAX_FIGURE for each in [*loss, *values])
+    return are_numbers and isinstance(drawn, dict) and len(values) <= MAX_FIGURES

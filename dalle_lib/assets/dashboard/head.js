@@ -16,6 +16,8 @@
       found.push(["bad", "No new data.", `${loader.problem}.${again}${kept}`]);
     }
     if (!status) return found;
+    if (loader.historyProblem)
+      found.push(["bad", "No new charts and pictures.", `${loader.historyProblem}. Those below are of before.`]);
     const moment = status.played ?? status.written; // a replay tells of another day than it was played on
     const age = moment === null ? null : now - moment;
     if (status.played !== null && status.written !== null)

@@ -26,7 +26,7 @@
         `folder, but got “${dalle.plain(text, 100)}”`);
     url.search = url.hash = "";
     const [, owner, name, rest] = url.pathname.split("/");
-    if (url.origin === new URL(hub).origin && !rest && REPOSITORY.test(`${owner}/${name}`))
+    if (url.origin === new URL(hub).origin && name && !rest && REPOSITORY.test(`${owner}/${name}`))
       return { base: onHub(hub, `${owner}/${name}`), repository: `${owner}/${name}` };
     url.pathname = url.pathname.replace(/(status|history)\.json$/, "").replace(/\/?$/, "/");
     return { base: url.href, repository: null };
@@ -148,12 +148,14 @@
       this.historyDue = Date.now() + 1000 * HISTORY_S;
       try {
         this.history = dalle.readHistory(await fetched(this.place.base, "history.json"));
-        const isDrawing = this.history.pictures !== null;
-        if (isDrawing) this.prompts = dalle.readPrompts(await fetched(this.place.base, "page/prompts.json"));
         this.historyProblem = "";
       } catch (error) {
         this.historyProblem = error.message;
+        return;
       }
+      if (this.history.pictures === null) return;
+      const drawn = await fetched(this.place.base, "page/prompts.json").catch(() => null); // the pictures go without
+      if (drawn) this.prompts = dalle.readPrompts(drawn);
     }
 
     // Goes to the repository of checkpoints that the card of a run names; returns whether there is another one.

@@ -30,8 +30,9 @@
     }
 
     show({ history, prompts, place }) {
-      const nameOf = (row) => row.first || row.best;
-      this.rows = (history.pictures || []).filter((row) => dalle.pictureUrl(place.base, nameOf(row) || ""));
+      const known = (name) => (dalle.pictureUrl(place.base, name || "") ? name : "");
+      this.rows = (history.pictures || []).map((row) => ({ ...row, first: known(row.first), best: known(row.best) }))
+        .filter((row) => row.first || row.best);
       [this.place, this.told] = [place, prompts];
       this.shown.hidden = !this.rows.length;
       this.none.hidden = this.rows.length > 0;

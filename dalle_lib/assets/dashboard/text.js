@@ -48,10 +48,12 @@ globalThis.dalle = globalThis.dalle || {};
   dalle.fill = (element, ...children) =>
     element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 
-  // Returns a finite number, also where it came as text; null for all else.
+  const LARGEST = 1e20; // beyond what any monitor measures; charts cannot draw it
+
+  // Returns a number, also where it came as text; null for all else.
   dalle.number = (value) => {
     if (typeof value === "string" && /^\s*[-+]?[\d.]{1,25}(e[-+]?\d{1,3})?\s*$/i.test(value)) value = Number(value);
-    return typeof value === "number" && Number.isFinite(value) ? value : null;
+    return typeof value === "number" && Math.abs(value) <= LARGEST ? value : null;
   };
 
   const NONE = "–";
