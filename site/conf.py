@@ -71,7 +71,7 @@ html_context = {
     "default_mode": "auto",
     "site_links": [
         ("join", "Join"),
-        ("gallery", "Draw"),
+        ("draw", "Draw"),
         ("runs", "Runs"),
         ("dashboard", "Dashboard"),
         ("calculator", "Calculator"),
