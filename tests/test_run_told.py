@@ -77,7 +77,7 @@ def test_a_user_finds_rank_and_all_machines_by_the_name_of_one(told):
     first = users["user"].iloc[0]
     assert "Yes" in is_counted(told, first).data
     assert "rank 1 of" in is_counted(told, first).data
-    peers = [{**peer, "user": first} if place < 3 else peer for place, peer in enumerate(told.status["peers"])]
+    peers = [{**peer, "user": first if place < 3 else "else"} for place, peer in enumerate(told.status["peers"])]
     crowd = with_status(told, peers=peers)
     assert len(machines(crowd, peers[1]["name"])) == 3
     assert len(machines(crowd, peers[1]["id"])) == 3
