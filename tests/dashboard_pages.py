@@ -14,7 +14,7 @@ from dalle_lib.dashboard.run_page import write_run_page
 SHOWN = """() => {
   const head = document.querySelector(".dalle-head"), age = head && head.querySelector(".dalle-age").textContent;
   const isTold = !head || head.querySelector(".dalle-warning") || /wrote|snapshot/.test(age);
-  return document.querySelector(".dalle-chooser") && isTold;
+  return document.querySelector(".dalle-chooser") && isTold && !document.querySelector("[aria-busy=true]");
 }"""
 """Whether the page shows what was told, or why it cannot."""
 

@@ -21,7 +21,7 @@ def with_a_clock(seen):
     """Return a page whose time the test makes pass."""
     seen.page.wait_for_load_state("networkidle")
     seen.page.clock.install()
-    seen.page.reload()
+    seen.page.reload(wait_until="networkidle")  # else a leap of the clock ends a request that has just begun
     seen.page.locator("#dalle-figures").wait_for()
     return seen
 

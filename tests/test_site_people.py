@@ -9,7 +9,7 @@ WAYS = {
     "volunteer who looks for a run": (["which runs are open"], "runs", "No run is open today"),
     "learner": (["how it works", "Memory", "Notebook 03"], "notebooks/03_gpt2_large_8bit_c4", "Open in Colab"),
     "learner who calculates": (["calculate what fits"], "calculator", "The memory calculator"),
-    "author": (["Draw", "notebook 02"], "notebooks/02_generate_images", "Open in Colab"),
+    "author": (["Draw", "Notebook 02"], "notebooks/02_generate_images", "Open in Colab"),
     "organiser": (["Start one", "An organiser’s evening"], "docs/organiser", "What you need"),
     "organiser who announces": (["Start one", "announce it"], "runs", "Announce a run"),
 }
@@ -42,7 +42,7 @@ def test_the_landing_page_draws_the_recorded_run_when_it_comes_into_view(visit):
         '[data-dalle="chart"] .dalle-drawn svg path[aria-roledescription], .dalle-drawn svg path'
     )
     chart.get_by_text("Show as table").click()
-    assert chart.locator("tbody tr").count() > 20
+    chart.locator("tbody tr").nth(20).wait_for()
     assert any("vega.js" in address for address in seen.loaded)
     assert not [problem for problem in seen.problems if "Infinite extent" not in problem]
 

@@ -79,6 +79,7 @@
     element.replaceChildren(head.element, body, chooser());
 
     function show() {
+      element.setAttribute("aria-busy", String(loader.isBusy)); // the head comes before charts and pictures
       head.show();
       if (!loader.status) return;
       body.hidden = false;
