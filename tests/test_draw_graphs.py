@@ -38,6 +38,7 @@ def session(file: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.site
 def test_the_text_read_position_by_position_gives_the_logits_of_the_first_code(made, python):
     config, text = python.model.config, python.tokenizer(["penguin on a yellow background", "green frog"])
     step, turns = session(made / "step.onnx"), np.fromfile(made / "turns.bin", np.float32)
@@ -59,6 +60,7 @@ def test_the_text_read_position_by_position_gives_the_logits_of_the_first_code(m
     assert np.abs(logits[:, 0] - expected.numpy()).max() < 1e-4
 
 
+@pytest.mark.site
 def test_pictures_and_scores_are_those_of_the_package(made, python):
     codes = torch.randint(0, 2048, (3, 256), generator=torch.Generator().manual_seed(1))
     (pictures,) = session(made / "pictures.onnx").run(None, {"codes": codes.numpy().astype(np.int32)})
@@ -72,6 +74,7 @@ def test_pictures_and_scores_are_those_of_the_package(made, python):
     assert np.abs(scores - python.ranker.score("green frog", expected).numpy()).max() < 1e-5
 
 
+@pytest.mark.site
 def test_a_code_is_shown_by_a_patch_like_the_decoders(made, python):
     patches = np.fromfile(made / "patches.bin", np.uint8).reshape(2048, 4, 4, 3)
     codes = torch.randint(0, 2048, (4, 1), generator=torch.Generator().manual_seed(2)).expand(4, 256)

@@ -86,6 +86,7 @@ def run(script: str, *arguments) -> str:
     return done.stdout
 
 
+@pytest.mark.chaos
 def test_the_cards_only_first_peer_starts_again_and_newcomers_find_it_past_silent_ones(mini, swarm_folder):
     card = mini.with_changes(initial_peers=()).save(swarm_folder / "run")
     settings = PeerSettings(run=str(card), role="bootstrap", name="first", host="127.0.0.1", port=free_port())
