@@ -94,6 +94,15 @@ def test_what_cannot_be_fetched_is_told_tried_again_later_and_what_was_there_sta
     assert page.locator(".dalle-warnings > .dalle-warning").count() == 0
 
 
+def test_a_history_that_is_broken_later_leaves_the_charts_of_before(run_page):
+    run_page.tell(now_told())
+    page = with_a_clock(run_page.visit()).page
+    (run_page.folder / "run" / "history.json").write_text("{")
+    page.clock.fast_forward(301_000)
+    page.locator(".dalle-warnings > :has-text('history.json is no JSON. Those below are of before.')").wait_for()
+    assert page.locator(".dalle-grid").is_visible()
+
+
 def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
     run_page.tell(now_told())
     seen = with_a_clock(run_page.visit())

@@ -240,9 +240,13 @@ def test_a_history_that_cannot_be_fetched_is_told_beside_a_status_that_can(run_p
     file = run_page.folder / "run" / "history.json"
     file.unlink() if text is None else file.write_text(text)
     seen = run_page.visit()
-    seen.page.locator(".dalle-warnings > :has-text('No new charts and pictures.')").wait_for()
-    assert "history.json" in seen.page.locator(".dalle-warnings").inner_text()
+    told = seen.page.locator(".dalle-warnings > :has-text('No charts and pictures.')")
+    told.wait_for()
+    assert "history.json" in told.inner_text()
+    assert "of before" not in told.inner_text(), "there are none"
     assert "45 of 60" in seen.page.locator("#dalle-figures").inner_text()
+    assert "Not told by" not in seen.page.locator(".dalle-dashboard").inner_text()
+    assert "The monitor tells no" not in seen.page.locator(".dalle-dashboard").inner_text()
 
 
 def test_a_picture_of_no_name_is_never_asked_for(run_page):
