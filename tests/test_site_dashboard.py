@@ -42,7 +42,7 @@ def test_the_page_as_a_file_shows_all_and_loads_nothing_else(run_page):
     assert "45 of 60" in page.locator("#dalle-figures").inner_text()
     scroll_through(page)
     assert page.locator("figure svg").count() == len(page.evaluate("Object.keys(dalle.charts)"))
-    assert page.locator(".dalle-grid").evaluate("image => image.naturalWidth") == 256
+    assert page.locator(".dalle-grid").evaluate("image => [image.naturalWidth, image.crossOrigin]") == [256, None]
     assert "floor 0.0700" in page.locator("#dalle-evaluation").inner_text()
     assert run_page.columns(seen, "Checkpoints")(2) == ["2.70 ± 0.20"] * 2
     assert seen.problems == []
@@ -163,6 +163,7 @@ def test_the_slider_goes_back_through_the_pictures(run_page):
     page = seen.page
     slider, picture = page.locator("#dalle-slider"), page.locator(".dalle-grid")
     assert picture.get_attribute("src").endswith("pictures/epoch-0000044.webp")
+    assert picture.get_attribute("crossorigin") == "anonymous", "no server gets its cookies"
     assert slider.get_attribute("aria-valuetext") == "epoch 44, the newest"
     slider.focus()
     page.keyboard.press("ArrowLeft")

@@ -63,7 +63,9 @@
       const address = dalle.pictureUrl(this.place.base, row[kind] || row.first || row.best);
       const prompts = this.told.map(({ prompt }) => dalle.plain(prompt, 60)).join("; ");
       this.image.alt = `Pictures drawn at ${told}${prompts ? `, of: ${prompts}` : ""}`;
-      if (this.image.getAttribute("src") !== address) this.image.setAttribute("src", address);
+      if (this.image.getAttribute("src") === address) return;
+      if (!this.place.data) this.image.setAttribute("crossorigin", "anonymous"); // no cookies; files know no origin
+      this.image.setAttribute("src", address);
     }
 
     loaded() {
