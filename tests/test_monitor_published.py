@@ -166,6 +166,16 @@ def test_peers_are_shown_by_state_with_the_reason(mini, database):
     assert shown["user-3"]["why"] == "last seen 10 minutes ago"
 
 
+def test_a_monitor_that_looks_at_an_empty_swarm_has_looked(mini, database):
+    observer = Observer(database)
+    assert status_of(mini, database, BEGAN)["looked"] is None
+    observer.note(swarm_at(0, 9, peers_at(0, [9])))
+    for second in range(0, 7200, 90):
+        observer.note(swarm_at(second, 9, []))
+    assert 0 <= BEGAN + second - status_of(mini, database, BEGAN + 9000)["looked"] < 60
+    assert status_of(mini, database, BEGAN + 500)["looked"] <= BEGAN + 500, "a clock that was ahead is no look of now"
+
+
 def test_problems_begin_and_end_once(database):
     observer = Observer(database)
 

@@ -6,7 +6,7 @@ import shutil
 import ipywidgets
 import pytest
 from test_run_charts import simulated_folder  # noqa: F401 (a fixture)
-from told_runs import history, status, user, write_told
+from told_runs import history, peer, status, user, write_told
 
 from dalle_lib.dashboard.run_charts import CHARTS
 from dalle_lib.dashboard.run_told import RunTold, chart, is_counted, leaderboard, looking_back, machines, standing
@@ -84,6 +84,26 @@ def test_a_user_finds_rank_and_all_machines_by_the_name_of_one(told):
     assert "Yes" in is_counted(crowd, peers[1]["name"]).data
     assert "lists nobody" in is_counted(told, "nobody").data
     assert machines(told, "").empty
+
+
+def test_a_name_is_a_users_before_it_is_that_of_a_strangers_peer(tmp_path):
+    peers = [peer("ada", user="mallory"), peer("box", user="mallory"), peer("box", user="ada", id="QmAdas"),
+             peer("QmAdas", user="mallory")]  # fmt: skip
+    there = RunTold(status(peers=peers, users=[user(1, "mallory"), user(2, "ada")]), history(), folder=tmp_path)
+    for name in "ada", "QmAdas":
+        assert "Yes: ada has rank 2 of" in is_counted(there, name).data
+        assert machines(there, name)["user"].tolist() == ["ada"]
+    assert "Peers of 2 users are called box: give your user name" in is_counted(there, "box").data
+    assert machines(there, "box")["name"].tolist() == ["box", "box"]
+    alone = RunTold(status(peers=peers[:1], users=[user(1, "mallory"), user(2, "ada")]), history(), folder=tmp_path)
+    assert "Yes: ada has rank 2 of" in is_counted(alone, "ada").data
+    assert machines(alone, "ada").empty, "none of hers is there"
+
+
+def test_a_row_that_is_broken_is_left_out_and_the_others_stay(tmp_path):
+    broken = [[], [1], user(2, "bob")[:-1], [*user(3, "cy"), 1], [None] * len(USER_COLUMNS)]
+    there = RunTold(status(users=[*broken, user(4, "ada")]), history(), folder=tmp_path)
+    assert leaderboard(there)["user"].tolist() == ["ada"]
 
 
 def test_a_peer_that_is_seen_and_not_listed_yet_is_told_what_is_missing(told):

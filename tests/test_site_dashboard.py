@@ -42,7 +42,7 @@ def test_the_page_as_a_file_shows_all_and_loads_nothing_else(run_page):
     assert "45 of 60" in page.locator("#dalle-figures").inner_text()
     scroll_through(page)
     assert page.locator("figure svg").count() == len(page.evaluate("Object.keys(dalle.charts)"))
-    assert page.locator(".dalle-grid").evaluate("image => image.naturalWidth") == 256
+    assert page.locator(".dalle-grid").evaluate("image => [image.naturalWidth, image.crossOrigin]") == [256, None]
     assert "floor 0.0700" in page.locator("#dalle-evaluation").inner_text()
     assert run_page.columns(seen, "Checkpoints")(2) == ["2.70 ± 0.20"] * 2
     assert seen.problems == []
@@ -92,6 +92,15 @@ def test_what_cannot_be_fetched_is_told_tried_again_later_and_what_was_there_sta
     page.clock.fast_forward(61_000)
     page.locator(".dalle-value:text-is('47 of 60')").wait_for()
     assert page.locator(".dalle-warnings > .dalle-warning").count() == 0
+
+
+def test_a_history_that_is_broken_later_leaves_the_charts_of_before(run_page):
+    run_page.tell(now_told())
+    page = with_a_clock(run_page.visit()).page
+    (run_page.folder / "run" / "history.json").write_text("{")
+    page.clock.fast_forward(301_000)
+    page.locator(".dalle-warnings > :has-text('history.json is no JSON. Those below are of before.')").wait_for()
+    assert page.locator(".dalle-grid").is_visible()
 
 
 def test_a_hidden_tab_asks_nothing_until_it_is_seen(run_page):
@@ -154,6 +163,7 @@ def test_the_slider_goes_back_through_the_pictures(run_page):
     page = seen.page
     slider, picture = page.locator("#dalle-slider"), page.locator(".dalle-grid")
     assert picture.get_attribute("src").endswith("pictures/epoch-0000044.webp")
+    assert picture.get_attribute("crossorigin") == "anonymous", "no server gets its cookies"
     assert slider.get_attribute("aria-valuetext") == "epoch 44, the newest"
     slider.focus()
     page.keyboard.press("ArrowLeft")

@@ -20,6 +20,7 @@ NASTY = [
     "[click](https://evil.example)", "https://evil.example/", "\"><svg onload=alert(1)>", "{{7*7}}", "${alert(1)}",
     "admin\u202egnp.exe", "a\u200bb\u200cc\ufeffd", "\u2066ltr\u2069", "n\u0301" + "\u0301" * 500, "\x1b[31mred\x07",
     "name\nof two\r\nlines", "\U000e0041tag", "\ud800", "\u3164", "x" * 10_000, "&lt;b&gt;&amp;", "__proto__",
+    "ada\ufe0f", "ada\U000e0101", "ada\u180b", "ada\U0001d159", "1\ufe0f", "key 1\ufe0f\u20e3 heart \u2764\ufe0f",
 ]  # fmt: skip
 
 
@@ -57,6 +58,34 @@ def test_who_asks_whether_their_peer_is_counted_gets_a_plain_answer(run_page, na
     if says.startswith("No: "):
         assert "dalle-lib doctor" in told
     assert seen.problems == []
+
+
+ALIKE = [peer("alice", user="mallory"), peer("box", user="mallory"), peer("box", user="eve", id="QmEvesBox444444"),
+         peer("x", user="Eve")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "says", "you"),
+    [
+        ("alice", "Not now: no peer of this name is there.", "alice"), ("Eve", "Yes, it is counted.", "Eve"),
+        ("box", "Several people are called so, or call a peer so.", None), ("EVE", "Several people", None),
+        ("444444", "This is a peer of eve.", "eve"),
+    ],
+)  # fmt: skip
+def test_nobody_is_taken_for_others_who_are_called_alike_or_call_a_peer_so(run_page, name, says, you):
+    users = [user(1, "mallory"), user(2, "alice"), user(3, "eve"), user(4, "Eve")]
+    seen = run_page.visit_told(now_told(peers=ALIKE, users=users))
+    assert says in ask(seen, name)
+    assert seen.page.locator("#dalle-people .dalle-own th").all_inner_texts() == [f"{you} you"] * (you is not None)
+    own = seen.page.locator("#dalle-peers .dalle-own").count()
+    assert own == sum(each["user"] == you for each in ALIKE)
+
+
+def test_a_peer_that_is_not_among_those_listed_is_not_told_to_have_gone(run_page):
+    seen = run_page.visit_told(now_told(peers_by_state={"training": 300}))
+    told = ask(seen, "dan")
+    assert "That is not told here." in told
+    assert "Of 300 peers, the monitor lists 6, and none of this name. What was given stays counted." in told
 
 
 def test_the_own_name_is_marked_remembered_and_forgotten(run_page):
@@ -141,7 +170,8 @@ def test_hostile_texts_are_shown_as_they_are_and_do_nothing(run_page):
     text = mount.inner_text()
     assert "<img src=x onerror=alert(1)>" in text
     assert not [sign for sign in text if unicodedata.category(sign)[0] == "C" and sign not in "\n\t"]
-    for shown in "admin\\u202egnp.exe", "\\u001b[31mred", "…", "a\\u200bb":
+    hidden = ("ada\\ufe0f", "ada\\u{e0101}", "ada\\u180b", "ada\\u{1d159}", "1\\ufe0f", NASTY[-1])
+    for shown in ("admin\\u202egnp.exe", "\\u001b[31mred", "…", "a\\u200bb", *hidden):
         assert shown in text
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("Math.max(...[...document.querySelectorAll('tbody tr')].map(row => row.offsetHeight))") < 700
@@ -210,9 +240,13 @@ def test_a_history_that_cannot_be_fetched_is_told_beside_a_status_that_can(run_p
     file = run_page.folder / "run" / "history.json"
     file.unlink() if text is None else file.write_text(text)
     seen = run_page.visit()
-    seen.page.locator(".dalle-warnings > :has-text('No new charts and pictures.')").wait_for()
-    assert "history.json" in seen.page.locator(".dalle-warnings").inner_text()
+    told = seen.page.locator(".dalle-warnings > :has-text('No charts and pictures.')")
+    told.wait_for()
+    assert "history.json" in told.inner_text()
+    assert "of before" not in told.inner_text(), "there are none"
     assert "45 of 60" in seen.page.locator("#dalle-figures").inner_text()
+    assert "Not told by" not in seen.page.locator(".dalle-dashboard").inner_text()
+    assert "The monitor tells no" not in seen.page.locator(".dalle-dashboard").inner_text()
 
 
 def test_a_picture_of_no_name_is_never_asked_for(run_page):

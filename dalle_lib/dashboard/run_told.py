@@ -101,7 +101,8 @@ class RunTold:
         columns = {"users": USER_COLUMNS, "teams": TEAM_COLUMNS}.get(table)
         try:
             if columns is not None:
-                rows = [dict(zip(columns, row, strict=True)) for row in self.status[table]]
+                whole = [row for row in self.status[table] if len(row) == len(columns)]
+                rows = [dict(zip(columns, row, strict=True)) for row in whole]
             else:
                 rows = rows_of(self.history[table])
             return [row for row in rows if is_told(table, row)]
@@ -171,20 +172,26 @@ def leaderboard(told: RunTold) -> pd.DataFrame:
 
 
 def machines(told: RunTold, name: str) -> pd.DataFrame:
-    """Return the peers whose user, name or id is `name`, those of the user all: state, why, epoch, samples a second.
+    """Return all peers of the user whom `name` means: state, why, epoch, samples a second.
 
-    No row says that the monitor has not seen such a peer within the last hour, or does not list it.
+    Where peers of several users are called so, they alone. No row says that the monitor has not seen such a peer
+    within the last hour, or does not list it.
     """
-    peers = [peer for peer in told.status["peers"] if name and name in (peer["user"], peer["name"], peer["id"])]
-    users = {peer["user"] for peer in peers}
-    found = [clean(peer) for peer in told.status["peers"] if peer in peers or peer["user"] in users][:MAX_ROWS]
+    users = _users_of(told, name)
+    meant = (peer for peer in told.status["peers"] if peer["user"] in users)
+    found = [clean(peer) for peer in meant if len(users) == 1 or peer["name"] == name][:MAX_ROWS]
     shown = ("name", "user", "state", "why", "epoch", "samples_per_s", "hardware")
     return pd.DataFrame({column.replace("_per_s", "/s"): [peer[column] for peer in found] for column in shown})
 
 
 def is_counted(told: RunTold, name: str) -> HTML:
     """Return whether the gradients of a user, or of the user of a peer, count, and what they are credited with."""
-    users = {peer["user"] for peer in told.status["peers"] if name in (peer["name"], peer["id"])} | {name}
+    users = _users_of(told, name)
+    if len(users) > 1:
+        return sentence(
+            f"Peers of {len(users)} users are called {clean({'name': name})['name']}: give your user name, or the id "
+            "of your peer."
+        )
     rows = [row for row in told.rows("users") if row["user"] in users]
     there = machines(told, name)
     training = int((there["state"] == "training").sum())
@@ -201,6 +208,18 @@ def is_counted(told: RunTold, name: str) -> HTML:
             f"which the gradient counted. Their peers: {len(there)}, of which train now: {training}."
         )
     return sentence(f"The monitor lists nobody called {clean({'name': name})['name']}: is the name written alike?")
+
+
+def _users_of(told: RunTold, name: str) -> set[str]:
+    """Return the users whom a name means: of the peer with that id, or of that name, or of peers that are called so.
+
+    Anybody may call a peer as a user is called, so the users themselves come first.
+    """
+    rows = [*told.status["peers"], *told.rows("users")] if name else []
+    for field in "id", "user", "name":
+        if users := {row["user"] for row in rows if row.get(field) == name}:
+            return users
+    return set()
 
 
 class LookingBack(ipywidgets.VBox):

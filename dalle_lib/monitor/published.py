@@ -31,8 +31,11 @@ RECENT = 20
 
 
 def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
-    """Return how the run stands, as what JSON can hold. Times are seconds since 1970, all in whole seconds."""
-    looked = database.row("SELECT MAX(last_seen) AS at FROM starts")["at"]
+    """Return how the run stands, as what JSON can hold. Times are seconds since 1970, all in whole seconds.
+
+    `looked` is the minute in which the monitor last saw the swarm, whether there were peers or none.
+    """
+    looked = database.row("SELECT 60 * MAX(minute) AS at FROM moments WHERE 60 * minute <= :now", now=now)["at"]
     peers = _peers(database, now)
     users, of_teams = contributions(database, now), teams(database)
     last = database.row("SELECT * FROM epochs ORDER BY ended DESC, epoch DESC LIMIT 1")
@@ -49,7 +52,7 @@ def status_of(card: RunCard, database: MonitorDatabase, now: float) -> dict:
         "state": card.state,
         "message": card.message,
         "written": round(now),
-        "looked": looked and round(looked),
+        "looked": looked,
         "epoch": epoch,
         "total_epochs": total,
         "target_batch_size": card.averaging.target_batch_size,

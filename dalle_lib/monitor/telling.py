@@ -149,7 +149,7 @@ class Gauges:
             "run_epochs": ("Epochs of the whole run.", status["total_epochs"]),
             "run_samples_per_second": ("Samples that all peers together compute in a second.", status["samples_per_s"]),
             "run_loss": ("Loss of the last epoch, median over peers.", status["loss"]),
-            "run_looked": ("When the monitor last saw a peer, in seconds since 1970.", status["looked"]),
+            "run_looked": ("When the monitor last looked at the swarm, in seconds since 1970.", status["looked"]),
             "run_alarms": ("Problems that are not over.", sum(each["until"] is None for each in status["alarms"])),
             "run_users": ("Users who have taken part so far.", status["totals"]["users"]),
         }

@@ -9,7 +9,7 @@
 
   // Returns what a reader must know before they believe the figures: [kind, title, sentence] each.
   dalle.warnings = (loader, now = Date.now() / 1000) => {
-    const { status, place, isOnce } = loader, found = [];
+    const { status, place, isOnce, hasHistory } = loader, found = [];
     if (loader.problem) {
       const kept = loader.status ? " What came before is still shown." : "";
       const again = isOnce ? "" : ` It is tried again in ${dalle.duration(Math.max(0, loader.due / 1000 - now))}.`;
@@ -17,7 +17,8 @@
     }
     if (!status) return found;
     if (loader.historyProblem)
-      found.push(["bad", "No new charts and pictures.", `${loader.historyProblem}. Those below are of before.`]);
+      found.push(["bad", hasHistory ? "No new charts and pictures." : "No charts and pictures.",
+        `${loader.historyProblem}.${hasHistory ? " Those below are of before." : ""}`]);
     const moment = status.played ?? status.written; // a replay tells of another day than it was played on
     const age = moment === null ? null : now - moment;
     if (status.played !== null && status.written !== null)

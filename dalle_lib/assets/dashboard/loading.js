@@ -87,7 +87,7 @@
   dalle.Loader = class {
     constructor(place, changed) {
       Object.assign(this, { place, changed, status: null, history: dalle.readHistory(null), prompts: [] });
-      Object.assign(this, { problem: "", historyProblem: "", failures: 0, isBusy: false });
+      Object.assign(this, { hasHistory: false, problem: "", historyProblem: "", failures: 0, isBusy: false });
       Object.assign(this, { asked: 0, due: 0, historyDue: 0, timer: 0 });
       this.isOnce = place.data !== undefined;
     }
@@ -102,6 +102,7 @@
       try {
         this.status = dalle.readStatus(data.status);
         this.history = dalle.readHistory(data.history);
+        this.hasHistory = true;
         this.prompts = dalle.readPrompts(data.prompts);
       } catch (error) {
         this.problem = error.message;
@@ -148,7 +149,7 @@
       this.historyDue = Date.now() + 1000 * HISTORY_S;
       try {
         this.history = dalle.readHistory(await fetched(this.place.base, "history.json"));
-        this.historyProblem = "";
+        [this.hasHistory, this.historyProblem] = [true, ""];
       } catch (error) {
         this.historyProblem = error.message;
         return;
@@ -171,7 +172,7 @@
   // Returns the place whose data a page shows: of its link, else its own, else what came along with it.
   dalle.placeOfPage = (element) => {
     const hub = element.getAttribute("data-hub") || HUB, named = new URLSearchParams(location.search).get("run");
-    if (named) return { ...dalle.placeOf(named, hub), hub, isNamed: true };
+    if (named) return { ...dalle.placeOf(named, hub), hub };
     const source = element.getAttribute("data-source");
     if (source && location.protocol !== "file:") return { ...dalle.placeOf(source, hub), hub };
     return dalle.data ? { base: String(dalle.data.base || ""), data: dalle.data } : null;

@@ -89,7 +89,7 @@
       this.filter = make("select", { id: "dalle-filter", onchange: () => this.list() },
         make("option", { value: "" }, "all"), ...options);
       this.note = make("p", { class: "dalle-note" });
-      const isOwn = (row) => you.isYou(row.user) || you.isYou(row.name), empty = "No such peer is there now.";
+      const isOwn = (row) => you.isYou(row.user), empty = "No such peer is there now.";
       this.table = new dalle.Table({ caption: "Peers", columns: dalle.peerColumns(), empty, isOwn });
       this.element = make("div", {}, this.states, this.note,
         make("p", {}, make("label", { for: "dalle-filter" }, "Show peers that are "), this.filter), this.table.element);

@@ -29,13 +29,13 @@
       this.element = make("div", {}, this.none, this.shown);
     }
 
-    show({ history, prompts, place }) {
+    show({ history, prompts, place, hasHistory }) {
       const known = (name) => (dalle.pictureUrl(place.base, name || "") ? name : "");
       this.rows = (history.pictures || []).map((row) => ({ ...row, first: known(row.first), best: known(row.best) }))
         .filter((row) => row.first || row.best);
       [this.place, this.told] = [place, prompts];
       this.shown.hidden = !this.rows.length;
-      this.none.hidden = this.rows.length > 0;
+      this.none.hidden = !hasHistory || this.rows.length > 0;
       if (!this.rows.length) return;
       const kept = this.rows.findIndex((row) => row.epoch === this.epoch);
       this.slider.max = this.rows.length - 1;
@@ -63,7 +63,9 @@
       const address = dalle.pictureUrl(this.place.base, row[kind] || row.first || row.best);
       const prompts = this.told.map(({ prompt }) => dalle.plain(prompt, 60)).join("; ");
       this.image.alt = `Pictures drawn at ${told}${prompts ? `, of: ${prompts}` : ""}`;
-      if (this.image.getAttribute("src") !== address) this.image.setAttribute("src", address);
+      if (this.image.getAttribute("src") === address) return;
+      if (!this.place.data) this.image.setAttribute("crossorigin", "anonymous"); // no cookies; files know no origin
+      this.image.setAttribute("src", address);
     }
 
     loaded() {
@@ -103,10 +105,10 @@
       this.element = make("div", {}, this.note, this.cards);
     }
 
-    show({ history }) {
+    show({ history, hasHistory }) {
       const rows = history.evaluations, row = rows && rows[rows.length - 1];
       this.note.textContent = row ? `The checkpoint of epoch ${dalle.count(row.epoch, true)}, on data that the model ` +
-        "never trains on." : "The monitor tells no evaluation yet.";
+        "never trains on." : hasHistory ? "The monitor tells no evaluation yet." : "";
       const has = (name) => row && row[name] !== null && row[name] !== undefined;
       fill(this.cards, ...[
         has("loss") && plainCard("Held-out loss", dalle.figure(row.loss), has("low") && has("high") ?

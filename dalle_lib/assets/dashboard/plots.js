@@ -140,12 +140,13 @@
       axis.listeners.push((value) => this.plots.forEach((plot) => plot.turn(value)));
     }
 
+    // As long as no history has come (`hasHistory` is false), nobody knows what the monitor does not tell in it.
     show(model) {
-      const left = [];
+      const isKnown = ({ table }) => model.hasHistory !== false || !Object.hasOwn(dalle.TABLES, table), left = [];
       for (const plot of this.plots) {
         plot.show(dalle.rowsOf(plot.table, model));
-        if (!plot.rows) left.push(dalle.charts[plot.name].title);
-        else if (!plot.isBegun) plot.watch.observe(plot.element); // it may be in view already
+        if (plot.rows && !plot.isBegun) plot.watch.observe(plot.element); // it may be in view already
+        if (!plot.rows && isKnown(plot)) left.push(dalle.charts[plot.name].title);
       }
       this.note.textContent = left.length ? `Not told by this run's monitor: ${left.join(", ")}.` : "";
     }

@@ -5,10 +5,13 @@ globalThis.dalle = globalThis.dalle || {};
 
 (function (dalle) {
   const MOST = 80; // letters of a name
-  const FILLERS = "\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180e\\u2800\\u3164\\uffa0";
+  const FILLERS = "\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u2800\\u3164\\uffa0\\u{1d159}";
+  const VARIANTS = "\\u180b-\\u180f\\ufe00-\\ufe0e\\u{e0100}-\\u{e01ef}"; // they choose the form of a sign, seldom seen
+  // What makes an emoji of the sign before it, where that can be none: only a pictograph can, or a digit on a key.
+  const LONE_PICTURE = "(?<!\\p{Extended_Pictographic}|[#*0-9](?=\\ufe0f\\u20e3))\\ufe0f";
   // Signs that a reader cannot see, or that reorder the line around them: control, format (bidi marks, zero width,
   // tags), private, unassigned and lone surrogates, separators of lines, fillers, and marks stacked on one letter.
-  const HIDDEN = new RegExp(`[\\p{C}\\p{Zl}\\p{Zp}${FILLERS}\\ufe00-\\ufe0e]|(?<=\\p{M}{3})\\p{M}`, "gu");
+  const HIDDEN = new RegExp(`[\\p{C}\\p{Zl}\\p{Zp}${FILLERS}${VARIANTS}]|${LONE_PICTURE}|(?<=\\p{M}{3})\\p{M}`, "gu");
 
   function escaped(sign) {
     const code = sign.codePointAt(0);

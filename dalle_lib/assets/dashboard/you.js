@@ -36,23 +36,40 @@
     },
   };
 
-  // Returns the peers and the row of the leaderboard that a name means: of a user, a peer, or a peer's id or its end.
+  const NOBODY = { peers: [], user: null, owner: "", isShared: false, isByPeer: false };
+
+  // Returns whom a name means: the `owner`, their row of the leaderboard and their peers, or the one that is named
+  // (`isByPeer`); `isShared` where several users are meant. Anybody may call a peer as a user is called, so users come
+  // first; and what is spelt so comes before what only reads alike.
   dalle.found = (name, { peers, users }) => {
-    const key = dalle.key(name), exact = name.trim();
-    if (!key) return { peers: [], user: null };
-    const isPeer = (peer) => dalle.key(peer.name) === key || peer.id === exact ||
-      (exact.length >= MIN_ID && peer.id.endsWith(exact));
-    const ofUser = peers.filter((peer) => dalle.key(peer.user) === key);
-    const mine = ofUser.length ? ofUser : peers.filter(isPeer);
-    const owner = ofUser.length || !mine.length ? key : dalle.key(mine[0].user);
-    return { peers: mine, user: users.find((row) => dalle.key(row.user) === owner) || null };
+    const exact = name.trim(), key = dalle.key(name);
+    const isAlike = (other) => dalle.key(other) === key, isEnd = (id) => exact.length >= MIN_ID && id?.endsWith(exact);
+    const ways = [
+      [true, (row) => row.id === exact],
+      [false, (row) => row.user === exact],
+      [false, (row) => isAlike(row.user)],
+      [true, (row) => row.name === exact || isEnd(row.id)],
+      [true, (row) => isAlike(row.name)],
+    ];
+    for (const [isByPeer, is] of key ? ways : []) {
+      const mine = peers.filter(is), owners = new Set([...mine, ...users.filter(is)].map((row) => row.user));
+      const [owner] = owners, user = users.find((row) => row.user === owner) || null;
+      if (owners.size > 1) return { ...NOBODY, isShared: true };
+      if (owners.size) return { peers: mine, user, owner, isShared: false, isByPeer };
+    }
+    return NOBODY;
   };
 
   const count = (peers, state) => peers.filter((peer) => peer.state === state).length;
   const whole = (value) => dalle.count(value, true);
 
+  const all = (status) => Object.values(status.peersByState).reduce((sum, each) => sum + each, 0);
+  const isCut = (status) => all(status) > status.peers.length;
+
   // Returns the answer to "is my peer counted?": a title and sentences.
-  dalle.answer = ({ peers, user }, status) => {
+  dalle.answer = ({ peers, user, isShared }, status) => {
+    if (isShared) return ["Several people are called so, or call a peer so.",
+      ["Give your user name just as your peer tells it, or the end of your peer's id."]];
     const training = count(peers, "training");
     if (peers.length && training === peers.length) {
       const told = peers.length === 1 ? "It trains" : `All ${whole(peers.length)} of its peers train`;
@@ -64,6 +81,8 @@
       const isFlagged = count(peers, "flagged") === peers.length;
       return [isFlagged ? "It is in doubt." : count(peers, "joining") ? "Not yet." : "Not now.", advice];
     }
+    if (user && isCut(status)) return ["That is not told here.", [`Of ${whole(all(status))} peers, the monitor lists ` +
+      `${whole(status.peers.length)}, and none of this name. What was given stays counted.`]];
     const isOpen = status.state === "open";
     const goOn = isOpen ? " To go on, start a peer again." : "";
     if (user) return ["Not now: no peer of this name is there.", [`What was given stays counted.${goOn}`]];
@@ -71,7 +90,6 @@
   };
 
   function whatToDo(status, place) {
-    const listed = Object.values(status.peersByState).reduce((sum, each) => sum + each, 0) > status.peers.length;
     const late = place.repository ? "up to half an hour, since the monitor sends word to the Hub four times an hour" :
       "a minute";
     return make("ol", {}, ...[
@@ -80,7 +98,7 @@
       make("li", {}, `Has it joined just now? It takes ${late}, until it is told here.`),
       make("li", {}, "Does it train in this run? The head of this page tells which run this is."),
       make("li", {}, "Do you want no name told? Then one like “anonymous-1a2b3c4d” stands in place of yours."),
-      listed ? make("li", {}, "There are more peers than the monitor lists: yours may be among the others.") : null,
+      isCut(status) ? make("li", {}, "There are more peers than the monitor lists: yours may be among them.") : null,
       make("li", {}, "If nothing of this helps, run ", make("code", {}, "dalle-lib doctor"),
         " where the peer is: it says what to do."),
     ].filter(Boolean));
@@ -113,10 +131,9 @@
       this.element = make("div", {}, form, note, this.result, this.found);
     }
 
-    // Returns whether a name is the one that was typed, or that of the user whose peer that is.
-    isYou(name) {
-      const key = dalle.key(name);
-      return key !== "" && (key === dalle.key(this.name) || key === this.owner);
+    // Returns whether a user is the one who was typed, or whose peer that is.
+    isYou(user) {
+      return user !== "" && user === this.owner;
     }
 
     remember(name) {
@@ -129,7 +146,7 @@
     show(loader) {
       this.loader = loader;
       const { status, place } = loader, found = dalle.found(this.name, status);
-      this.owner = found.peers.length ? dalle.key(found.peers[0].user) : "";
+      this.owner = found.owner;
       this.forget.hidden = !this.name;
       this.found.hidden = !found.peers.length;
       if (!this.name) return void fill(this.result);
@@ -138,7 +155,9 @@
       const unsure = dalle.warnings(loader).filter(([kind]) => kind !== "good").map(([, warning]) => warning);
       if (loader.isOnce) unsure.push("This is a snapshot of the past.");
       if (unsure.length) parts.push(make("p", { class: "dalle-note" }, `But: ${unsure.join(" ")}`));
+      const what = found.peers.length > 1 ? "These are peers of " : "This is a peer of ";
       if (found.user) parts.unshift(make("p", {}, text(found.user.user, 40), ` has given ${given(found.user)}`));
+      if (found.isByPeer && found.owner) parts.unshift(make("p", {}, what, text(found.owner, 40), "."));
       const answer = make("div", { class: "dalle-answer" }, make("p", {}, make("strong", {}, title)), ...parts);
       if (this.result.textContent !== answer.textContent) fill(this.result, answer); // else it would be read out again
       const training = found.peers.filter((peer) => peer.state === "training");
