@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.monitor.alarms import Problem, note
-from dalle_lib.monitor.anonymous import key_in
+from dalle_lib.monitor.anonymous import key_in, tagged_among, tags_in
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
@@ -221,7 +221,9 @@ class Monitor:
         if look is None or look.time != status.time or watch.recorder.is_full:
             return  # the peer has looked again just now
         ids = zip(status.peers, told.peers, strict=True)
-        watch.recorder.note(look, {seen.peer_id for seen, each in ids if seen.peer_id != each.peer_id}, watch.database)
+        hidden = {seen.peer_id for seen, each in ids if seen.peer_id != each.peer_id}
+        hidden |= tagged_among(look.records, self._key, tags_in(watch.database, status.time))  # who leaves, too
+        watch.recorder.note(look, hidden, watch.database)
         if watch.recorder.is_full:
             self._say(f"The recordings have {self.settings.record_mb:g} MB: nothing more is recorded.")
 
