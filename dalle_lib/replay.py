@@ -10,17 +10,20 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from hivemind.dht.validation import DHTRecord
 
 from dalle_lib.auth import AccessToken
 from dalle_lib.auth.authority import authority_key
 from dalle_lib.files import BrokenFile, replace_file
 from dalle_lib.monitor.alarms import note
+from dalle_lib.monitor.anonymous import KEY
 from dalle_lib.monitor.database import MonitorDatabase
-from dalle_lib.monitor.monitor import DATABASE
+from dalle_lib.monitor.monitor import DATABASE, LOCK
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.recorded import MAX_SEEN, REMEDY, Kept, KeptFile, Line, Look, Recording, Signed, Token
+from dalle_lib.monitor.recording import REPLAYED
 from dalle_lib.run.newest import PLAYED, STATUS
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.peer.looks import Looks
@@ -30,8 +33,6 @@ from dalle_lib.swarm.records import writer_of
 
 RECORDING = Path(__file__).parent / "assets" / "recording" / "run.jsonl.gz"
 """The recording that is part of the package."""
-MARK = "replayed.txt"
-"""File by which the folder of a replay is known, so that no monitor's is ever overwritten."""
 GAP_S = 600.0
 """Seconds between two looks beyond which nothing is waited for, where a replay takes its time."""
 PUBLISH_S = 2.0
@@ -66,10 +67,7 @@ class Replay:
     def __init__(self, source: Path, folder: Path) -> None:
         """Raises FileNotFoundError or BrokenFile as `Recording.of`, ValueError for a folder of something else."""
         self._recording, self._folder = Recording.of(source), folder
-        if folder.exists() and not (folder / MARK).exists() and any(folder.iterdir()):
-            raise ValueError(
-                f"expected a new folder, or that of a replay, but {folder} holds other files: name another."
-            )
+        _require_replays(folder)
         if source.resolve().is_relative_to(folder.resolve()):
             raise ValueError(
                 f"expected a folder beside the recording, but {folder} holds it and is emptied: name another."
@@ -90,7 +88,21 @@ class Replay:
         With `speed`, so many seconds of the recording pass in each second, and the files follow; without, only the end
         is written. Raises BrokenFile for what no recorder writes.
         """
-        self._make_folder()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not (mark := self._folder / REPLAYED).exists():
+            mark.write_text("The next replay here removes what is in this folder.\n", encoding="utf-8")
+        if (lock := self._folder / LOCK).is_symlink():  # out of an archive, to a file of somebody else
+            lock.unlink()
+        try:
+            with FileLock(lock, timeout=0):
+                self._empty_folder()
+                return self._play(minutes, speed, say)
+        except Timeout:
+            raise ValueError(
+                f"another replay writes into {self._folder}: wait until it has ended, or name another folder."
+            ) from None
+
+    def _play(self, minutes: float | None, speed: float | None, say: Callable[[str], None]) -> Played:
         with closing(MonitorDatabase(self._folder / DATABASE)) as database:
             observer, due = Observer(database, self._card.averaging.matchmaking_s), 0.0
             for line in self._recording.lines():
@@ -112,13 +124,11 @@ class Replay:
             self._publish(database)
         return self.played
 
-    def _make_folder(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / MARK).write_text("The next replay here removes what is in this folder.\n", encoding="utf-8")
+    def _empty_folder(self) -> None:
         for part in self._folder.iterdir():
             if part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part)
-            elif part.name != MARK:
+            elif part.name not in (REPLAYED, LOCK):
                 part.unlink()
 
     def _keep(self, line: Line, database: MonitorDatabase) -> None:
@@ -194,6 +204,17 @@ class Replay:
         status = fitted(status_of(self._card, database, self._now))
         publish(self._folder, STATUS, status | {PLAYED: round(time.time())})
         publish(self._folder, HISTORY, history_of(self._card, database, self._folder))
+
+
+def _require_replays(folder: Path) -> None:
+    """Raise ValueError unless a folder is a replay's, empty, or not there yet: what is in it will be removed."""
+    mark, what = folder / REPLAYED, ""
+    if (folder / KEY).exists():
+        what = "is a monitor's"
+    elif folder.exists() and (mark.is_symlink() or not mark.is_file()) and any(folder.iterdir()):
+        what = "holds other files"
+    if what:
+        raise ValueError(f"expected a new folder, or that of a replay, but {folder} {what}: name another.")
 
 
 def recorded_run(folder: Path) -> Path:

@@ -18,7 +18,8 @@ from signed_records import BEGAN, EPOCH_S, EVERY_S, NAMES, lines_of, look_at, re
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.recorded import MAX_LINE_BYTES
-from dalle_lib.replay import MARK, Replay
+from dalle_lib.monitor.recording import REPLAYED
+from dalle_lib.replay import Replay
 from dalle_lib.run import RunCard
 
 CARD = RunCard.load("emoji-mini")
@@ -157,5 +158,5 @@ def test_what_no_replay_has_made_is_not_replaced():
     Replay(FOLDER / "good.jsonl.gz", watched).play()
     (watched / "old.txt").write_text("of before")
     Replay(FOLDER / "good.jsonl.gz", watched).play()
-    assert (watched / MARK).exists()
+    assert (watched / REPLAYED).exists()
     assert not (watched / "old.txt").exists()

@@ -22,7 +22,7 @@ from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.recomputing import Recomputer
-from dalle_lib.monitor.recording import Recorder
+from dalle_lib.monitor.recording import REPLAYED, Recorder
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.telling import Command, Gauges, Messages, Webhook, serve, webhook_in
@@ -88,8 +88,13 @@ class Monitor:
     def follow(self, stop: threading.Event) -> None:
         """Monitor until `stop` is set. Problems are also told by a webhook and a command, where there are any.
 
-        Raises ValueError if another monitor works in this folder.
+        Raises ValueError if another monitor works in this folder, or a replay has written it.
         """
+        if (self.folder / REPLAYED).exists():
+            raise ValueError(
+                f"expected a folder for a monitor, but {self.folder} is that of a replay, whose peers would be "
+                "credited in this run: name another --folder."
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         address, self._key = webhook_in(self.folder), key_in(self.folder)
         self._tellers = [Webhook(address, self.card.name)] if address is not None else []

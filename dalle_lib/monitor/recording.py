@@ -32,6 +32,8 @@ from dalle_lib.version import __version__
 VERSION = 1
 RECORDINGS, ENDING = "recordings", ".jsonl.gz"
 """The folder in a monitor's with a file for each of its starts, and the end of their names."""
+REPLAYED = "replayed.txt"
+"""File by which the folder of a replay is known: none empties a monitor's, and no monitor goes on in a replay's."""
 MEMBER_S = 60.0
 """Seconds of looks that are lost at most when the monitor is killed."""
 MEGABYTE = 10**6
