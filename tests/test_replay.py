@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from auth_peers import AUTHORITY, identity, issued
-from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, told_at, with_lines
+from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, of_bytes, record, signed, told_at, with_lines
 
 from dalle_lib import replay
 from dalle_lib.cli.replay import Replay as Command
@@ -108,6 +108,8 @@ HOSTILE = {
     "old": (lambda key, at: signed(key, "ada", at - 1000), "another time"),
     "of the future": (lambda key, at: signed(key, "ada", at + 1000), "another time"),
     "what no peer tells": (lambda key, at: signed(key, "ada", at, loss="x"), "nothing that a peer"),
+    "no tuple": (lambda key, at: of_bytes(key, "ada", at, bytes([0xC7, 1, 0x40, 1])), "nothing that a peer"),
+    "no dictionary": (lambda key, at: of_bytes(key, "ada", at, bytes([0xC7, 1, 0x50, 1])), "nothing that a peer"),
     "long": (lambda key, at: signed(key, "ada", at, hardware="x" * 3000), "of no peer"),
 }  # fmt: skip
 
