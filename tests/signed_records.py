@@ -40,9 +40,14 @@ def told_at(name: str, at: float, **told) -> dict:
 
 def signed(key: str, name: str, at: float, **told) -> SignedRecord:
     """Return the record that a peer of that name signs at a time for the run of a card's key."""
-    own, record = MetricsBoard(key, identity(name).private_key), told_at(name, at) | told
+    return of_bytes(key, name, at, wire.dumps(told_at(name, at) | told))
+
+
+def of_bytes(key: str, name: str, at: float, packed: bytes) -> SignedRecord:
+    """Return the record of any bytes that a peer of that name signs at a time."""
+    own = MetricsBoard(key, identity(name).private_key)
     place = DHTID.generate(source=f"{key}_peers").to_bytes()
-    unsigned = DHTRecord(place, wire.dumps(own.validators[1].local_public_key), wire.dumps(record), at + EXPIRES_S)
+    unsigned = DHTRecord(place, wire.dumps(own.validators[1].local_public_key), packed, at + EXPIRES_S)
     value = CompositeValidator(own.validators).sign_value(unsigned)
     return SignedRecord(place, unsigned.subkey, value, unsigned.expiration_time)
 

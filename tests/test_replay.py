@@ -1,6 +1,5 @@
 """A recording played again is what a monitor saw, and nothing in it is believed that no peer has signed."""
 
-import gzip
 import json
 from contextlib import closing
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from auth_peers import AUTHORITY, identity, issued
-from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, record, signed, told_at, with_lines
+from signed_records import BEGAN, EVERY_S, NAMES, lines_of, look_at, of_bytes, record, signed, told_at, with_lines
 
 from dalle_lib import replay
 from dalle_lib.cli.replay import Replay as Command
@@ -17,7 +16,6 @@ from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.published import history_of, status_of
-from dalle_lib.monitor.recording import Recorder
 from dalle_lib.replay import Replay
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import PLAYED
@@ -110,6 +108,8 @@ HOSTILE = {
     "old": (lambda key, at: signed(key, "ada", at - 1000), "another time"),
     "of the future": (lambda key, at: signed(key, "ada", at + 1000), "another time"),
     "what no peer tells": (lambda key, at: signed(key, "ada", at, loss="x"), "nothing that a peer"),
+    "no tuple": (lambda key, at: of_bytes(key, "ada", at, bytes([0xC7, 1, 0x40, 1])), "nothing that a peer"),
+    "no dictionary": (lambda key, at: of_bytes(key, "ada", at, bytes([0xC7, 1, 0x50, 1])), "nothing that a peer"),
     "long": (lambda key, at: signed(key, "ada", at, hardware="x" * 3000), "of no peer"),
 }  # fmt: skip
 
@@ -209,21 +209,6 @@ def test_a_recording_goes_on_in_a_file_of_its_own_after_a_restart(mini, tmp_path
     with_lines(second, [lines_of(record(tmp_path / "other", other, []))[0], *lines_of(second)[1:]])
     with pytest.raises(BrokenFile, match="another run"):
         played(first.parent, tmp_path / "replay")
-
-
-def test_who_is_hidden_is_in_no_recording_and_none_grows_beyond_its_limit(mini, tmp_path):
-    file = record(tmp_path / "monitor", mini, [look_at(mini.key, BEGAN + 60)], hidden=[ADA])
-    text = gzip.decompress(file.read_bytes()).decode()
-    assert BOB in text
-    assert ADA not in text
-    size = file.stat().st_size
-    with closing(MonitorDatabase(tmp_path / "monitor" / "monitor.sqlite")) as database:
-        recorder = Recorder(tmp_path / "monitor", mini, max_mb=(size + 100) / 1e6)
-        assert not recorder.is_full
-        recorder.note(look_at(mini.key, BEGAN + 80), set(), database)
-        recorder.write(database)
-        assert recorder.is_full
-        assert Recorder(tmp_path / "monitor", mini, max_mb=size / 1e6).is_full
 
 
 MEMBERS = {"authority": AUTHORITY.public_key, "server": "https://run.example"}

@@ -1,6 +1,7 @@
 """`dalle-lib replay`."""
 
 import json
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +46,8 @@ class Replay:
         from dalle_lib.dashboard.run_page import DASHBOARD, write_run_page
 
         player = replay.Replay(self.recording or replay.RECORDING, self.folder)
-        played = player.play(self.minutes, self.speed, lambda line: print(line, flush=True))
+        progress = sys.stderr if self.json else sys.stdout  # JSON stands alone
+        played = player.play(self.minutes, self.speed, lambda line: print(line, file=progress, flush=True))
         page = write_run_page(self.folder, self.folder / DASHBOARD)
         if self.json:
             print(json.dumps(vars(played) | {"page": str(page)}, indent=1))

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def anonymised(status: SwarmStatus, key: bytes, before: Collection[str] = ()) ->
     Who knows the tag and guesses the user cannot tell whether that is right, without the key. Where no access token
     names the user, each peer is a user of its own.
     """
-    tags = {peer.peer_id: f"{ANONYMOUS}-{_tag(key, 'peer', peer.peer_id, ID_DIGITS)}" for peer in status.peers}
+    tags = {peer.peer_id: _tag_of(peer.peer_id, key) for peer in status.peers}
     asked = {peer.peer_id for peer in status.peers if peer.anonymous}
     ids = {peer: tag for peer, tag in tags.items() if peer in asked or tag in before}
     if not ids:
@@ -69,6 +69,15 @@ def anonymised(status: SwarmStatus, key: bytes, before: Collection[str] = ()) ->
     ]  # fmt: skip
     named = {peer: user for peer, user in status.users.items() if peer not in ids}
     return replace(status, peers=peers, users=named | {ids[peer]: user for peer, user in users.items()})
+
+
+def tagged_among(peers: Iterable[str], key: bytes, tags: Collection[str]) -> set[str]:
+    """Return those of these peers, by their ids, that have one of the tags made with `key`."""
+    return {peer for peer in peers if _tag_of(peer, key) in tags}
+
+
+def _tag_of(peer: str, key: bytes) -> str:
+    return f"{ANONYMOUS}-{_tag(key, 'peer', peer, ID_DIGITS)}"
 
 
 def _tag(key: bytes, what: str, name: str, digits: int) -> str:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.monitor.alarms import Problem, note
-from dalle_lib.monitor.anonymous import key_in
+from dalle_lib.monitor.anonymous import key_in, tagged_among, tags_in
 from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
@@ -22,7 +22,7 @@ from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
 from dalle_lib.monitor.published import HISTORY, fitted, history_of, publish, status_of
 from dalle_lib.monitor.recomputing import Recomputer
-from dalle_lib.monitor.recording import Recorder
+from dalle_lib.monitor.recording import REPLAYED, Recorder
 from dalle_lib.monitor.settings import MonitorSettings
 from dalle_lib.monitor.steward import Steward
 from dalle_lib.monitor.telling import Command, Gauges, Messages, Webhook, serve, webhook_in
@@ -88,8 +88,13 @@ class Monitor:
     def follow(self, stop: threading.Event) -> None:
         """Monitor until `stop` is set. Problems are also told by a webhook and a command, where there are any.
 
-        Raises ValueError if another monitor works in this folder.
+        Raises ValueError if another monitor works in this folder, or a replay has written it.
         """
+        if (self.folder / REPLAYED).exists():
+            raise ValueError(
+                f"expected a folder for a monitor, but {self.folder} is that of a replay, whose peers would be "
+                "credited in this run: name another --folder."
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         address, self._key = webhook_in(self.folder), key_in(self.folder)
         self._tellers = [Webhook(address, self.card.name)] if address is not None else []
@@ -221,7 +226,9 @@ class Monitor:
         if look is None or look.time != status.time or watch.recorder.is_full:
             return  # the peer has looked again just now
         ids = zip(status.peers, told.peers, strict=True)
-        watch.recorder.note(look, {seen.peer_id for seen, each in ids if seen.peer_id != each.peer_id}, watch.database)
+        hidden = {seen.peer_id for seen, each in ids if seen.peer_id != each.peer_id}
+        hidden |= tagged_among(look.records, self._key, tags_in(watch.database, status.time))  # who leaves, too
+        watch.recorder.note(look, hidden, watch.database)
         if watch.recorder.is_full:
             self._say(f"The recordings have {self.settings.record_mb:g} MB: nothing more is recorded.")
 

@@ -3,8 +3,10 @@
 import base64
 import gzip
 import json
+import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from pydantic import ValidationError
 
 from dalle_lib.files import BrokenFile, require_file
 from dalle_lib.monitor.recording import ENDING, KEPT_FILES, VERSION
-from dalle_lib.one_line import in_one_line
+from dalle_lib.one_line import in_one_line, printable
+from dalle_lib.organizing.model_page import PROMPTS_FILE
 from dalle_lib.run import RunCard
 from dalle_lib.run.card import PROTOCOL
 from dalle_lib.run.parts import problems_in
@@ -71,6 +74,18 @@ class KeptFile(NamedTuple):
 
 
 Line = Signed | Token | Look | Kept | KeptFile
+MOST = {
+    Look: (3_000_000, "looks"),
+    Token: (2_000_000, "access tokens"),
+    Kept: (50_000, "lines about checkpoints"),
+    KeptFile: (50_000, "pictures"),
+}
+"""Lines of each kind that all files of a recording may have together, and what they are.
+
+In 75 days a monitor looks 1,296,000 times, every 5 s; each member's peer has 2,160 access tokens, a new one every 50
+minutes, so that 900 peers may be there all the time; and of 3,600 checkpoints, one in 30 minutes, each has at most
+three lines and two pictures. How many records there are is bounded between two looks.
+"""
 
 
 @dataclass
@@ -98,6 +113,7 @@ class Recording:
 
         What was cut off or damaged is read up to there, and `cut` says so.
         """
+        counts: Counter[type] = Counter()
         for file in self.files:
             with _reading(file):
                 lines, count = _lines(file), 0
@@ -106,13 +122,17 @@ class Recording:
                 while (line := self._next(lines, file)) is not None:
                     told = _told(line, count)
                     count += isinstance(told, Signed)
+                    counts[type(told)] += 1
+                    most, kind = MOST.get(type(told), (math.inf, ""))
+                    if counts[type(told)] > most:
+                        raise ValueError(f"more than {most:,} {kind}, as in no run")
                     yield told
 
     def _next(self, lines: Iterator[bytes], file: Path) -> bytes | None:
         try:
             return next(lines, None)
         except (EOFError, OSError, zlib.error) as error:
-            self.cut = f"{file.name} is cut off or damaged: {in_one_line(error)}"
+            self.cut = f"{printable(file.name)} is cut off or damaged: {in_one_line(error)}"
             return None
 
 
@@ -170,8 +190,17 @@ def _told(line: bytes, number: int) -> Line:
             return Kept(_checked(row))
         case {"file": str() as name, "data": str() as data}:
             if KEPT_FILES.fullmatch(name):
-                return KeptFile(str(PurePosixPath(name)), base64.b64decode(data, validate=True))
+                kept = KeptFile(str(PurePosixPath(name)), base64.b64decode(data, validate=True))
+                if name.endswith(PROMPTS_FILE) and not _are_prompts(json.loads(kept.data.decode())):
+                    raise ValueError("prompts that no monitor draws")
+                return kept
     raise ValueError(f"a line that no recorder writes: {line.decode(errors='replace')!r:.80}")
+
+
+def _are_prompts(told: Any) -> bool:
+    """Return whether these are lists of captions by their names, of which the dashboard shows those that it knows."""
+    lists = told.values() if isinstance(told, dict) else [None]
+    return all(isinstance(each, list) and all(isinstance(caption, str) for caption in each) for each in lists)
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:

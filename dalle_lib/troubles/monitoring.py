@@ -116,6 +116,7 @@ TROUBLES = (
         patterns=(
             "expected a program of this machine as the alarm command",
             "another monitor works in",
+            "expected a folder for a monitor, but",
             "this one has another key, by which nobody would take a checkpoint",
             " must be a whole number from 2 to",
             "anonymous users get other tags from now on",
@@ -136,6 +137,7 @@ TROUBLES = (
             "the recording holds no look at its run",
             "expected a recording, but there is no",
             "expected a new folder, or that of a replay",
+            "another replay writes into",
             "it is not what its peer has signed",
             "it is of another run, or of no peer",
             "it is nothing that a peer of this version tells",

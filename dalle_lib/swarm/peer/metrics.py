@@ -150,9 +150,8 @@ class MetricsBoard:
                 raise ValueError(why)
 
     def _is_well_formed(self, record: DHTRecord) -> bool:
-        told = replace(record, value=self._signatures.strip_value(record))
-        wire.check(told.value)  # before hivemind reads it
-        return self._schema.validate(told)
+        told = wire.loads(self._signatures.strip_value(record))
+        return self._schema.validate(replace(record, value=wire.dumps(told)))  # as hivemind can read it
 
 
 async def _signed(_dht: hivemind.DHT, node: DHTNode, key: str) -> list[DHTRecord]:
