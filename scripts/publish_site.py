@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import tyro
+from filelock import FileLock, Timeout
 from huggingface_hub import HfApi
 from publish import ROOT, Repository
 
@@ -17,6 +18,8 @@ from dalle_lib.one_line import in_one_line
 
 BUILT = ROOT / "site" / "_build" / "html"
 PAGE = "index.html"
+RUNTIME = "_static/draw/ort-wasm-simd-threaded.wasm"
+"""Without it, the site cannot draw."""
 NOT_SENT = (".*", "**/.*", "*.pickle", "objects.inv.txt")
 """What Sphinx leaves beside the pages for itself."""
 README = """\
@@ -47,19 +50,32 @@ def space_readme(repository: Repository) -> str:
 def publish_site(space: str, built: Path, repository: Repository, token: str | None = None) -> str:
     """Send a built site to a Space, made if it is new, in the place of all that it holds, and return its address.
 
-    Raises ValueError if nothing was built, or `space` is no name, and HfHubHTTPError if the Hub refuses.
+    Raises ValueError if nothing was built, not all of it, or a build is at it, or `space` is no name, and
+    HfHubHTTPError if the Hub refuses.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", space):
         raise ValueError(f"expected a Space as owner/name, but got {space!r}.")
     if not (built / PAGE).is_file():
         raise ValueError(f"expected a built site, but there is no {built / PAGE}: run `make site` first.")
-    (built / "README.md").write_text(space_readme(repository), encoding="utf-8")
+    if not (built / RUNTIME).is_file():
+        raise ValueError(
+            f"expected a site that draws, but there is no {built / RUNTIME}: npm was missing or failed. Run `make "
+            "site` with npm and a network."
+        )
     api = HfApi(token=token)
-    api.create_repo(space, repo_type="space", space_sdk="static", exist_ok=True)
-    api.upload_folder(
-        repo_id=space, repo_type="space", folder_path=built, commit_message=f"Site of {repository.slug}",
-        ignore_patterns=list(NOT_SENT), delete_patterns="*",
-    )  # fmt: skip
+    try:
+        with FileLock(built.parent / "lock", timeout=0):  # the build's
+            (built / "README.md").write_text(space_readme(repository), encoding="utf-8")
+            api.create_repo(space, repo_type="space", space_sdk="static", exist_ok=True)
+            api.upload_folder(
+                repo_id=space, repo_type="space", folder_path=built, commit_message=f"Site of {repository.slug}",
+                ignore_patterns=list(NOT_SENT), delete_patterns="*",
+            )  # fmt: skip
+    except Timeout:
+        raise ValueError(
+            f"expected a site that stays while it is sent, but another process builds or sends {built}: wait until it "
+            "has ended."
+        ) from None
     return f"{api.endpoint}/spaces/{space}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from machinery.gathering import gather
+from machinery.gathering import gather, put_in_place
 from machinery.slimming import slim
 from making import (
     calculator,
@@ -76,8 +76,7 @@ def build() -> int:
     if status := sphinx(list(map(str, [*options, "-b", "html", PAGES, BEGUN]))):
         return status
     slim(BEGUN)
-    shutil.rmtree(HTML, ignore_errors=True)
-    BEGUN.rename(HTML)
+    put_in_place(BEGUN, HTML)
     return 0
 
 

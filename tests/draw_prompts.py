@@ -43,5 +43,7 @@ WORDINGS = [
     "apple on a white background",
     "dog on a cat background",
     "violet",
+    "a a a",
+    "The.",
     "constructor of __proto__",
 ]

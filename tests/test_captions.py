@@ -147,6 +147,7 @@ def test_training_captions_are_known_and_held_out_ones_are_new_combinations(run)
         ("deep violet frog", "purple frog"),
         ("bright cat", "bright cat"),
         ("cup with straw", "cup with straw"),
+        ("A a a.", "a a a"),
         ("nest with eggs on a pink background", "nest with eggs on a pink background"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from checkout import ROOT
 
+from dalle_lib import rerank, vqgan
 from dalle_lib.inference import TextToImage
 from dalle_lib.model.sampling import Sampler
 
@@ -81,6 +83,20 @@ def test_a_code_is_shown_by_a_patch_like_the_decoders(made, python):
     decoded = python.vqgan.decode(codes.contiguous())[:, 28:32, 28:32].numpy().astype(int)
     difference = np.abs(decoded.mean((1, 2)) - patches[codes[:, 0]].astype(int).mean((1, 2)))
     assert difference.max() < 40
+
+
+def test_the_networks_are_exported_anew_where_any_code_of_theirs_has_changed(python, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "site"))
+    from making import draw
+
+    ranker = python.ranker
+    parts = [ranker, *(part for one in (python.model, python.vqgan, ranker.model) for part in one.modules())]
+    modules = {sys.modules[type(part).__module__] for part in parts}
+    files = {Path(module.__file__) for module in modules if module.__name__.startswith("dalle_lib.")}
+    names = {module.__name__.split(".")[0] for module in modules} - {"dalle_lib"}
+    packages = {packages_distributions()[name][0] for name in names}
+    assert {Path(vqgan.__file__), Path(rerank.__file__)} < files <= set(draw.SHAPED_BY)
+    assert {"torch", "transformers"} < packages < set(draw.EXPORTED_WITH)
 
 
 def test_without_npm_the_site_is_built_and_says_so(tmp_path, monkeypatch, capsys):

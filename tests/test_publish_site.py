@@ -7,13 +7,15 @@ import sys
 import pytest
 import yaml
 from checkout import ROOT, load_script
+from filelock import FileLock
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from dalle_lib.rehearsal.hub.stand_in import User
 
+WASM = "_static/draw/ort-wasm-simd-threaded.wasm"
 FILES = {
-    "index.html": "<p>hello", "_static/dalle.js": "1;", ".buildinfo": "x", ".doctrees/a.doctree": "x",
+    WASM: "x", "index.html": "<p>hello", "_static/dalle.js": "1;", ".buildinfo": "x", ".doctrees/a.doctree": "x",
     "notebooks/01.html": "<p>1",
 }  # fmt: skip
 
@@ -42,7 +44,7 @@ def test_the_space_holds_what_was_built_and_nothing_of_before(hub, publisher, bu
     api, repository = HfApi(endpoint=hub.url, token="hf_ada"), publisher.Repository("crew/kit", "v1.0.0")
     address = publisher.publish_site("crew/kit", built, repository)
     assert address == f"{hub.url}/spaces/crew/kit"
-    shown = {"README.md", "index.html", "_static/dalle.js", "notebooks/01.html"}
+    shown = {"README.md", WASM, "index.html", "_static/dalle.js", "notebooks/01.html"}
     assert files_of(api, "crew/kit") == shown
     readme = (built / "README.md").read_text()
     _, matter, rest = readme.split("---\n")
@@ -72,6 +74,11 @@ def test_who_may_not_write_there_or_has_built_nothing_sends_nothing(hub, publish
         publisher.publish_site("bob/kit", tmp_path, repository)
     with pytest.raises(ValueError, match="owner/name"):
         publisher.publish_site("kit", built, repository)
+    with FileLock(built.parent / "lock"), pytest.raises(ValueError, match="wait until it has ended"):
+        publisher.publish_site("bob/kit", built, repository)
+    (built / WASM).unlink()
+    with pytest.raises(ValueError, match="npm was missing or failed"):
+        publisher.publish_site("bob/kit", built, repository)
     assert not hub.store.repositories
 
 
@@ -102,6 +109,8 @@ def test_the_workflow_may_write_to_pages_alone_and_only_the_job_that_publishes_m
     assert publish["permissions"] == {"pages": "write", "id-token": "write"}
     assert publish["needs"] == "build"
     assert "refs/heads/main" in publish["if"]
-    assert {"run": "make site"} in build["steps"]
+    made, drawing = build["steps"][2:4]
+    assert made == {"run": "make site"}
+    assert drawing["run"] == f"test -f site/_build/html/{WASM}"
     assert not re.search(r"secrets\.", text)
     assert all(re.search(r"@v\d+$", use) for use in re.findall(r"uses: (\S+)", text))

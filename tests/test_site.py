@@ -83,6 +83,13 @@ def test_links_of_documents_lead_to_pages_or_to_the_published_repository(tmp_pat
             assert made, f"{page.name}: {target}"
 
 
+def test_a_diagram_that_the_site_does_not_draw_is_said_to_be_one(tmp_path):
+    documents.make(tmp_path)
+    told = r"language, which \[GitHub draws\]\(https://github.com/\S+/docs/architecture.md\):\n\n```mermaid\n"
+    page = (tmp_path / "pages/docs/architecture.md").read_text()
+    assert len(re.findall(told, page)) == page.count("```mermaid") == 2
+
+
 def test_a_link_to_a_file_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "ROOT", tmp_path)
     source = tmp_path / "docs" / "page.md"
@@ -180,6 +187,29 @@ def test_a_build_that_ends_early_leaves_what_was_built_before(tmp_path, monkeypa
     assert page.read_text() == "before"
     with FileLock(tmp_path / "lock"), pytest.raises(SystemExit, match="expected one build at a time"):
         build.main()
+
+
+def test_a_build_that_is_killed_while_it_removes_the_one_before_leaves_a_whole_site(tmp_path):
+    code = """import os, sys
+from pathlib import Path
+removed = []
+def count(event, args):
+    if event == "os.remove" and (removed.append(args) or len(removed) == 2):
+        os._exit(9)
+from machinery.gathering import put_in_place
+sys.addaudithook(count)
+put_in_place(Path("begun"), Path("html"))
+"""
+    for number in range(4):
+        (tmp_path / "begun").mkdir(exist_ok=True)
+        for name in "abc":
+            (tmp_path / "begun" / name).write_text(str(number))
+        environment = {"PYTHONPATH": str(ROOT / "site")}
+        ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False)
+        found = [file.read_text() for file in (tmp_path / "html").iterdir()]
+        assert len(found) == 3
+        assert len(set(found)) == 1
+        assert ended.returncode == (9 if number else 0)
 
 
 def test_a_runtime_that_npm_did_not_finish_is_not_taken(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from checkout import ROOT
 from javascript import run_javascript
 
 STATIC = ROOT / "site" / "_static"
+FORMS = [STATIC / f"{name}.js" for name in ("calculator_elements", "calculator_form", "plan_form")]
 RUNTIME = [STATIC / f"calculator_{name}.js" for name in ("python", "containers", "builtins")]
 
 
@@ -55,6 +56,22 @@ def test_the_translated_planner_prints_what_python_prints(scripts):
     expected = [planned(one) for one in settings]
     assert run_javascript(scripts, PLAN, settings) == expected
     assert sum(text.startswith("Epoch:") for text in expected) > 4
+
+
+@pytest.mark.parametrize("value", ["__proto__", "constructor", "toString", "2", "true", ""])
+def test_a_link_switches_nothing_by_what_every_object_has(scripts, value):
+    code = "({ hash }) => [dalle.calculatorForm.defaults(), dalle.calculatorForm.fromAddress(hash)]"
+    hash_ = f"#checkpointing={value}&embeddings_32bit={value}&swarm=1"
+    defaults, found = run_javascript([*scripts, *FORMS], code, {"hash": hash_})
+    assert found["settings"] == defaults | {"swarm": True}
+    assert found["word"].startswith("The link held no possible setting for gradient checkpointing, ")
+
+
+def test_a_command_is_told_only_where_it_prints_the_plan_that_is_shown(scripts):
+    links = ["#run=emoji&machines=pc=5,speed=2,up=9,down=9,reduces", "#epochs=1", "#target_batch_size=1&epochs=0"]
+    code = "(links) => links.map((link) => dalle.planForm.command(dalle.planForm.fromAddress(link).settings))"
+    told = run_javascript([*scripts, *FORMS], code, links)
+    assert told == ["dalle-lib run plan emoji --machines pc=5,speed=2,up=9,down=9,reduces", "", ""]
 
 
 def test_what_both_pages_load_is_small(scripts):
@@ -255,6 +272,9 @@ def test_the_planner_follows_its_groups_and_its_link(visit):
     page.get_by_role("button", name="Add a group of machines").click()
     page.wait_for_function("() => document.querySelector('.dalle-verdict').textContent.startsWith('nobody reduces')")
     assert re.search(r"machines=new2", page.url)
+    page.get_by_label("epochs").fill("1")
+    page.get_by_text("The command plans with the run's own epochs").wait_for()
+    assert not page.locator(".dalle-command").is_visible()
 
 
 @pytest.mark.site

@@ -225,12 +225,14 @@ def test_an_address_that_is_none_is_refused_in_words(run_page, named):
 
 
 def test_a_name_with_a_role_in_javascript_is_only_a_name(run_page):
-    told = json.dumps(now_told()).replace('"ada"', '"__proto__"').replace('"run":', '"__proto__": {"state": 1}, "run":')
+    told = json.dumps(now_told(state="constructor")).replace('"ada"', '"__proto__"')
+    told = told.replace('"run":', '"__proto__": {"state": 1}, "run":')
     run_page.tell()
     (run_page.folder / "run" / "status.json").write_text(told)
     seen = run_page.visit()
     assert "Yes, 1 of 2 peers are counted." in ask(seen, "__proto__")
     assert "No: " in ask(seen, "constructor")
+    assert seen.page.locator(".dalle-state").inner_text() == "state unknown"
     assert seen.problems == []
 
 

@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import re
+import shlex
 import shutil
 
 import numpy as np
@@ -111,6 +113,9 @@ def test_a_visitor_draws_reads_what_is_new_and_saves(visit):
         page.locator("button.draw-save").first.click()
     picture = Image.open(io.BytesIO(download.value.path().read_bytes()))
     assert picture.size == (64, 64)
+    scripts = [one for one in seen.loaded if re.search(r"/draw_\w+\.js|/draw/[\w.-]+js", one)]
+    assert [one for one in scripts if "?" not in one] == []
+    assert len({one.split("/")[-1].split("?")[0] for one in scripts}) == 11
     assert len(picture.convert("RGB").getcolors(maxcolors=5000)) > 20
     assert download.value.suggested_filename.startswith("a-kitten-on-a-pink-background-5-")
     assert seen.problems == []
@@ -165,11 +170,15 @@ def test_a_server_that_sends_nothing_any_more_is_told(visit):
     assert "Nothing has come for 30 s" in page.inner_text(".draw-status")
 
 
-def test_opened_from_a_file_the_page_says_how_to_serve_it(visit, site_html):
-    seen = visit((site_html / "draw.html").as_uri())
-    told = seen.page.inner_text('[data-dalle="draw"]')
-    assert "python -m http.server" in told
-    assert str(site_html) in told
+def test_opened_from_a_file_the_page_says_how_to_serve_it(visit, site_html, tmp_path):
+    folder = tmp_path / "it's $(touch here) `now`"
+    shutil.copytree(site_html / "_static", folder / "_static")
+    shutil.copyfile(site_html / "draw.html", folder / "draw.html")
+    seen = visit((folder / "draw.html").as_uri())
+    command, serving = seen.page.inner_text('[data-dalle="draw"] pre').splitlines()
+    assert serving.startswith("python -m http.server")
+    assert command.startswith("cd '"), "a shell reads nothing but the text in single quotes"
+    assert shlex.split(command) == ["cd", str(folder)]
     assert seen.problems == []
 
 

@@ -147,7 +147,7 @@ class TrainingCaptions:
         """Return what a prompt shows, and the colour of its background if it names one; both without articles."""
         words = self._shade.sub(r"\2", " ".join(prompt.lower().split())).rstrip(".!? ")
         spelt = re.sub(r"\w[\w'’-]*", lambda found: self._as_spelt(found[0]), words)
-        bare = " ".join(word for word in spelt.split() if word not in ARTICLES)
+        bare = " ".join(word for word in spelt.split() if word not in ARTICLES) or spelt  # articles alone stay
         if bare in self._subjects:  # "face with monocle" has no background
             return self._subjects[bare], None
         found = _BACKGROUND.fullmatch(bare)

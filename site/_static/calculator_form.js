@@ -26,7 +26,7 @@
     if (name === "config") return text.length <= dalle.calculator.MAX_CONFIG ? text : undefined;
     const knob = knobs[name];
     if (name === "gpu" && /^\d{1,5}(\.\d{1,3})?$/.test(text)) return Number(text) > 0 ? text : undefined;
-    if (knob.kind === "switch") return { 0: false, 1: true }[text];
+    if (knob.kind === "switch") return text === "1" ? true : text === "0" ? false : undefined;
     if (knob.kind === "choice") {
       const found = knob.options.find(([, value]) => String(value) === text);
       return found && found[1];

@@ -81,7 +81,7 @@
 
     _worker() {
       if (!this.worker) {
-        this.worker = new Worker(new URL("draw_worker.js", dalle.drawing.base));
+        this.worker = new Worker(new URL(`draw_worker.js?${dalle.drawing.version}`, dalle.drawing.base));
         this.worker.addEventListener("message", ({ data }) => this._hear(data));
         this.worker.addEventListener("error", (event) => this._fail(event.message || "its script could not be loaded"));
       }
@@ -207,7 +207,7 @@
   function hindrance() {
     if (location.protocol === "file:") {
       const folder = decodeURIComponent(location.pathname).replace(/\/[^/]*$/, "") || "/";
-      const commands = `cd "${folder}"\npython -m http.server 8000`;
+      const commands = `cd '${folder.replaceAll("'", "'\\''")}'\npython -m http.server 8000`;
       return [
         make("p", {}, "A browser does not let a page that is opened from a file load a model. Serve this folder instead:"),
         make("pre", {}, commands),

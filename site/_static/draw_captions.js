@@ -82,7 +82,8 @@
     // What a prompt shows, and the colour of its background or null; both without articles.
     _parts(prompt) {
       const words = spaced(prompt.toLowerCase()).replace(this.shade, "$2").replace(/[.!? ]+$/, "");
-      const bare = bareOf(words.replace(WORD, (word) => this._asSpelt(word)));
+      const spelt = words.replace(WORD, (word) => this._asSpelt(word));
+      const bare = bareOf(spelt) || spelt; // articles alone stay
       if (this.subjects.has(bare)) return [this.subjects.get(bare), null];
       const found = BACKGROUND.exec(bare)?.groups;
       const signs = found && this.allColours.has(found.colour) + Boolean(found.joined) + Boolean(found.named);

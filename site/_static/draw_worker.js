@@ -5,10 +5,11 @@
 // To the page: {loading: [bytes, of]}, {ready: patches}, {caption, novelty, cut}, {row, codes} after each row of codes,
 // {pictures}, {scores, choices, seconds, codes}, or {error}.
 
-importScripts(
+// Its address ends with the version of all that draws, and so do those of its scripts: none is of another release.
+importScripts(...[
   "draw/about.js", "draw/ort.wasm.min.js", "draw_chances.js", "draw_tokens.js", "draw_spelling.js", "draw_captions.js",
   "draw_sampling.js", "draw_memory.js", "draw_choosing.js",
-);
+].map((name) => name + location.search));
 
 (() => {
   const { files, model } = dalle.drawing;
@@ -53,7 +54,7 @@ importScripts(
     const arrived = (count) => postMessage({ loading: [(bytes += count), total] });
     await Promise.all(files.map(async (file) => { loaded[file.name] = await fetched(file, arrived); }));
     ort.env.wasm.numThreads = 1;
-    ort.env.wasm.wasmPaths = { mjs: new URL("draw/ort-wasm-simd-threaded.mjs", location.href).href };
+    ort.env.wasm.wasmPaths = { mjs: new URL(`draw/ort-wasm-simd-threaded.mjs${location.search}`, location.href).href };
     ort.env.wasm.wasmBinary = loaded["ort-wasm-simd-threaded.wasm"].buffer;
     const told = JSON.parse(new TextDecoder().decode(loaded["words.json"]));
     model.turns = new Float32Array(loaded["turns.bin"].buffer);

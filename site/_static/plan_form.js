@@ -71,8 +71,9 @@
     return [["run", dalle.offer.runs[0]], ...EXAMPLE.map((text) => ["machines", text])];
   }
 
-  function command({ run, groups }) {
-    return "dalle-lib run plan " + run + " --machines " + groups.map(tell).join(" ");
+  // The command that prints the same plan; empty where none does, as it plans with the run's own work.
+  function command({ run, changes, groups }) {
+    return Object.keys(changes).length ? "" : "dalle-lib run plan " + run + " --machines " + groups.map(tell).join(" ");
   }
 
   let lastId = 0;

@@ -12,9 +12,10 @@
     const verdict = make("p", { class: "dalle-verdict", role: "status", "aria-live": "polite" });
     const word = make("p", { class: "dalle-word", role: "status" });
     const told = make("div", {}), command = make("pre", { class: "dalle-command" });
+    const noCommand = make("p", {}, "The command plans with the run's own epochs, samples and matchmaking: empty those fields.");
     const form = dalle.planForm.build(change);
     const result = make("section", { class: "dalle-result", "aria-label": "What the run takes" },
-      verdict, word, told, make("h2", {}, "On a command line"), command, copyButton());
+      verdict, word, told, make("h2", {}, "On a command line"), command, noCommand, copyButton());
     fill(place, make("div", { class: "dalle-tool" }, form.element, result));
     let timer;
 
@@ -30,6 +31,8 @@
       told.hidden = Boolean(found.error);
       if (settings) keepInAddress(dalle.planForm.toAddress(settings));
       command.textContent = settings ? dalle.planForm.command(settings) : "";
+      command.hidden = !command.textContent;
+      noCommand.hidden = !settings || !command.hidden;
       verdict.textContent = found.error || found.lines.find((line) => line.startsWith("Run:")).replace(/^Run:\s+/, "");
       if (!found.error) show(found);
     }

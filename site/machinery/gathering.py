@@ -1,4 +1,4 @@
-"""The pages of the site in one folder: those that are written, and those that are made."""
+"""The pages of the site in one folder: those that are written, and those that are made; and what is built of them."""
 
 import os
 import shutil
@@ -26,6 +26,16 @@ def gather(site: Path, made: Path, pages: Path) -> None:
             shutil.copyfile(file, copy)
     (pages / "_made").unlink(missing_ok=True)
     (pages / "_made").symlink_to(os.path.relpath(made, pages), target_is_directory=True)
+
+
+def put_in_place(begun: Path, html: Path) -> None:
+    """Let the folder `begun` be `html`, which is whole at any moment: what it was before is renamed, then removed."""
+    old = html.with_name("old")
+    shutil.rmtree(old, ignore_errors=True)  # of a build that was killed here
+    if html.exists():
+        html.rename(old)
+    begun.rename(html)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def written_pages(site: Path) -> list[Path]:

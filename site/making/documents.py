@@ -9,18 +9,23 @@ from making.repository import ROOT, address_of
 
 LINK = re.compile(r"\[([^][]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 """A link or picture of a file, in markdown: its text, its target, and where in it."""
+DIAGRAM = re.compile(r"^```mermaid$", re.MULTILINE)
 PICTURES = (".png", ".webp", ".gif", ".svg")
 
 
 def make(made: Path) -> None:
-    """Write the documents as pages: their pictures beside them, their links to other files to the repository."""
+    """Write the documents as pages: their pictures beside them, their links to other files to the repository.
+
+    GitHub draws what is written in mermaid's language; the site shows it as it is written, and says so.
+    """
     pages = made / "pages"
     sources = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
     on_site = {*sources, *(ROOT / "notebooks").glob("*.ipynb")}
     for source in sources:
         page = pages / page_of(source)
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(with_links(source, on_site), encoding="utf-8")
+        told = f"These lines are a diagram in mermaid's language, which [GitHub draws]({address_of(source)}):"
+        page.write_text(DIAGRAM.sub(f"{told}\n\n```mermaid", with_links(source, on_site)), encoding="utf-8")
     for picture in (ROOT / "docs").rglob("*"):
         if picture.suffix in PICTURES and any(picture.name in source.read_text(encoding="utf-8") for source in sources):
             shutil.copyfile(picture, pages / picture.relative_to(ROOT))

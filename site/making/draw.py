@@ -4,9 +4,9 @@ import hashlib
 import json
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
-import onnx
 import torch
 from torch import Tensor
 
@@ -28,6 +28,13 @@ RUNTIME = ("ort.wasm.min.js", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threa
 """Files of onnxruntime-web that draw on one thread: 0.1 MB of scripts, and the runtime."""
 KEPT = ROOT / "site" / "_build" / "networks"
 """Where the exported networks stay from build to build, in a folder named by what they are made of."""
+SHAPED_BY = [
+    Path(graphs.__file__),
+    *sorted((ROOT / "dalle_lib" / "model").glob("*.py")),
+    *(ROOT / "dalle_lib" / name for name in ("rerank.py", "vqgan.py")),
+]
+"""The code that the exported networks have; the run's card has the hashes of their weights."""
+EXPORTED_WITH = ("torch", "transformers", "taming-transformers-rom1504", "onnx", "onnxscript")
 AROUND = 3
 """Like codes on each side of the one whose patch is taken: with one alone, the decoder draws the edge of a picture."""
 
@@ -45,14 +52,14 @@ def make(made: Path) -> None:
     (folder / "patches.bin").write_bytes(patches(vqgan).numpy().tobytes())
     (folder / "words.json").write_text(json.dumps(words(card), ensure_ascii=False, separators=(",", ":")), "utf-8")
     about = {"hasRuntime": has_runtime, "model": sizes(model, vqgan, ranker), "files": files(folder)}
+    about["version"] = version_of(about, folder)
     (folder / "about.js").write_text(f'"use strict";\n(globalThis.dalle ??= {{}}).drawing = {json.dumps(about)};\n')
 
 
 def copy_networks(card: RunCard, model: DALLE, vqgan: VQGAN, ranker: CLIPRanker, folder: Path) -> None:
     """Copy the networks into `folder`; they are exported (40 s of one core) only where something has changed."""
-    sources = [Path(graphs.__file__), *sorted((ROOT / "dalle_lib" / "model").glob("*.py"))]
-    code = [file.read_bytes() for file in sources]
-    told = [card.model_dump_json(), torch.__version__, onnx.__version__]
+    code = [file.read_bytes() for file in SHAPED_BY]
+    told = [card.model_dump_json(), *map(version, EXPORTED_WITH)]
     kept = KEPT / hashlib.sha256(b"".join(code) + "".join(told).encode()).hexdigest()[:16]
     if not kept.exists():
         shutil.rmtree(KEPT, ignore_errors=True)
@@ -120,6 +127,16 @@ def files(folder: Path) -> list[dict]:
         }
         for file in found
     ]
+
+
+def version_of(about: dict, folder: Path) -> str:
+    """Return a version of all that draws, which the addresses of the worker's scripts hold.
+
+    So a browser that keeps a script takes none of another release.
+    """
+    scripts = [*sorted((ROOT / "site" / "_static").glob("draw*.js")), *sorted(folder.glob("ort*js"))]
+    told = json.dumps(about).encode() + b"".join(script.read_bytes() for script in scripts)
+    return hashlib.sha256(told).hexdigest()[:12]
 
 
 def words(card: RunCard) -> dict:

@@ -53,7 +53,7 @@
     return status.written === null ? "" : `The monitor wrote this ${since(status.written)} ago${asked}.`;
   }
 
-  const STATES = { open: "open", paused: "paused", finished: "finished" };
+  const STATES = ["open", "paused", "finished"];
 
   dalle.Head = class {
     constructor(loader) {
@@ -97,9 +97,9 @@
       if (status) {
         fill(this.name, text(status.run || "A run without a name", 100));
         document.title = `${dalle.plain(status.run, 60)} · dashboard`;
-        const state = STATES[status.state] || "state unknown";
+        const isKnown = STATES.includes(status.state), state = isKnown ? status.state : "state unknown";
         this.state.textContent = status.played === null ? state : `${state} then`;
-        this.state.className = `dalle-state dalle-state-${STATES[status.state] || "unknown"}`;
+        this.state.className = `dalle-state dalle-state-${isKnown ? state : "unknown"}`;
         this.state.hidden = false;
         this.message.hidden = !status.message.trim();
         fill(this.message, make("span", { class: "dalle-label" }, "The organiser says: "), text(status.message, 600));
