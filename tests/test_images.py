@@ -57,8 +57,8 @@ print(json.dumps({each.name: each.version for each in reversed(list(distribution
 
 
 def packages_of(python: Path) -> dict[str, str]:
-    """Return the version of each package that an import would find."""
-    return json.loads(subprocess.run([python, "-c", LISTING], check=True, capture_output=True, text=True).stdout)
+    """Return the version of each package that an import would find, elsewhere than in this checkout."""
+    return json.loads(subprocess.run([python, "-P", "-c", LISTING], check=True, capture_output=True, text=True).stdout)
 
 
 def run_install_cell(folder: Path) -> nbformat.NotebookNode:
