@@ -64,12 +64,11 @@
       const line = (end) => ([term, size]) => [term + end, bytesText(size), formulaOf(term)];
       const rows = [...Object.entries(need.gpu).map(line("")), ...Object.entries(need.ram).map(line(" (RAM)"))];
       const layer = need.layer.map(([name, text, size]) => [name, text, bytesText(size)]);
-      const told = need.unmeasured.filter((option) => option !== "anything on cuda");
       fill(formulas,
         table("Terms of GPU memory and RAM", ["term", "bytes", "formula"], rows, [1]),
         table("What one layer in the middle keeps: b sequences of s positions, h wide, a heads; the number before them is bytes",
           ["operation", "formula", "bytes"], [...layer, ["together", "", bytesText(layerBytes)]], [2]),
-        told.length ? make("p", {}, "Not measured yet: " + told.join(", ") + ".") : null);
+        need.unmeasured.length ? make("p", {}, "Not measured yet: " + need.unmeasured.join(", ") + ".") : null);
     }
 
     function showAdvice() { // it takes a moment, so it is computed when it is looked at

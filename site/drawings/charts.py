@@ -11,20 +11,17 @@ Bar = tuple[str, float, str, str]
 """What it is, its value, the value in words, its colour."""
 
 
-def bars(told: Sequence[Bar], alt: str, caption: str, begins: float = 0) -> Drawing:
-    """Return horizontal bars, each below its name, with its value at its end; they start at the value `begins`."""
-    largest = max(value for _, value, _, _ in told) - begins
-    drawing = Drawing(len(told) * 42, alt, caption)
+def bars(told: Sequence[Bar], about: str, caption: str) -> Drawing:
+    """Return horizontal bars from 0, each below its name, with its value at its end; the alt text tells all of them."""
+    largest = max(value for _, value, _, _ in told)
+    values = "; ".join(f"{name}: {words}" for name, _, words, _ in told)
+    drawing = Drawing(len(told) * 42, f"{about} {values}.", caption)
     for number, (name, value, words, colour) in enumerate(told):
-        y, wide = number * 42, max(2.0, 300 * (value - begins) / largest)
+        y, wide = number * 42, max(2.0, 300 * value / largest)
         drawing.text(2, y + 13, name, SMALL)
         drawing.rect(2, y + 18, wide, 16, colour, soft=False)
         drawing.text(wide + 8, y + 30, words, SMALL, MUTED)
     return drawing
-
-
-def _told(told: Sequence[Bar]) -> str:
-    return "; ".join(f"{name}: {words}" for name, _, words, _ in told)
 
 
 def first_batch() -> Drawing:
@@ -36,7 +33,7 @@ def first_batch() -> Drawing:
     ]
     return bars(
         told,
-        f"Seconds to the first batch over 10 Mbit/s. {_told(told)}.",
+        "Seconds to the first batch over 10 Mbit/s.",
         "Seconds to the first batch over a link of 10 Mbit/s.",
     )
 
@@ -51,7 +48,7 @@ def failed_rounds() -> Drawing:
     told = [(name, measured(f"rise_{kind}"), figure(f"rise_{kind}"), colour) for name, kind, colour in answers]
     return bars(
         told,
-        f"By how much the loss is higher when three rounds of ten fail for all peers. {_told(told)}.",
+        "By how much the loss is higher when three rounds of ten fail for all peers.",
         "By how much the loss is higher, in nats, when 30% of all rounds fail for everybody, by what a peer then does.",
     )
 
@@ -65,7 +62,7 @@ def reversible_memory() -> Drawing:
     ]
     return bars(
         told,
-        f"Memory above the start of a training step. {_told(told)}.",
+        "Memory above the start of a training step.",
         "Memory that one training step of the yardstick adds: the paper's model made narrower, with 16 blocks.",
     )
 
@@ -73,16 +70,13 @@ def reversible_memory() -> Drawing:
 def epochs_as_planned() -> Drawing:
     """Return the seconds of an epoch of eight peers on four kinds of links, measured and planned."""
     names = {
-        "equal": "eight equal peers", "two slow uplinks": "two of them with slow uplinks",
-        "clients": "six clients of two reducers",
+        "epoch_equal": "eight equal peers", "epoch_two_slow_uplinks": "two of them with slow uplinks",
+        "epoch_clients": "six clients of two reducers",
     }  # fmt: skip
-    told = []
-    for scenario, name in names.items():
-        seconds = measured("epoch_" + scenario.replace(" ", "_"))
-        told.append((name, seconds, figure("epoch_" + scenario.replace(" ", "_")), KIT))
+    told = [(name, measured(epoch), figure(epoch), KIT) for epoch, name in names.items()]
     return bars(
         told,
-        f"Seconds of an epoch of eight peers, of which twelve are computing. {_told(told)}.",
+        "Seconds of an epoch of eight peers, of which twelve are computing.",
         "Seconds of an epoch of eight peers, of which twelve are computing. Slow links cost seconds, not the run.",
     )
 
@@ -96,7 +90,7 @@ def communication_loss() -> Drawing:
     ]
     return bars(
         told,
-        f"Bytes that a peer sends for each sample. {_told(told)}.",
+        "Bytes that a peer sends for each sample.",
         "Bytes that a peer sends for each sample, and the image loss after equally many samples.",
     )
 
@@ -113,17 +107,16 @@ def objective(epochs: Mapping[str, Sequence[float | None]]) -> Drawing:
         f"epoch {last:,.0f}.",
         "The training loss of a recorded run, in nats.",
     )
+
+    def y_of(loss: float) -> float:
+        return foot - (loss - low) / max(high - low, 1e-9) * (foot - top)
+
     for loss in (low, (low + high) / 2, high):
-        y = foot - (loss - low) / max(high - low, 1e-9) * (foot - top)
+        y = y_of(loss)
         drawing.line(left, y, 396, y, LINE, 1)
         drawing.text(left - 6, y + 4, f"{loss:.1f}", SMALL, MUTED, "end")
-    places = [
-        (
-            left + (epoch - first) / max(last - first, 1) * (396 - left),
-            foot - (loss - low) / max(high - low, 1e-9) * (foot - top),
-        )
-        for epoch, loss in told
-    ]
+    wide = (396 - left) / max(last - first, 1)
+    places = [(left + (epoch - first) * wide, y_of(loss)) for epoch, loss in told]
     drawing.path(places, BLUE)
     drawing.text(left, 194, f"epoch {first:,.0f}", SMALL, MUTED)
     drawing.text(396, 194, f"epoch {last:,.0f}", SMALL, MUTED, "end")

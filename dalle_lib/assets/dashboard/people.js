@@ -102,9 +102,8 @@
       const meaning = (state) => make("span", { class: "dalle-note" }, ` ${MEANS[state]}`);
       fill(this.states, ...dalle.STATES.map((state) =>
         make("li", {}, counted(state), " ", dalle.stateTag(state), meaning(state))));
-      const all = Object.values(status.peersByState).reduce((sum, count) => sum + count, 0);
-      const told = `Of ${dalle.amount(all, "peer")}, the monitor lists ${whole(this.peers.length)}.`;
-      this.note.textContent = all > this.peers.length ? told : "";
+      const told = `Of ${dalle.amount(status.allPeers, "peer")}, the monitor lists ${whole(this.peers.length)}.`;
+      this.note.textContent = status.allPeers > this.peers.length ? told : "";
       this.list();
     }
 

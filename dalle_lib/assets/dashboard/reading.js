@@ -77,6 +77,7 @@
         "samples_per_s", "left_s", "loss"]),
       run: textOf(own(told, "run"), 400), message: textOf(own(told, "message"), 4000),
       state: textOf(own(told, "state"), 40), peers, peersByState: Object.fromEntries(counted),
+      allPeers: counted.reduce((sum, [, count]) => sum + count, 0),
       users: listed(own(told, "users"), USER_COLUMNS), teams: listed(own(told, "teams"), TEAM_COLUMNS),
       totals: numbers(objectOf(own(told, "totals")), ["users", "peers", "samples", "compute_s", "listed", "teams"]),
       alarms: objects("alarms").map((alarm) => ({

@@ -63,8 +63,7 @@
   const count = (peers, state) => peers.filter((peer) => peer.state === state).length;
   const whole = (value) => dalle.count(value, true);
 
-  const all = (status) => Object.values(status.peersByState).reduce((sum, each) => sum + each, 0);
-  const isCut = (status) => all(status) > status.peers.length;
+  const isCut = (status) => status.allPeers > status.peers.length;
 
   // Returns the answer to "is my peer counted?": a title and sentences.
   dalle.answer = ({ peers, user, isShared }, status) => {
@@ -81,7 +80,7 @@
       const isFlagged = count(peers, "flagged") === peers.length;
       return [isFlagged ? "It is in doubt." : count(peers, "joining") ? "Not yet." : "Not now.", advice];
     }
-    if (user && isCut(status)) return ["That is not told here.", [`Of ${whole(all(status))} peers, the monitor lists ` +
+    if (user && isCut(status)) return ["That is not told here.", [`Of ${whole(status.allPeers)} peers, the monitor lists ` +
       `${whole(status.peers.length)}, and none of this name. What was given stays counted.`]];
     const isOpen = status.state === "open";
     const goOn = isOpen ? " To go on, start a peer again." : "";
