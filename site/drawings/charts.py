@@ -68,7 +68,7 @@ def reversible_memory() -> Drawing:
 
 
 def epochs_as_planned() -> Drawing:
-    """Return the seconds of an epoch of eight peers on four kinds of links, measured and planned."""
+    """Return the seconds of an epoch of eight peers on three kinds of links, as measured."""
     names = {
         "epoch_equal": "eight equal peers", "epoch_two_slow_uplinks": "two of them with slow uplinks",
         "epoch_clients": "six clients of two reducers",
@@ -76,8 +76,8 @@ def epochs_as_planned() -> Drawing:
     told = [(name, measured(epoch), figure(epoch), KIT) for epoch, name in names.items()]
     return bars(
         told,
-        "Seconds of an epoch of eight peers, of which twelve are computing.",
-        "Seconds of an epoch of eight peers, of which twelve are computing. Slow links cost seconds, not the run.",
+        "Seconds of an epoch of eight peers, twelve seconds of which are computing.",
+        "Seconds of an epoch of eight peers, twelve seconds of which are computing. Slow links cost seconds, not the run.",
     )
 
 
