@@ -77,7 +77,7 @@ def epochs_as_planned() -> Drawing:
     return bars(
         told,
         "Seconds of an epoch of eight peers, twelve seconds of which are computing.",
-        "Seconds of an epoch of eight peers, twelve seconds of which are computing. Slow links cost seconds, not the run.",
+        "Seconds of an epoch of eight peers, twelve seconds of which are computing. Slow links do not stop the run.",
     )
 
 
