@@ -80,8 +80,10 @@
       const isFlagged = count(peers, "flagged") === peers.length;
       return [isFlagged ? "It is in doubt." : count(peers, "joining") ? "Not yet." : "Not now.", advice];
     }
-    if (user && isCut(status)) return ["That is not told here.", [`Of ${whole(status.allPeers)} peers, the monitor lists ` +
-      `${whole(status.peers.length)}, and none of this name. What was given stays counted.`]];
+    if (user && isCut(status)) {
+      const listed = `Of ${whole(status.allPeers)} peers, the monitor lists ${whole(status.peers.length)}`;
+      return ["That is not told here.", [`${listed}, and none of this name. What was given stays counted.`]];
+    }
     const isOpen = status.state === "open";
     const goOn = isOpen ? " To go on, start a peer again." : "";
     if (user) return ["Not now: no peer of this name is there.", [`What was given stays counted.${goOn}`]];
