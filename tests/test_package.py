@@ -89,8 +89,7 @@ def test_the_source_archive_holds_the_package_and_what_builds_it(archive):
 
 
 def test_the_source_archive_builds_the_same_wheel(archive, wheel, tmp_path):
-    with tarfile.open(archive) as file:
-        file.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "-xf", archive, "-C", tmp_path], check=True)
     (again,) = build(tmp_path / NAME, "--wheel").glob("*.whl")
     with zipfile.ZipFile(again) as one, zipfile.ZipFile(wheel) as other:
         assert {file.filename: file.CRC for file in one.infolist()} == {
