@@ -64,6 +64,7 @@ NAMES: dict[str, dict[str, str]] = {
         "async for run(self)": "Runner tells whose tensors did not count",
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
         "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
+        "async for _generate_input_for_peer(self, peer_index)": "Runner sends it no faster than the peer may",
         "async def _communicate_with_peer(self, peer_id)": "Runner tells which reducer failed",
         "async def _ban_sender(self, peer_id)": "Runner tells which sender failed",
     },

@@ -85,6 +85,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.pulling import Puller, observe
+    from dalle_lib.swarm.peer.traffic import MonthlyTraffic
     from dalle_lib.swarm.peer.trainer import Trainer
 
     torch.set_num_threads(settings.threads)
@@ -111,8 +112,9 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
             with keeping_member(membership, events, stop):
                 help_others(dht, board, card, folder, events, stop)
             return
+        traffic = MonthlyTraffic(settings, events)
         try:
-            trainer = Trainer(settings, workplace, dht, board, membership, events)
+            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
         with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
@@ -120,6 +122,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
                 trainer.run(stop)
             finally:
                 trainer.leave()
+                traffic.end()
     finally:
         dht.shutdown()
 
@@ -133,6 +136,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: Ev
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
     from dalle_lib.swarm.peer.beginning import fetch_state
+    from dalle_lib.swarm.peer.traffic import require_traffic
     from dalle_lib.swarm.peer.trainer import Workplace
 
     try:
@@ -141,6 +145,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: Ev
         membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
+        require_traffic(card, settings)
         _require_answer(card, settings, membership)
         fetch_state(card, folder, events)
         workplace = Workplace.prepare(card, settings, membership.identity.peer_id)

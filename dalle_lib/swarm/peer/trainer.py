@@ -15,7 +15,6 @@ from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch, TrainingBatches
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
@@ -25,6 +24,7 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
+from dalle_lib.swarm.peer.traffic import MonthlyTraffic
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
@@ -87,6 +87,7 @@ class Trainer:
         board: MetricsBoard,
         membership: Membership,
         events: EventLog,
+        traffic: MonthlyTraffic,
     ) -> None:
         """Connect to the run's trainers, and take over their state or go on from that of this peer's folder.
 
@@ -95,13 +96,13 @@ class Trainer:
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
-        self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
+        self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
+        traffic.begin()
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer.state_averager)
-        self.samples = 0
+        self.samples, self.sent_bytes, self.received_bytes = 0, 0, 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
-        self.sent_bytes, self.received_bytes = 0, 0
         self.last_loss: float | None = None
         self.witnessed, self.trained, self._posted = "", "", time.monotonic()
         self.so_far = EpochSoFar()
