@@ -136,4 +136,5 @@ def test_peers_that_average_send_no_faster_than_one_of_them_may(mini, swarm_fold
             own, other = slow.rounds()[epoch], free.rounds()[epoch]
             assert (own["error"], other["error"]) == (None, None), swarm.told()
             assert 0 < own["bytes_sent"] == other["bytes_received"], "the slow one has reduced a part"
-            assert own["bytes_received"] == other["bytes_sent"]
+            # The other has the average before its last answers are sent.
+            assert 0 < other["bytes_sent"] <= own["bytes_received"]

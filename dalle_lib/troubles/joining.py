@@ -16,6 +16,8 @@ TROUBLES = (
             "the minutes to take part must be above 0",
             "the seconds before the start must be at least 0",
             "duty must be above 0",
+            "GB a month to send and receive at most above 0",
+            "Mbit/s to send at most above 0",
             "must be a whole number from 1 to",
             "seed must be a whole number",
             "a peer in client mode accepts no connections",

@@ -111,6 +111,20 @@ def why_held(used: Traffic, limit_gb: float | None, at: float) -> str | None:
     return f"the month's {limit_gb:g} GB are used: your peers go on by themselves on {first_day(at)}"
 
 
+def of_month(limit_gb: float | None) -> dict[str, str]:
+    """Return this month's traffic of all your peers on this machine by its name, as a short fact.
+
+    It is no fact where there is neither traffic nor a limit, or the file cannot be read.
+    """
+    try:
+        used = Months().used()
+    except (BrokenFile, OSError):
+        return {}  # `used_in_words` says so
+    if limit_gb is None:
+        return {"GB this month": f"{used.gigabytes:.2f}"} if used.gigabytes else {}
+    return {f"GB this month, of {limit_gb:g}": f"{used.gigabytes:.2f}"}
+
+
 def used_in_words(limit_gb: float | None = None) -> str:
     """Return this month's traffic of all your peers on this machine, of the limit if there is one, as a line.
 

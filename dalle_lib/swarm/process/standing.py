@@ -88,6 +88,10 @@ class Standing:
     """What it last saw of the swarm since it was started."""
     error: str | None
     """The error that ended it."""
+    max_upload_mbps: float | None = None
+    """Mbit/s that it sends at most, where its volunteer limits it."""
+    monthly_gb: float | None = None
+    """GB that the peers of this machine send and receive in a month until it rests, where its volunteer limits them."""
     totals: Totals
 
     @classmethod
@@ -149,6 +153,8 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
         taking=events[-1] if events and events[-1]["event"] == TAKING and running else None,
         swarm=swarm,
         # The first says why; by the last, its supervisor tells the exit code.
+        max_upload_mbps=settings.max_upload_mbps,
+        monthly_gb=settings.monthly_gb,
         error=next((event["error"] for event in events if event["event"] == "failed"), None),
         totals=_totals([start for start in starts if start], running, _told(events, swarm) if is_now else None),
     )
