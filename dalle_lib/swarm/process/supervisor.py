@@ -14,8 +14,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.swarm.process.events import STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
+from dalle_lib.swarm.process.lending import forget_finish
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -40,6 +42,8 @@ def _supervise(folder: Path) -> int:
         signal.signal(number, lambda *_: leave.set())
     (folder / PID).write_text(str(os.getpid()))
     SwarmStatus.remove(folder)  # what the start before saw
+    with contextlib.suppress(BrokenFile):  # the peer tells of it
+        forget_finish(folder)
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
