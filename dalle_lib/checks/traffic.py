@@ -7,7 +7,7 @@ from dalle_lib.checks.preflight import Check, require
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.process.month import Months, in_gb, why_held
+from dalle_lib.swarm.process.month import Months, day_of, in_gb, next_month
 from dalle_lib.swarm.process.settings import PeerSettings
 
 
@@ -35,4 +35,5 @@ def _this_month(limit_gb: float) -> Check:
     except (BrokenFile, OSError) as error:
         return Check(what, needed, "not known", False, in_one_line(error))
     here = f"{in_gb(used.sent + used.received)} of {limit_gb:g} GB, by all your peers on this machine"
-    return Check(what, needed, here, True, why_held(used, limit_gb, now) or "")
+    rests = f"your peers rest until {day_of(next_month(now))}; to go on now, join with a higher --monthly-gb"
+    return Check(what, needed, here, True, rests if used.gigabytes >= limit_gb else "")

@@ -40,15 +40,16 @@ TROUBLES = (
         means="With this limit the peer cannot send its tensors in the time for which the others wait, so it would be "
         "left out of every round. The message says how much the run needs.",
         remedy="Allow as much as it says, or leave the limit out. To send less in a month, limit the month "
-        "(`--monthly-gb`): the peer then takes part at full pace until that is used, and rests until the next month.",
+        "(`--monthly-gb`): the peer then takes part at full pace until that is used, and comes back in the next month.",
     ),
     Trouble(
         title="Month is used",
         severity="costs",
-        patterns=("GB are used: your peers go on by themselves", "note month's traffic"),
+        patterns=("this month's traffic is used", "note month's traffic"),
         means="All your peers on this machine together have sent and received what you allow for a calendar month. "
-        "They compute nothing and send nothing large until the next one.",
-        remedy="Nothing: they go on by themselves. To go on at once, leave and join with a higher `--monthly-gb`.",
+        "They have saved and left the run.",
+        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins. To "
+        "go on at once, stop them and join with a higher `--monthly-gb`.",
     ),
     Trouble(
         title="Traffic not counted",

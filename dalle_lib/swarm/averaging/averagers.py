@@ -112,7 +112,7 @@ class RunAverager(KeepsTasks):
         offered = False
         while True:
             expires = get_dht_time() + self.declare_state_period
-            offers = self.allow_state_sharing and self.line.at_once > 0 and not self.upload.is_resting
+            offers = self.allow_state_sharing and self.line.at_once > 0
             if offers or offered:
                 offered = offers
                 value = self.state_sharing_priority if offered else None
@@ -220,7 +220,7 @@ class RunAverager(KeepsTasks):
             self.tell(context.remote_id, f"was refused our state: {problem}", is_request=True)
             return
         newcomer, loop = context.remote_id, asyncio.get_running_loop()
-        if self.upload.is_resting or not self.line.join(newcomer):
+        if not self.line.join(newcomer):
             return  # it asks another donor
         task, end = asyncio.current_task(), None
         try:

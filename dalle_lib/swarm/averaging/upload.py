@@ -29,7 +29,6 @@ class Upload:
         self._sent, self._received = (multiprocessing.Value("d", 0.0) for _ in range(2))
         self._free_at = multiprocessing.Value("d", -math.inf)
         """Time from which on the next message may go."""
-        self._is_resting = multiprocessing.Value("b", False)
         self._turn = asyncio.Lock()
         """Whose turn it is among the tasks of one process; processes have no order among them."""
 
@@ -72,12 +71,3 @@ class Upload:
     def spares(self) -> bool:
         """Whether this peer is to reduce only where nobody else can."""
         return self.max_mbps is not None and self.max_mbps < REDUCES_FROM_MBPS
-
-    @property
-    def is_resting(self) -> bool:
-        """Whether this peer gives nobody its state, because its volunteer's month has no more traffic for it."""
-        return bool(self._is_resting.value)
-
-    @is_resting.setter
-    def is_resting(self, rests: bool) -> None:
-        self._is_resting.value = rests

@@ -12,7 +12,7 @@ from dalle_lib.planning import Work
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.upload import Upload
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.month import Months, Traffic, why_held
+from dalle_lib.swarm.process.month import Months, Traffic
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -103,16 +103,17 @@ class MonthlyTraffic:
                 self._tell(in_one_line(error))
             self._month = month
 
-    def held(self) -> str | None:
-        """Return why this peer is to rest until the next month, by what was saved last; None if it need not."""
+    @property
+    def is_used(self) -> bool:
+        """Whether this month's limit is reached: by what others had saved a few seconds ago, and this peer by now."""
         if self.limit_gb is None:
-            return None
+            return False
         at = time.time()
         with self._lock:
             used = self._used if self._months.file(at).stem == self._month else Traffic()
             total = self._so_far()
             unsaved = Traffic(sent=total.sent - self._saved.sent, received=total.received - self._saved.received)
-        return why_held(used + unsaved, self.limit_gb, at)
+        return (used + unsaved).gigabytes >= self.limit_gb
 
     def _so_far(self) -> Traffic:
         return Traffic(sent=self.upload.sent_bytes, received=self.upload.received_bytes + downloaded.bytes)

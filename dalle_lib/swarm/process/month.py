@@ -99,16 +99,20 @@ def next_month(at: float) -> float:
     return time.mktime((here.tm_year, here.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
 
 
-def first_day(at: float) -> str:
-    """Return the first day of the month after that of a time: `1 December`."""
-    return f"1 {calendar.month_name[time.localtime(next_month(at)).tm_mon]}"
+def day_of(at: float) -> str:
+    """Return the day of a time here: `1 December`."""
+    here = time.localtime(at)
+    return f"{here.tm_mday} {calendar.month_name[here.tm_mon]}"
 
 
-def why_held(used: Traffic, limit_gb: float | None, at: float) -> str | None:
-    """Return why a peer rests for the rest of the month of a time, given its traffic; None if it need not."""
-    if limit_gb is None or used.gigabytes < limit_gb:
-        return None
-    return f"the month's {limit_gb:g} GB are used: your peers go on by themselves on {first_day(at)}"
+def rests_until(limit_gb: float | None) -> float | None:
+    """Return when the next month begins if what is allowed for this one is used, in seconds since 1970; else None.
+
+    Raises BrokenFile if what was used cannot be read, and OSError.
+    """
+    now = time.time()
+    is_used = limit_gb is not None and Months().used(now).gigabytes >= limit_gb
+    return next_month(now) if is_used else None
 
 
 def of_month(limit_gb: float | None) -> dict[str, str]:
