@@ -13,7 +13,7 @@ from dalle_lib.cli.lend import Finish, Pause, Resume
 from dalle_lib.swarm import Peer, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.metrics import EXPIRES_S
 from dalle_lib.swarm.process.events import is_loss
-from dalle_lib.swarm.process.lending import ask
+from dalle_lib.swarm.process.lending import wish_of
 from dalle_lib.swarm.process.local import PEERS
 from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -69,10 +69,16 @@ def test_a_paused_peer_hands_in_what_it_has_lets_others_go_on_and_comes_back(car
         left, last = told(bob, "left")[0], told(bob, "epoch")[-1]
         assert left["epoch"] == last["epoch"]
         assert left["samples"] == sum(event["samples"] for event in told(bob, "epoch")), "all that it computed counts"
-        ask(bob.folder, "pause")
+        assert wish_of(bob.folder).wish == "finish"
+        swarm.add(trainer("bob"))
+        wait_until(lambda: told(bob, "joined"))
+        assert wish_of(bob.folder) is None, "the start before was asked to finish"
+        Pause(**here).run()
+        wait_until(lambda: told(bob, "held"))
+        bob.stop()
         swarm.add(trainer("bob"))
         wait_until(lambda: told(bob, "held"))
-        assert not told(bob, "epoch")
+        assert not told(bob, "epoch"), "it stays paused"
 
 
 @pytest.mark.chaos

@@ -130,6 +130,7 @@ class Trainer(Telling):
         os.nice(self.settings.niceness)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
+        self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
         self.batches.prefetch()  # not before all processes of this peer are forked
