@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -13,7 +14,7 @@ try:
 except ImportError:
     import httpx
 
-__all__ = ["bound_answers", "httpx", "require_here_or_hub", "require_hub"]
+__all__ = ["bound_answers", "downloaded", "httpx", "require_here_or_hub", "require_hub"]
 
 HUB_TIMEOUT_S = 5.0
 """Seconds in which the Hub must begin to answer to anything."""
@@ -25,6 +26,21 @@ MAX_ANSWER_BYTES = 2**26
 _NAMES = ("x-repo-commit", "x-linked-etag", "etag")
 """Headers of which huggingface_hub makes names of folders and files in its cache."""
 _NAME = re.compile(r'(W/)?"?[\w-]{0,128}"?')
+
+
+class Downloaded:
+    """How many bytes of files and data this process has fetched; any thread may add to them."""
+
+    def __init__(self) -> None:
+        self.bytes, self._lock = 0, threading.Lock()
+
+    def add(self, size: int) -> None:
+        """Count bytes that have come."""
+        with self._lock:
+            self.bytes += size
+
+
+downloaded = Downloaded()
 
 
 class _Bounded(httpx.SyncByteStream):

@@ -1,5 +1,6 @@
 import asyncio
 import functools
+import itertools
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from dalle_lib.run import RunCard
 
 pytest_plugins = ["site_browser"]
 DATA = Path(__file__).parent / "data"
+NUMBERS = itertools.count()
 LONGEST = {
     *("test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"),
     *("test_benchmarks", "test_generate", "test_inference", "test_measurement", "test_published", "test_reversible"),
@@ -70,6 +72,12 @@ def swarm_folder(tmp_path: Path) -> Iterator[Path]:
     for process in left:
         os.kill(process.pid, signal.SIGKILL)
     assert not left, f"processes outlived the test: {commands}"
+
+
+@pytest.fixture(autouse=True)
+def own_months(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peers of a test count their traffic in a folder of its own, which is made by the first that has any."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / str(next(NUMBERS))))
 
 
 @pytest.fixture

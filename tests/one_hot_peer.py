@@ -35,6 +35,7 @@ from dalle_lib.swarm.averaging.introductions import read
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
+from dalle_lib.swarm.averaging.upload import Upload
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
 from dalle_lib.swarm.peer.membership import Membership
@@ -58,6 +59,7 @@ DEFAULTS = {
     "reduces_nothing": False,  # whether it takes the others' gradients and never gives an average back
     "drips": False,  # whether it sends each part just before its time is up
     "splits": False,  # whether it leads wherever it can, and gives each follower another name of the group
+    "max_upload_mbps": None,  # what it sends at most
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -219,7 +221,7 @@ def main(folder: Path) -> None:
         later = property(offered.fget, lambda averager, epoch: offered.fset(averager, epoch + SLACK // 2))
         RunStateAverager.state_sharing_priority = later
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
-    options = shared_options(card, dht, membership.trust(dht))
+    options = shared_options(card, dht, membership.trust(dht)) | {"upload": Upload(settings["max_upload_mbps"])}
     optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()

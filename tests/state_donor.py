@@ -17,6 +17,7 @@ from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import donors
 from dalle_lib.swarm.averaging.donors import ExpectedState
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
+from dalle_lib.swarm.averaging.upload import Upload
 
 DONOR = owner_key(identity("donor").public_key)
 """The donor's mark in the hash table."""
@@ -51,6 +52,7 @@ def newcomer(offers: dict[bytes, int], asked: Callable[[PeerID], Messages], trus
     return SimpleNamespace(
         trust=trust,
         tell=lambda _peer, what: told.append(what),
+        upload=Upload(),
         dht=SimpleNamespace(get=get),
         get_stub=get_stub,
         prefix="run_state_averager",

@@ -14,6 +14,7 @@ from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.upload import Upload
 
 pytestmark = pytest.mark.peers
 
@@ -62,6 +63,7 @@ async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list
     runners = [
         kind(
             trust=trust,
+            upload=Upload(),
             tell=lambda accused, what, teller=peer.peer_id: told.append((teller, accused, what)),
             p2p=peer,
             servicer_type=AuditedRunner,

@@ -20,6 +20,7 @@ from dalle_lib.swarm.averaging import averagers, donors
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.upload import Upload
 
 TRAVEL = """
 import hivemind, torch
@@ -162,7 +163,7 @@ def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
         request_timeout, total_size = 3.0, 10
 
         def __init__(self):
-            self.trust, self.rounds_now, self.line = Trust(), RoundsNow(), donors.Line()
+            self.trust, self.rounds_now, self.line, self.upload = Trust(), RoundsNow(), donors.Line(), Upload()
 
     async def come() -> str:
         donor, came = Donor(), ""

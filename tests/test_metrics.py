@@ -50,6 +50,15 @@ def test_what_a_peer_posts_is_accepted():
     assert is_accepted({**POSTED, "name": "김 아다", "team": "★"})
 
 
+def test_what_holds_a_peer_is_a_word_that_versions_before_need_not_tell_and_may_be_one_of_a_later_version():
+    before = {name: told for name, told in POSTED.items() if name != "held"}
+    assert is_accepted(before)
+    assert is_accepted({**before, "held": "schedule"})
+    assert is_accepted({**before, "held": "moonlight"})
+    for wrong in "x" * 17, "\x1b[2J", 1, None:
+        assert not is_accepted({**before, "held": wrong})
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -95,7 +104,7 @@ def test_what_no_peer_posts_is_refused(wrong):
     assert not is_accepted({**POSTED, **wrong})
 
 
-@pytest.mark.parametrize("missing", POSTED)
+@pytest.mark.parametrize("missing", [name for name in POSTED if name != "held"])
 def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
 
@@ -105,8 +114,10 @@ def test_who_left_with_the_last_epoch_is_remembered_and_other_peers_do_not_make_
     board = MetricsBoard("run", ADA.private_key)
     dht = hivemind.DHT(start=True, record_validators=board.validators, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
     try:
+        board.post(dht, replace(STATUS, epoch=60, held="schedule"))
+        wait_until(lambda: [peer.held for peer in board.read(dht)] == ["schedule"])
         board.post(dht, replace(STATUS, epoch=60))
-        wait_until(lambda: board.read(dht))
+        wait_until(lambda: [peer.held for peer in board.read(dht)] == [""])
         (kept,) = board.signed(dht)
         MetricsBoard("run").check(kept)
         with pytest.raises(ValueError, match="not what its peer has signed"):

@@ -166,6 +166,27 @@ def test_peers_are_shown_by_state_with_the_reason(mini, database):
     assert shown["user-3"]["why"] == "last seen 10 minutes ago"
 
 
+def test_a_paused_peer_is_shown_as_such_and_holds_up_no_figure_of_the_run(mini, database, tmp_path):
+    observer = Observer(database)
+    words = ["", "schedule", "you", "moonlight"]
+    for second in 0, 60:
+        looks = [replace(peer, held=held) for peer, held in zip(peers_at(second, [9, 2, 2, 2]), words, strict=True)]
+        now = swarm_at(second, 9, looks)
+        observer.note(now)
+    note(list(problems(now, database)), database, now.time)
+    told = status_of(mini, database, now.time)
+    shown = {peer["name"]: (peer["state"], peer["why"]) for peer in told["peers"]}
+    assert shown == {
+        "user-0": ("training", ""),
+        "user-1": ("paused", "paused: outside of the hours of its volunteer's schedule"),
+        "user-2": ("paused", "paused by its volunteer"),
+        "user-3": ("paused", "paused"),
+    }
+    assert told["epoch"] == 9, "it is that of the peers at work"
+    assert told["alarms"] == []
+    assert history_of(mini, database, tmp_path)["hours"]["peers"][-1] == 1
+
+
 def test_a_monitor_that_looks_at_an_empty_swarm_has_looked(mini, database):
     observer = Observer(database)
     assert status_of(mini, database, BEGAN)["looked"] is None

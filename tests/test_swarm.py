@@ -120,6 +120,7 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.run import batches_of
+from dalle_lib.swarm.peer.traffic import MonthlyTraffic
 from dalle_lib.swarm.peer.trainer import Trainer, Workplace
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
@@ -128,7 +129,8 @@ membership = Membership(card, folder)
 board = MetricsBoard(card.key, membership.identity.private_key)
 dht = connect(card, settings, membership, board.validators)
 workplace = Workplace.prepare(card, settings, str(dht.peer_id))
-trainer = Trainer(settings, workplace, dht, board, membership, EventLog(folder))
+events = EventLog(folder)
+trainer = Trainer(settings, workplace, dht, board, membership, events, MonthlyTraffic(settings, events))
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))

@@ -13,6 +13,7 @@ import pandas as pd
 
 from dalle_lib.auth.clocks import seconds_ahead
 from dalle_lib.checks.preflight import Check, preflight_checks, require, table
+from dalle_lib.checks.traffic import traffic_checks
 from dalle_lib.hub_http import httpx
 from dalle_lib.memory import estimate
 from dalle_lib.one_line import in_one_line
@@ -64,6 +65,7 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         own = crew_folder(own, card, settings.name) / settings.name
     if card is not None and card.members is not None:
         yield _access_token(card, own)
+    yield from traffic_checks(settings, card)
     first_peers = of_others([*(card.initial_peers if card else ()), *settings.initial_peers], own_id(own))
     facts = {}
     for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers):

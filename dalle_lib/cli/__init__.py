@@ -1,5 +1,5 @@
-"""The command line: `dalle-lib demo`, `join`, `status`, `id`, `receipt`, `generate`, `prepare`, `run`,
-`runs`, `monitor`, `replay`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
+"""The command line: `dalle-lib demo`, `join`, `status`, `pause`, `resume`, `finish`, `stop`, `id`, `receipt`,
+`generate`, `prepare`, `run`, `runs`, `monitor`, `replay`, `memory`, `doctor`, `auth-server` and `convert-vqgan`.
 
 Each command is a dataclass in a module of its own; its fields are its options. It imports what it needs when it runs,
 so --help is quick.
@@ -25,6 +25,7 @@ from dalle_lib.cli.doctor import Doctor
 from dalle_lib.cli.generate import Generate
 from dalle_lib.cli.id import Id
 from dalle_lib.cli.join import Join
+from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.memory import Memory
 from dalle_lib.cli.monitor import Monitor
 from dalle_lib.cli.prepare import Prepare
@@ -49,6 +50,10 @@ COMMANDS = {
     "demo": Demo,
     "join": Join,
     "status": Status,
+    "pause": Pause,
+    "resume": Resume,
+    "finish": Finish,
+    "stop": Stop,
     "id": Id,
     "receipt": Receipt,
     "generate": Generate,

@@ -176,6 +176,14 @@ def limits(settings: PeerSettings) -> str:
         told.append(f"it starts after {settings.start_after_s:g} s")
     if settings.duty < 1:
         told.append(f"it computes {settings.duty:.0%} of the time")
+    if settings.between:
+        told.append(f"between {' and '.join(settings.between)} only")
+    if settings.only_when_idle:
+        told.append("while other programs are idle")
+    if settings.not_on_battery:
+        told.append("not on battery")
+    if settings.gpu_share < 1:
+        told.append(f"with at most {settings.gpu_share:.0%} of a GPU")
     threads = f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}"
     if settings.device == "auto":
         told.append(f"on each GPU, or on {threads} where there is none")

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dalle_lib.files import BrokenFile, read_record
 from dalle_lib.one_line import in_one_line, told
 from dalle_lib.swarm.process.events import EVENTS
-from dalle_lib.swarm.process.folder import PEERS, folders_of_peers
+from dalle_lib.swarm.process.folder import PEERS, SETTINGS, folders_of_peers
 
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
@@ -49,9 +50,22 @@ class Status:
         if self.json:
             print(json.dumps([_told(peer, as_dict, broken_as_dict) for peer in peers], indent=1))
         elif peers:
-            print("\n\n".join(_told(peer, describe_peer, describe_broken) for peer in peers))
+            told_of = [_told(peer, describe_peer, describe_broken) for peer in peers]
+            print("\n\n".join([*told_of, *([told(line)] if (line := month_line(peers)) else [])]))
         else:
             print(f"No peer has run in {self.folder} yet. A folder of others is named with --folder.")
+
+
+def month_line(peers: list["Peer"]) -> str:
+    """Return this month's traffic of all peers here, of the lowest limit that one has, as a line; "" for none."""
+    from dalle_lib.swarm.process.month import used_in_words
+    from dalle_lib.swarm.process.settings import PeerSettings
+
+    limits = []
+    for peer in peers:
+        with suppress(BrokenFile, OSError):  # what is told of that peer says so
+            limits.append(PeerSettings.load(peer.folder / SETTINGS).monthly_gb)
+    return used_in_words(min((limit for limit in limits if limit is not None), default=None))
 
 
 def _told(peer: "Peer", tell: Callable[["Peer"], Told], tell_broken: Callable[["Peer", str], Told]) -> Told:
@@ -136,7 +150,17 @@ def as_dict(peer: "Peer") -> dict:
     wrong = troubles(peer.events(), standing.swarm)
     words = state_in_words(standing)
     told = asdict(standing) | {"words": words, "troubles": wrong, "links": _links(words, *wrong)}
-    return told | {"folder": str(peer.folder), "is_running": peer.is_running}
+    return told | {"folder": str(peer.folder), "is_running": peer.is_running, "month": month_as_dict()}
+
+
+def month_as_dict() -> dict | None:
+    """Return the bytes that all peers of this machine have sent and received this month; None if that is not known."""
+    from dalle_lib.swarm.process.month import Months
+
+    try:
+        return asdict(Months().used())
+    except (BrokenFile, OSError):
+        return None
 
 
 def _meanings(*messages: str) -> list[str]:

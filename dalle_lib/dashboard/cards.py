@@ -27,6 +27,8 @@ def cards_html(peer: Peer, card: RunCard) -> str:
         "What you do not wait for: the delayed step": _delayed(card, epochs),
         "What eight bits do": _eight_bits(card, rounds),
     }
+    if pauses := list(_pauses(peer.events())):
+        told["What your peer does while it is paused"] = _while_paused(pauses)
     later = [] if rounds else ["After your first round, your own figures stand here."]
     cards = [f"<summary>{escape(title)}</summary>{_paragraphs([*told[title], *later])}" for title in told]
     folded = "".join(f"<details>{each}</details>" for each in cards)
@@ -92,6 +94,25 @@ def _delayed(card: RunCard, epochs: list[dict]) -> Iterator[str]:
             f"Your peer has computed {samples / len(epochs):,.0f} samples in each of {count(len(epochs), 'epoch')}, "
             f"which took {duration(seconds / len(epochs))} each."
         )
+
+
+def _pauses(events: list[dict]) -> Iterator[float]:
+    """Yield how long each of a peer's pauses was, in seconds, that are over."""
+    began = None
+    for event in events:
+        if event["event"] == "held" and began is None:
+            began = event["time"]
+        elif event["event"] == "going_on" and began is not None:
+            yield max(0.0, event["time"] - began)
+            began = None
+
+
+def _while_paused(pauses: list[float]) -> Iterator[str]:
+    yield (
+        "It hands in what it has when the epoch ends, and computes nothing more. The others no longer wait for it. "
+        "They go on meanwhile, so afterwards it takes over their model before it computes again."
+    )
+    yield f"Yours has been paused {count(len(pauses), 'time')}, for {duration(sum(pauses))} in all."
 
 
 def _eight_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from dalle_lib.dashboard.tables import table_html
 from dalle_lib.dashboard.words import last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
-from dalle_lib.swarm.process.standing import AT_WORK, Standing
+from dalle_lib.swarm.process.standing import LOOKS_ON, Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
 
@@ -66,7 +66,7 @@ def _devices(joined: dict) -> str:
 
 def _is_live(standing: Standing) -> bool:
     """Return whether what the peer saw of the swarm is still so."""
-    return standing.state in (*AT_WORK, "helping")
+    return standing.state in LOOKS_ON
 
 
 def _progress(standing: Standing) -> str:

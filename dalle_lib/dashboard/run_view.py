@@ -17,6 +17,7 @@ from dalle_lib.run.newest import STATUS, USER_COLUMNS, file_of_monitor
 from dalle_lib.swarm import Crew, LocalSwarm
 from dalle_lib.swarm.process.events import EventReader
 from dalle_lib.swarm.process.local import MONITOR
+from dalle_lib.swarm.process.month import of_month
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class RunView:
             return None
 
     def facts(self, standing: Standing, peer_id: str | None) -> dict[str, str]:
-        """Return the rank of the user of a peer and, while it is at work, this machine's traffic, by their names."""
+        """Return a peer's time, its user's rank, this machine's traffic while it works, and the month's, by names."""
         facts = {"your time": duration(standing.totals.seconds)}
         if peer_id is not None and (found := self.rank(peer_id)) is not None:
             facts[f"your rank of {found[1]:,}"] = f"{found[0]:,}"
@@ -113,6 +114,10 @@ class RunView:
             facts["your rank"] = f"after {duration(LISTED_S)} of computing"
         if standing.state in AT_WORK and (traffic := self.traffic_mbps()) is not None:
             facts["Mbit/s up / down"] = " / ".join(f"{mbps:.1f}" for mbps in traffic)
+        if standing.max_upload_mbps is not None:
+            facts["Mbit/s up at most"] = f"{standing.max_upload_mbps:g}"
+        if not self._is_here or standing.monthly_gb is not None:
+            facts |= of_month(standing.monthly_gb)
         return facts
 
     def _compute_s(self, standing: Standing) -> float:

@@ -34,7 +34,7 @@ from dalle_lib.swarm.process.events import STAYING, EventReader
 from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import PeerSettings
-from dalle_lib.swarm.process.standing import AT_WORK, Standing
+from dalle_lib.swarm.process.standing import AT_WORK, LOOKS_ON, Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 
 MAX_WIDTH = 78
@@ -215,7 +215,7 @@ def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = (), b
         if standing.role == "trainer":  # what a bootstrap peer does tells how many it sees
             rows.append(Text(" · ".join(facts_of(standing)[1:])))
     rows += [Text(line) for line in beside]
-    if standing.state in (*AT_WORK, "helping") and standing.swarm is not None and standing.swarm.peers:
+    if standing.state in LOOKS_ON and standing.swarm is not None and standing.swarm.peers:
         there = last_looked(standing) or who_is_there(standing.swarm)
         if there != state_in_words(standing):
             rows.append(Text(there, style="dim", no_wrap=True, overflow="ellipsis"))

@@ -1,12 +1,14 @@
 """How a peer stands, in plain words, the same in a terminal and a notebook: its state, a line an epoch, its totals."""
 
+import time
 from collections.abc import Callable
 
 from dalle_lib.amounts import count, duration
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
-from dalle_lib.swarm.process.events import HUB, is_loss
-from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.events import HUB, RESTING, is_loss
+from dalle_lib.swarm.process.lending import REASONS, Hold, hold_in_words
+from dalle_lib.swarm.process.standing import AT_WORK, Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
 
@@ -25,6 +27,8 @@ NOBODY_OF_THIS_RUN = (
 STAYS = "The run is complete; staying until its monitor has the last state"
 COMPLETE_HERE = "Peers that have left say that the run is complete; newcomers learn it here"
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
+ASKED = {"pause": "it pauses after this batch", "finish": "it leaves after this epoch"}
+"""What a peer at work that its volunteer has asked something of is about to do."""
 MAX_NAMED = 8
 """Peers that are named; of more, the number is told."""
 RECENT_EVENTS = 12
@@ -33,6 +37,12 @@ RECENT_EVENTS = 12
 
 def state_in_words(standing: Standing) -> str:
     """Return what a peer does now, or how it ended, as a sentence without its full stop."""
+    if standing.asked is not None and standing.state in AT_WORK:
+        return f"{_state_in_words(standing)}; {ASKED[standing.asked]}"
+    return _state_in_words(standing)
+
+
+def _state_in_words(standing: Standing) -> str:
     alone = standing.peers is not None and standing.peers <= 1
     at = "" if standing.epoch is None else f" at epoch {standing.epoch}"
     if standing.taking is not None:
@@ -46,6 +56,7 @@ def state_in_words(standing: Standing) -> str:
         "catching up": "Connected: taking over the others' progress, if there is any",
         "training": "Training alone: nobody else is there now" if alone else "Training with the others",
         "averaging": "Averaging gradients with the others",
+        "paused": _paused(standing),
         "waiting": "Waiting for the others' next round, to have the same model as they",
         "helping": _helping(standing),
         "leaving": "Leaving: saving, and telling the others",
@@ -55,6 +66,26 @@ def state_in_words(standing: Standing) -> str:
         "killed": "Ended without saving: it was killed, or the machine was switched off",
         "ended": "Stopped, with nothing to save",
     }[standing.state]
+
+
+def _paused(standing: Standing) -> str:
+    """Return what holds a peer, and how it goes on where that is not by itself."""
+    if standing.hold is None:
+        return "Paused"
+    by_itself = "" if standing.hold.reason != "you" else "; `dalle-lib resume` lets it go on"
+    told = hold_in_words(standing.hold)
+    return f"{told[0].upper()}{told[1:]}{by_itself}"
+
+
+def _held_or_going_on(event: dict) -> str:
+    """Return what began to hold a peer, or that it went on, with the time."""
+    when, told = time.strftime("%H:%M", time.localtime(event["time"])), "goes on"
+    if event["event"] == RESTING:
+        told = hold_in_words(Hold("month", event["until"]), event["time"])
+    if event["event"] == "held":
+        is_known = event["reason"] in REASONS
+        told = hold_in_words(Hold(event["reason"], event["until"]), event["time"]) if is_known else "paused"
+    return f"{when}: {told}."
 
 
 def last_looked(standing: Standing) -> str | None:
@@ -135,6 +166,8 @@ def epoch_of(standing: Standing) -> str:
 def news(events: list[dict], invite: Invite | None = None, *, expects_others: bool = False) -> list[str]:
     """Return where a peer listens and whom it found, as far as its events tell; or that it still looks for them.
 
+    After these come when something began to hold it, and when it went on.
+
     `invite` says instead where it listens, for those who may join it there. `expects_others` says that it joined a run
     that others have begun: to train alone is no wonder for one that begins a run itself.
     """
@@ -152,6 +185,8 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
             lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
             if event.get("said_complete"):
                 lines.append(COMPLETE)
+        if event["event"] in ("held", "going_on", RESTING):
+            lines.append(_held_or_going_on(event))
     trained_alone = [event["peers"] <= 1 for event in events if event["event"] == "epoch"]
     if expects_others and len(trained_alone) >= ALONE_EPOCHS and all(trained_alone):
         lines.append(NOBODY_OF_THIS_RUN)

@@ -54,11 +54,12 @@ def problems(
         if is_open:
             yield from _empty(status, database)
         return
-    yield from _stalled(status, database)
+    if status.at_work:  # nothing is wrong where all are paused
+        yield from _stalled(status, database)
     yield from _loss_rises(database)
-    epochs, median = sorted(peer.epoch for peer in status.peers), status.median_epoch
-    far = [peer for peer in status.peers if abs(peer.epoch - median) >= BEHIND]
-    is_split = len(far) > len(status.peers) / 3 and len(status.peers) > 2
+    epochs, median = sorted(peer.epoch for peer in status.at_work), status.median_epoch
+    far = [peer for peer in status.at_work if abs(peer.epoch - median) >= BEHIND]
+    is_split = len(far) > len(epochs) / 3 and len(epochs) > 2
     over = (auditor or Auditor(database)).overclaims(status, is_split)
     yield from (Problem("claims", peer, told) for peer, told in islice(over, MAX_APART))
     yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))

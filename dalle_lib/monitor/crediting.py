@@ -133,7 +133,7 @@ class Crediting:
         """Return what a peer is given now, and what work waits and since when (`weighed`)."""
         waiting = {name: start.of(f"waiting_{name}") + credit[name] for name in WORK}
         weighed = start.of("weighed", start.origin)
-        if credit["counted"] <= 0 and len(self._status.peers) > 1:
+        if credit["counted"] <= 0 and len(self._status.at_work) > 1:
             named = {f"waiting_{name}": work for name, work in waiting.items()}
             return dict.fromkeys(COUNTERS, 0.0), {**named, "weighed": weighed}
         share = min(1.0, (self._now - self._since) / max(1.0, self._now - weighed))
@@ -166,7 +166,7 @@ class Crediting:
             "starts", peer=peer.peer_id, started=peer.started_at, user=self._status.user_of(peer), name=peer.name,
             team=peer.team, hardware=peer.hardware, kit=peer.kit, last_seen=self._now, epoch=peer.epoch,
             first_seen=known["first_seen"] if known is not None else self._now, samples_per_s=peer.samples_per_s,
-            loss=peer.loss, origin=start.origin,
+            loss=peer.loss, held=peer.held, origin=start.origin,
             run_epoch=max(self._epoch, start.of("run_epoch", 0)),  # as peers come and go, their median goes back
             origin_epoch=self._epoch if start.origin_epoch is None else start.origin_epoch,
             changed=self._now if has_changed else known["changed"],

@@ -6,7 +6,7 @@ from dalle_lib.sqlite import SQLite
 class MonitorDatabase(SQLite):
     """The open file; it is made if it is missing, for its owner alone. Times are seconds since 1970."""
 
-    VERSION, WHAT = 2, "the memory of a monitor"
+    VERSION, WHAT = 3, "the memory of a monitor"
     REMEDY = (
         "Put a copy of before in its place, or move it away, and a new one is made: then what was contributed before "
         "is forgotten, and nothing else."
@@ -18,7 +18,7 @@ CREATE TABLE starts (
     origin REAL, origin_epoch INTEGER, run_epoch INTEGER, changed REAL,
     credited_samples REAL, credited_compute_s REAL, credited_counted REAL,
     weighed REAL, waiting_samples REAL, waiting_compute_s REAL,
-    sent_bytes REAL NOT NULL DEFAULT 0, received_bytes REAL NOT NULL DEFAULT 0,
+    sent_bytes REAL NOT NULL DEFAULT 0, received_bytes REAL NOT NULL DEFAULT 0, held TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (peer, started)
 ) WITHOUT ROWID;
 CREATE INDEX starts_seen ON starts (last_seen);
@@ -59,4 +59,5 @@ CREATE TABLE checkpoints (
         "ALTER TABLE epochs ADD COLUMN counted_share REAL;"
         "ALTER TABLE epochs ADD COLUMN up_mbps REAL;"
         "ALTER TABLE epochs ADD COLUMN down_mbps REAL",
+        "ALTER TABLE starts ADD COLUMN held TEXT NOT NULL DEFAULT ''",
     )

@@ -67,8 +67,8 @@ class Observer:
 
     def _note_moment(self, status: SwarmStatus) -> None:
         self.database.insert(
-            "moments", minute=int(status.time // MINUTE_S), epoch=self._epoch, peers=len(status.peers),
-            users=len({status.user_of(peer) for peer in status.peers}),
+            "moments", minute=int(status.time // MINUTE_S), epoch=self._epoch, peers=len(status.at_work),
+            users=len({status.user_of(peer) for peer in status.at_work}),
         )  # fmt: skip
 
     def _note_epochs(self, status: SwarmStatus) -> None:
@@ -91,7 +91,7 @@ class Observer:
         up, down = traffic_mbps(self.database, status, epoch)
         # Medians, and the run's own pace, because one peer can claim any loss and any speed.
         self.database.insert(
-            "epochs", epoch=epoch, ended=status.time, seconds=took_s, peers=len(status.peers),
+            "epochs", epoch=epoch, ended=status.time, seconds=took_s, peers=len(status.at_work),
             samples_per_s=status.target_batch_size / took_s if took_s else None,
             loss=statistics.median(losses) if losses else None, counted_share=counted_share(self.database, epoch),
             up_mbps=up, down_mbps=down,

@@ -14,6 +14,7 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.drawings import BEST, PICTURES, drawings
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import TEAM_COLUMNS, USER_COLUMNS
+from dalle_lib.swarm.process.lending import WHY
 
 HISTORY = "history.json"
 MAX_PEERS, MAX_USERS, MAX_TEAMS, MAX_ALARMS, MAX_CHECKPOINTS = 200, 500, 100, 30, 60
@@ -114,7 +115,7 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
     rows = database.rows(
         "SELECT *, MAX(last_seen) AS seen FROM starts WHERE last_seen > :since GROUP BY peer", since=now - GONE_S
     )
-    there = [row["epoch"] for row in rows if now - row["seen"] <= ABSENT_S]
+    there = [row["epoch"] for row in rows if now - row["seen"] <= ABSENT_S and not row["held"]]
     median = statistics.median_low(there) if there else 0
     query = "SELECT * FROM alarms WHERE until IS NULL ORDER BY kind = 'apart' DESC"
     flagged = {row["subject"]: row for row in database.rows(query)}  # what is worse than being behind comes last
@@ -127,6 +128,8 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
             alarm = flagged[row["peer"]]
             is_late = alarm["kind"] == "apart" and row["epoch"] < median
             state, why = "lagging" if is_late else "flagged", alarm["told"]
+        elif row["held"]:
+            state, why = "paused", WHY.get(row["held"], "paused")
         elif row["loss"] is None and row["epoch"] <= median - BEHIND:
             state, why = "joining", "has not ended an epoch yet"
         peers.append({
@@ -134,7 +137,7 @@ def _peers(database: MonitorDatabase, now: float) -> list[dict]:
             "why": why, "epoch": row["epoch"], "samples_per_s": _short(row["samples_per_s"]),
             "hardware": row["hardware"], "kit": row["kit"], "since": round(row["started"]),
         })  # fmt: skip
-    order = ("flagged", "training", "joining", "lagging", "gone")
+    order = ("flagged", "training", "joining", "lagging", "paused", "gone")
     return sorted(peers, key=lambda peer: (order.index(peer["state"]), peer["name"], peer["id"]))
 
 

@@ -227,6 +227,8 @@ def _bar(tell: Callable[[int], None] | None) -> type:
     """
     from huggingface_hub.utils import tqdm
 
+    from dalle_lib.hub_http import downloaded
+
     class Bar(tqdm):
         came = 0
 
@@ -237,6 +239,7 @@ def _bar(tell: Callable[[int], None] | None) -> type:
 
         def update(self, n: float | None = 1) -> bool | None:
             self.came += int(n or 0)
+            downloaded.add(int(n or 0))
             if self.total and self.before + self.came > self.total + self.slack:
                 raise ConnectionError(f"expected {self.total:,} bytes from the Hub, but more come: try again later.")
             if tell is not None:

@@ -141,6 +141,8 @@ class WebFiles:
 
     def _fill(self, name: str, got: bytearray, start: int, length: int, until: float) -> dict[str, str]:
         """Ask once for what `got` lacks. Raises _Again, or an error of httpx, if less comes by the clock's `until`."""
+        from dalle_lib.hub_http import downloaded
+
         first, began, before = start + len(got), time.monotonic(), len(got)
         answer, is_elsewhere = self._answer(name, f"bytes={first}-{start + length - 1}")
         with closing(answer):
@@ -148,6 +150,7 @@ class WebFiles:
             for chunk in answer.iter_raw():
                 got += chunk
                 self.bytes_read += len(chunk)
+                downloaded.add(len(chunk))
                 if len(got) > length:
                     raise Differs(f"{self.where}: more of {name} came than was asked for")
                 took_s = (now := time.monotonic()) - began

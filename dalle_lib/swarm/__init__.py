@@ -11,6 +11,7 @@ from dalle_lib.lazy import lazy_names
 if TYPE_CHECKING:
     from dalle_lib.swarm.process.crew import Crew, join_run
     from dalle_lib.swarm.process.join import CannotJoin, NotAMember, Peer, PeerFailed, join
+    from dalle_lib.swarm.process.lending import LendingSettings
     from dalle_lib.swarm.process.local import LocalSwarm, local_swarm, private_swarm, take_part
     from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -19,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "process.crew": ("Crew", "join_run"),
         "process.join": ("CannotJoin", "NotAMember", "Peer", "PeerFailed", "join"),
+        "process.lending": ("LendingSettings",),
         "process.local": ("LocalSwarm", "local_swarm", "private_swarm", "take_part"),
         "process.settings": ("PeerSettings",),
     },

@@ -64,6 +64,7 @@ NAMES: dict[str, dict[str, str]] = {
         "async for run(self)": "Runner tells whose tensors did not count",
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
         "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
+        "async for _generate_input_for_peer(self, peer_index)": "Runner sends it no faster than the peer may",
         "async def _communicate_with_peer(self, peer_id)": "Runner tells which reducer failed",
         "async def _ban_sender(self, peer_id)": "Runner tells which sender failed",
     },
@@ -106,13 +107,14 @@ NAMES: dict[str, dict[str, str]] = {
         "def _make_gradient_averager(self, factory, **kwargs)": "RunOptimizer sets its time-out",
         "def _should_load_state_from_peers(self)": "CollaborativeOptimizer asks for a state less often",
         "def _update_global_epoch(self, grad_scaler)": "CollaborativeOptimizer averages parameters, or catches up",
+        "def _maybe_schedule_gradient_averaging(self)": "StandingBy calls it without a batch",
         "def _begin_averaging_gradients(self, grad_scaler)": "CollaborativeOptimizer skips rounds without other peers",
         "def _average_gradients_and_load_into_optimizer(self, maybe_step_control)": (
             "CollaborativeOptimizer keeps the gradient of a failed round, and records each round"
         ),
         "def _load_averaged_gradients_into_optimizer_(self)": "CollaborativeOptimizer calls it after a round",
         "def _tag_along_with_zero_weight(self, control)": "CollaborativeOptimizer calls it before it loads a state",
-        "_should_check_synchronization_on_update": "CollaborativeOptimizer asks for a check after it has caught up",
+        "_should_check_synchronization_on_update": "it asks for a check after it has caught up or come back",
     },
     "optim.progress_tracker.ProgressTracker": {
         "def _parse_swarm_progress_data(self, metadata)": "PlausibleProgress believes members, within bounds",

@@ -34,6 +34,38 @@ TROUBLES = (
         remedy="Join with `--client-mode` if the check says so.",
     ),
     Trouble(
+        title="Upload limit too low",
+        severity="stops",
+        patterns=("expected --max-upload-mbps of at least", "FAILED upload limit"),
+        means="With this limit the peer cannot send its tensors in the time for which the others wait, so it would be "
+        "left out of every round. The message says how much the run needs.",
+        remedy="Allow as much as it says, or leave the limit out. To send less in a month, limit the month "
+        "(`--monthly-gb`): the peer then takes part at full pace until that is used, and comes back in the next month.",
+    ),
+    Trouble(
+        title="Month is used",
+        severity="costs",
+        patterns=("this month's traffic is used", "note month's traffic"),
+        means="All your peers on this machine together have sent and received what you allow for a calendar month. "
+        "They have saved and left the run.",
+        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins. To "
+        "go on at once, stop them and join with a higher `--monthly-gb`.",
+    ),
+    Trouble(
+        title="Traffic not counted",
+        severity="costs",
+        patterns=(
+            "this month's traffic cannot be counted",
+            "This month's traffic is not known",
+            "FAILED month's traffic",
+            "--monthly-gb limits. If you know how much",
+        ),
+        means="The file in which your peers count what they send and receive in a month cannot be read or written. "
+        "With `--monthly-gb` a peer does not start on a broken one: a count from zero would pass your limit.",
+        remedy="What the message says: write the file, or remove it. Where the disk is full, free some room: what "
+        "could not be written is added then, as long as the peer runs.",
+    ),
+    Trouble(
         title="Hub away",
         severity="costs",
         patterns=(

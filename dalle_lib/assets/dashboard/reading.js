@@ -7,7 +7,7 @@
     "last_seen", "day", "week", "month"]; // as dalle_lib.run.newest has them
   const TEAM_COLUMNS = ["rank", "team", "compute_s", "samples", "share", "members"];
   const TEXTS = new Set(["user", "team", "first", "best", "name"]);
-  dalle.STATES = ["flagged", "training", "joining", "lagging", "gone"];
+  dalle.STATES = ["flagged", "training", "joining", "lagging", "paused", "gone"];
   dalle.TABLES = {
     epochs: ["epoch", "ended", "loss", "peers", "samples_per_s", "samples", "counted_share"],
     hours: ["hour", "peers", "users", "most", "up_mbps", "down_mbps"],

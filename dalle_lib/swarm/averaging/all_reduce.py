@@ -24,6 +24,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.upload import Upload
 
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
@@ -129,10 +130,10 @@ class Runner(AllReduceRunner):
 
     reducer_type: type[Reducer] = Reducer
 
-    def __init__(self, *, trust: Trust, tell: Tell, counts: Sequence[bool], **kwargs) -> None:
+    def __init__(self, *, trust: Trust, upload: Upload, tell: Tell, counts: Sequence[bool], **kwargs) -> None:
         """Take whether each peer of the group counts, and hivemind's options."""
         super().__init__(**kwargs)
-        self.tell = tell
+        self.tell, self.upload = tell, upload
         place = self.ordered_peer_ids.index(self.peer_id)
         self.tensor_part_container = Parts.instead_of(self.tensor_part_container, keeps_sent=trust.audits > 0)
         self.parts_for_local_averaging = self.tensor_part_container.get_raw_input_parts(place)
@@ -182,9 +183,15 @@ class Runner(AllReduceRunner):
         expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
         return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
 
+    async def _generate_input_for_peer(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
+        async for part in super()._generate_input_for_peer(peer_index):
+            await self.upload.send(part.ByteSize())
+            yield part
+
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
         """Note an answer's bytes and its weights, as its reducer tells them; peers of plain hivemind tell none."""
         self.bytes_received += answer.tensor_part.ByteSize()
+        self.upload.receive(answer.ByteSize())
         if not answer.peer_id or reducer in self._not_understood:
             return
         try:
@@ -215,6 +222,7 @@ class Runner(AllReduceRunner):
         """Iterate over a sender's parts, and count their bytes."""
         async for part in parts:
             self.bytes_received += part.tensor_part.ByteSize()
+            self.upload.receive(part.ByteSize())
             yield part
 
     async def _ban_sender(self, peer_id: PeerID) -> None:

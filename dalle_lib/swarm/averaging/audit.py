@@ -177,6 +177,7 @@ class Auditor:
             try:
                 if isinstance(answer, BaseException):
                     raise answer
+                runner.upload.receive(answer.ByteSize())
                 if answer.code != averaging_pb2.PART_FOR_AVERAGING:
                     raise LookupError(f"it answered {averaging_pb2.MessageCode.Name(answer.code)}")
                 received[peer] = deserialize_torch_tensor(answer.tensor_part), answer.weight

@@ -34,14 +34,16 @@ from dalle_lib.swarm.averaging.donors import (
     TELL_PLACE_S,
     Line,
     offers_key,
+    states_at_once,
     waiting_message,
 )
 from dalle_lib.swarm.averaging.earned import votes_of
-from dalle_lib.swarm.averaging.introductions import Introduction, counted_in, for_hivemind, read, signed
+from dalle_lib.swarm.averaging.introductions import Introduction, counted_in, for_hivemind, read, reducers_of, signed
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
+from dalle_lib.swarm.averaging.upload import Upload
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +65,13 @@ class RunAverager(KeepsTasks):
     # hivemind keeps the handlers of a class there, and subclasses would inherit them: its own lack `rpc_part_sent`.
     _rpc_handlers = _stub_type = None
 
-    def __init__(self, *args, trust: Trust, rounds_now: RoundsNow | None = None, **kwargs) -> None:
-        """Take `rounds_now` of this peer's other averager, if it has one, so that each knows of both's rounds."""
-        self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
+    def __init__(
+        self, *args, trust: Trust, rounds_now: RoundsNow | None = None, upload: Upload | None = None, **kwargs
+    ) -> None:
+        """Take `rounds_now` and `upload` of this peer's other averager, if it has one: each knows what both do."""
+        self.trust, self.rounds_now, self.upload = trust, rounds_now or RoundsNow(), upload or Upload()
         self.complaints = Complaints()
-        self.line = Line()
+        self.line = Line(states_at_once(self.upload.bytes_per_s))
         self._copying: asyncio.Task | None = None
         self.auditor, self._reachable = Auditor(trust), []
         if (roster := trust.roster) is not None:
@@ -80,7 +84,7 @@ class RunAverager(KeepsTasks):
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
-        own = replace(self.introduction, is_reducer=reduces)
+        own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 
@@ -108,8 +112,9 @@ class RunAverager(KeepsTasks):
         offered = False
         while True:
             expires = get_dht_time() + self.declare_state_period
-            if self.allow_state_sharing or offered:
-                offered = self.allow_state_sharing
+            offers = self.allow_state_sharing and self.line.at_once > 0
+            if offers or offered:
+                offered = offers
                 value = self.state_sharing_priority if offered else None
                 mark = owner_key(self.trust.identity.public_key)
                 self.dht.store(offers_key(self.prefix), value, expires, subkey=mark, return_future=True)
@@ -122,9 +127,8 @@ class RunAverager(KeepsTasks):
         # along. Here the run's card says who may reduce, and the caller of `step` learns what the round came to.
         peers = zip(group_info.gathered, group_info.peer_ids, strict=True)
         told = {peer: read(gathered, peer, self.prefix) for gathered, peer in peers}
-        gathered = tuple(
-            for_hivemind(of.is_reducer and self.trust.may_reduce(str(peer)), of.is_counted) for peer, of in told.items()
-        )
+        reducers = reducers_of({peer: of for peer, of in told.items() if self.trust.may_reduce(str(peer))})
+        gathered = tuple(for_hivemind(peer in reducers, of.is_counted) for peer, of in told.items())
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
@@ -147,6 +151,7 @@ class RunAverager(KeepsTasks):
         # `Runner`, and part of what others reduce is checked after the round.
         runner = Runner(
             trust=self.trust,
+            upload=self.upload,
             tell=self.tell,
             p2p=self._p2p,
             servicer_type=type(self),
@@ -201,6 +206,7 @@ class RunAverager(KeepsTasks):
         while request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)
         async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+            await self.upload.send(message.ByteSize())
             yield message
 
     async def rpc_download_state(
@@ -230,6 +236,7 @@ class RunAverager(KeepsTasks):
                     await asyncio.sleep(TELL_PLACE_S)
                     end.cancel()
                     end = loop.call_at(end.when() + TELL_PLACE_S, task.cancel)
+                await self.upload.send(message.ByteSize())
                 yield message
         finally:
             self.line.leave(newcomer)
@@ -248,7 +255,9 @@ class RunAverager(KeepsTasks):
         self, request: averaging_pb2.AveragingData, context: P2PContext
     ) -> averaging_pb2.AveragingData:
         """Answer what this peer sent to a reducer, so that a groupmate can reduce that part a second time."""
-        return self.auditor.answer(request, context.remote_id)
+        answer = self.auditor.answer(request, context.remote_id)
+        await self.upload.send(answer.ByteSize())
+        return answer
 
     async def _serve_part_sent(self) -> None:
         name = self._get_handle_name(self.prefix, "rpc_part_sent")

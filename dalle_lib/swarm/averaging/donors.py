@@ -30,6 +30,8 @@ MESSAGE_BYTES = 1024
 """What each message of a donor counts for at least, so that empty ones come to an end; a tensor may have one more."""
 SLOWEST_BYTES_PER_S = 100_000
 """A donor that is slower over the whole of its state is given up, and a newcomer that takes it more slowly."""
+ROOM = 1.25
+"""A donor with a limit gives each newcomer at least this multiple of that pace."""
 PARAMETER_BYTES = 12
 """Bytes of a state for each parameter, at most: a float32 and two float32 of statistics."""
 MAX_DONORS = 8
@@ -94,10 +96,17 @@ class Taking:
     """Share of the state that is here."""
 
 
+def states_at_once(bytes_per_s: float) -> int:
+    """Return how many newcomers a donor that sends so fast gives its state at a time; 0 if it would be given up."""
+    return int(min(MAX_DOWNLOADS, bytes_per_s / (ROOM * SLOWEST_BYTES_PER_S)))
+
+
 class Line:
     """The newcomers that ask for this peer's state: the first few get it, the others wait for their turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = MAX_DOWNLOADS) -> None:
+        self.at_once = at_once
+        """How many get the state at a time; at 0 nobody does."""
         self._began: dict[PeerID, float | None] = {}
         """When each began to get the state, in seconds of `time.monotonic`, None if it waits; the first comes first."""
         self._last_s, self._length = 0.0, multiprocessing.Value("i", 0)
@@ -109,7 +118,7 @@ class Line:
 
     def join(self, newcomer: PeerID) -> bool:
         """Return whether a newcomer is now the last in the line: not if it is in it already, or the line is full."""
-        if newcomer in self._began or len(self._began) >= MAX_DOWNLOADS + MAX_WAITING:
+        if self.at_once == 0 or newcomer in self._began or len(self._began) >= self.at_once + MAX_WAITING:
             return False
         self._began[newcomer] = None
         self._length.value = len(self._began)
@@ -117,14 +126,14 @@ class Line:
 
     def place_of(self, newcomer: PeerID) -> int:
         """Return how many newcomers have to leave before it is this one's turn; 0 begins its turn."""
-        place = max(0, list(self._began).index(newcomer) + 1 - MAX_DOWNLOADS)
+        place = max(0, list(self._began).index(newcomer) + 1 - self.at_once)
         if place == 0:
             self._began[newcomer] = time.monotonic()
         return place
 
     def wait_s(self, place: int) -> float:
         """Return about how many seconds it takes until a newcomer at a place gets the state."""
-        return self._last_s * math.ceil(place / MAX_DOWNLOADS)
+        return self._last_s * math.ceil(place / self.at_once)
 
     def leave(self, newcomer: PeerID) -> None:
         """Let the others move up."""
@@ -227,6 +236,7 @@ async def _receive(
                 raise ValueError(f"it is larger than the {expected.size_bytes:,} bytes of the run's tensors")
             content = wire.loads(message.metadata) if message.metadata else None
             received += message.ByteSize()
+            averager.upload.receive(message.ByteSize())
             share = min(1.0, received / max(1, expected.size_bytes))
             news = _told_to_wait(content, str(peer)) or Taking(str(peer), share=share)
             if now >= told_at + TELL_EVERY_S:

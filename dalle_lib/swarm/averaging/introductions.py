@@ -4,7 +4,7 @@ The leader of a group collects what its followers tell and hands everything to e
 who is a member follows from it, so each peer signs its own, and each checks those of all others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -43,6 +43,9 @@ class Introduction:
     is_new: bool = False
     """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
     counted would find each other first, and miss the others' round."""
+
+    is_sparing: bool = False
+    """Whether it reduces only where none of the others does, because its volunteer limits what it sends."""
 
     @property
     def may_lead(self) -> bool:
@@ -108,6 +111,12 @@ def for_hivemind(may_reduce: bool, is_counted: bool = True) -> bytes:
     """
     mode = AveragingMode.NODE if may_reduce else AveragingMode.CLIENT
     return wire.dumps([None if may_reduce else 0.0, mode.value, wire.dumps(is_counted)])
+
+
+def reducers_of(told: Mapping[PeerID, Introduction]) -> set[PeerID]:
+    """Return who reduces among the peers of a group that may: those that can and do not spare, or else all that can."""
+    able = {peer for peer, of in told.items() if of.is_reducer}
+    return {peer for peer in able if not told[peer].is_sparing} or able
 
 
 def counted_in(gathered: Iterable[bytes]) -> list[bool]:

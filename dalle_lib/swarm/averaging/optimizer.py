@@ -27,10 +27,10 @@ import time
 from hivemind.averaging.control import StepControl
 
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.averaging.catching_up import CatchingUp
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.standing_by import StandingBy
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ SEARCH = 3.0
 """How long a peer that waits for an average of parameters looks for a group, in multiples of `matchmaking_time`."""
 
 
-class CollaborativeOptimizer(CatchingUp):
+class CollaborativeOptimizer(StandingBy):
     """hivemind.Optimizer that loses no gradient when a round fails, and reports whose gradients each update holds.
 
     hivemind 1.1.12 clears its sums of gradients when a round begins and reads them again when it fails: it then steps
@@ -83,6 +83,11 @@ class CollaborativeOptimizer(CatchingUp):
                 self._wait_to_count(batch_size or self.batch_size_per_step)
             return None
         self._begin_averaging_parameters()
+        self._introduce()
+        return super().step(*args, batch_size=batch_size, **kwargs)
+
+    def _introduce(self) -> None:
+        """Set what this peer tells the group of its next round of gradients."""
         self.grad_averager.introduction = Introduction(
             self.local_epoch,
             self.is_behind,
@@ -91,7 +96,6 @@ class CollaborativeOptimizer(CatchingUp):
             is_counted=self.is_counted,
             is_new=self.new_rounds > 0,
         )
-        return super().step(*args, batch_size=batch_size, **kwargs)
 
     def _update_global_epoch(self, grad_scaler) -> None:
         """End the epoch: average gradients, update, and begin to average parameters if that is due."""

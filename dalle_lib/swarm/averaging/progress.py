@@ -24,6 +24,9 @@ Records = dict[bytes, ValueWithExpiration]
 MAX_CALLED = 50
 """Peers that are pinged at once. hivemind 1.1.12 loses its way in a message to the hash table of over 16 KiB, which
 names 160 of them."""
+STANDING_PER_S = 1e-9
+"""Samples a second that a peer tells of itself which computes nothing, but has samples to be averaged: with no speed it
+would not count."""
 IMPOSSIBLE = 10.0
 """Epochs of samples that no peer computes in the time that the shortest epoch takes; it is named if it claims that."""
 
@@ -44,6 +47,13 @@ class WithoutVote(LocalTrainingProgress):
     def dict(self, **kwargs) -> dict:
         """Return the record as it is published."""
         return super().dict(**kwargs) | {"samples_accumulated": 0, "samples_per_second": 0.0}
+
+
+class Withdrawn(LocalTrainingProgress):
+    """The progress of a peer that computes nothing: in the place of its record there is none."""
+
+    def dict(self, **kwargs) -> None:
+        """Return the record as it is published."""
 
 
 class PlausibleProgress(ProgressTracker):
@@ -68,6 +78,12 @@ class PlausibleProgress(ProgressTracker):
     """Whether there are others that count, and all of them are clients, which can lead no group."""
     newcomers: int = 0
     """How many others there are whose gradients do not count yet."""
+    others_compute: bool = False
+    """Whether there are others that count and compute now."""
+    is_withdrawn: bool = False
+    """Whether the others are told nothing of this peer, which computes nothing."""
+    _stands: bool = False
+    """Whether it computes nothing, and has samples that are to be averaged."""
 
     def __init__(
         self,
@@ -97,6 +113,25 @@ class PlausibleProgress(ProgressTracker):
         """Whether no other peer that counts, and keeps up, was there for as long as records of progress live."""
         return not self._meets and time.monotonic() - self._met_at > self.metadata_expiration
 
+    def stand(self, epoch: int, samples: int) -> None:
+        """Tell the others of a peer that computes nothing more, but brings its samples of this epoch to the round."""
+        if not self._stands:
+            self._stands, self.is_withdrawn = True, False
+            self.report_local_progress(epoch, samples)
+
+    def withdraw(self) -> None:
+        """Tell the others nothing more of this peer, until it `goes_on`."""
+        self.is_withdrawn, self._stands = True, False
+        self.report_local_progress(self.local_progress.epoch, self.local_progress.samples_accumulated)
+
+    def goes_on(self) -> bool:
+        """Compute again, and return whether this peer has stood by or was withdrawn."""
+        was_away = self._stands or self.is_withdrawn
+        self._stands = self.is_withdrawn = False
+        if was_away:
+            self.performance_ema.reset_timer()
+        return was_away
+
     def look(self) -> None:
         """Look at the others' records now; the caller has paused updates."""
         found = self.dht.get(self.training_progress_key, latest=True)
@@ -110,6 +145,10 @@ class PlausibleProgress(ProgressTracker):
 
     def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
         progress = super()._get_local_progress(local_epoch, samples_accumulated)
+        if self._stands:
+            progress.samples_per_second = STANDING_PER_S
+        if self.is_withdrawn:
+            return Withdrawn(**progress.dict())
         return progress if self.is_counted else WithoutVote(**progress.dict())
 
     def _parse_swarm_progress_data(self, metadata: Records | None) -> GlobalTrainingProgress:
@@ -131,11 +170,13 @@ class PlausibleProgress(ProgressTracker):
         self.doubted = self._doubts
         believed = self._samples.look(epoch, user, claims, now)
         own_samples = own.samples_accumulated if own.epoch == epoch else 0
-        own_per_s = self.performance_ema.samples_per_second + self.performance_ema.eps
+        own_per_s = STANDING_PER_S if self._stands or self.is_withdrawn else self.performance_ema.samples_per_second
+        own_per_s += self.performance_ema.eps
         left_s = seconds_until(self.target_batch_size, own_samples, own_per_s, believed, self._samples.max_samples)
         # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
         voters = sum(claim.votes for claim in claims)
         self.newcomers = len(claims) - voters
+        self.others_compute = any(claim.per_s > STANDING_PER_S for claim in claims)
         modes = {others[claim.peer].client_mode for claim in claims if claim.votes}
         self.are_clients = modes == {True}
         self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)

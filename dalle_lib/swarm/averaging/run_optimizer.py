@@ -11,6 +11,7 @@ from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.upload import Upload
 
 
 def state_prefix(run_key: str) -> str:
@@ -33,11 +34,13 @@ class RunOptimizer(hivemind.Optimizer):
         total_epochs: int,
         trust: Trust,
         part_bytes: int = 2**19,
+        upload: Upload | None = None,
         **kwargs,
     ) -> None:
-        self.trust, self.total_epochs = trust, total_epochs
+        self.trust, self.total_epochs, self.upload = trust, total_epochs, upload or Upload()
         self._doubted, self._pace = {}, Pace()
-        averager_options = {"trust": trust, "part_size_bytes": part_bytes, "rounds_now": RoundsNow()}
+        shared = {"rounds_now": RoundsNow(), "upload": self.upload}
+        averager_options = {"trust": trust, "part_size_bytes": part_bytes, **shared}
         super().__init__(
             dht=dht,
             # If left out, it would stay None on a client's DHT, and crash at the first epoch.

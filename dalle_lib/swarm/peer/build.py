@@ -13,6 +13,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.run_optimizer import state_prefix
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.upload import Upload
 
 
 def build_optimizer(
@@ -20,10 +21,11 @@ def build_optimizer(
     model: torch.nn.Module,
     dht: hivemind.DHT,
     trust: Trust,
+    upload: Upload | None = None,
 ) -> CollaborativeOptimizer:
     """Return the run's optimizer over `model`, connected to its peers. `trust` has this peer's identity."""
     groups = parameter_groups(model, card.optimizer.weight_decay)
-    options = shared_options(card, dht, trust) | {"params": groups}
+    options = shared_options(card, dht, trust) | {"params": groups, "upload": upload}
     if card.averaging.strategy == "gradients":
         return CollaborativeOptimizer(optimizer=partial(_lamb, card), scheduler=partial(_schedule, card), **options)
     inner = _lamb(card, groups)

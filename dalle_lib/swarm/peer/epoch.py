@@ -1,6 +1,5 @@
 """What a peer has computed in an epoch."""
 
-import time
 from dataclasses import dataclass, field
 
 from dalle_lib.streaming import Receipt
@@ -12,7 +11,8 @@ from dalle_lib.swarm.process.evidence import BatchLoss
 class EpochSoFar:
     """What this peer has computed since its last epoch ended."""
 
-    started: float = field(default_factory=time.monotonic)
+    started: float
+    """When it began, in seconds of an `AwakeClock`."""
     samples: int = 0
     losses: list[float] = field(default_factory=list)
     """Mean loss of each batch."""

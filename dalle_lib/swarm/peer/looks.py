@@ -33,7 +33,7 @@ class Looks:
         self._tokens = {peer: token for peer, token in tokens.items() if peer in self._before}
         users = {peer: token.user for peer, token in self._tokens.items()}
         if peers:
-            self._epoch = median_epoch(peers, users, total_epochs)
+            self._epoch = median_epoch([peer for peer in peers if not peer.is_held] or peers, users, total_epochs)
         elif said_complete:
             self._epoch = total_epochs
         return SwarmStatus(

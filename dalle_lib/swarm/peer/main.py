@@ -14,7 +14,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
-from dalle_lib.swarm.process.join import LOG, CannotJoin, NotAMember
+from dalle_lib.swarm.process.join import LOG, RESTS, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -39,8 +39,7 @@ def main(folder: Path) -> None:
     log_to(folder / LOG)
     code = 1
     try:
-        play(folder, PeerSettings.load(folder / SETTINGS), events)
-        code = 0
+        code = RESTS if play(folder, PeerSettings.load(folder / SETTINGS), events) else 0
     except CannotJoin as error:
         logger.exception("this peer cannot take part")
         events.write("failed", error=str(error), cannot_join=True, not_a_member=isinstance(error, NotAMember))
@@ -66,7 +65,7 @@ def log_to(file: Path) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
+def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     """Join the run in the settings' role, and return after leaving it, at the latest when standard input ends.
 
     Raises CannotJoin for what the volunteer or the organiser can mend.
@@ -75,7 +74,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     stop = threading.Event()
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
     if stop.wait(settings.start_after_s):
-        return
+        return False
 
     import torch
 
@@ -85,6 +84,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.pulling import Puller, observe
+    from dalle_lib.swarm.peer.traffic import MonthlyTraffic
     from dalle_lib.swarm.peer.trainer import Trainer
 
     torch.set_num_threads(settings.threads)
@@ -94,25 +94,26 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
     if workplace is not None:
         events.write("loaded", device=str(workplace.device))
     if stop.is_set():  # there is nothing to save yet, and nobody to tell
-        return
+        return False
     board = MetricsBoard(card.key, membership.identity.private_key)
     dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
         if stop.is_set():
-            return
+            return False
         membership.publish(dht)
         if settings.role == "observer":
             puller = Puller(card, dht, membership.trust(dht))
             with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
                 observe(puller, dht, board, settings, folder, events, stop)
-            return
+            return False
         if workplace is None:
             with keeping_member(membership, events, stop):
                 help_others(dht, board, card, folder, events, stop)
-            return
+            return False
+        traffic = MonthlyTraffic(settings, events)
         try:
-            trainer = Trainer(settings, workplace, dht, board, membership, events)
+            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
         with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
@@ -120,6 +121,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> None:
                 trainer.run(stop)
             finally:
                 trainer.leave()
+                traffic.end()
+        return trainer.rests
     finally:
         dht.shutdown()
 
@@ -133,6 +136,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: Ev
     from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.run import RunCard
     from dalle_lib.swarm.peer.beginning import fetch_state
+    from dalle_lib.swarm.peer.traffic import require_traffic
     from dalle_lib.swarm.peer.trainer import Workplace
 
     try:
@@ -141,6 +145,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: Ev
         membership = _membership(card, folder)
         if settings.role != "trainer":
             return card, membership, None
+        require_traffic(card, settings)
         _require_answer(card, settings, membership)
         fetch_state(card, folder, events)
         workplace = Workplace.prepare(card, settings, membership.identity.peer_id)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import Field, asdict, fields, replace
+from dataclasses import MISSING, Field, asdict, fields, replace
 from functools import partial
 from types import UnionType
 
@@ -61,14 +61,24 @@ def _printable(text: str) -> str:
     return text
 
 
+class _AsTold(BaseModel):
+    def dict(self, **kwargs) -> dict:
+        """Return the fields that were told: hivemind refuses a record to which its schema adds one."""
+        return super().dict(**{**kwargs, "exclude_unset": True})
+
+
 _Record = create_model(
     "_Record",
+    __base__=_AsTold,
     __validators__={
         "shown": validator("peer_id", "name", allow_reuse=True)(_shown),
         "of_team": validator("team", allow_reuse=True)(_team),
-        "printable": validator("hardware", "kit", "witnessed", "trained", allow_reuse=True)(_printable),
+        "printable": validator("hardware", "kit", "witnessed", "trained", "held", allow_reuse=True)(_printable),
     },
-    **{field.name: (_strict(field), ...) for field in fields(PeerStatus)},
+    # What versions before do not tell, and refuse, has a default, which is not told.
+    **{
+        field.name: (_strict(field), ... if field.default is MISSING else field.default) for field in fields(PeerStatus)
+    },
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),
 )
@@ -95,7 +105,9 @@ class MetricsBoard:
         self, dht: hivemind.DHT, status: PeerStatus, is_leaving: bool = False, expires_s: float = EXPIRES_S
     ) -> None:
         """Publish what this peer tells of itself, without waiting. It expires after `expires_s` seconds."""
-        record = {**asdict(status), "is_leaving": is_leaving, "reported_at": int(time.time())}
+        defaults = {field.name: field.default for field in fields(status)}
+        told = {name: value for name, value in asdict(status).items() if value != defaults[name]}
+        record = {**told, "is_leaving": is_leaving, "reported_at": int(time.time())}
         expiration = get_dht_time() + expires_s
         dht.store(self._key, record, expiration_time=expiration, subkey=self._subkey, return_future=True)
 
@@ -118,7 +130,8 @@ class MetricsBoard:
         """Return what `read` and `said_complete` do, of records as `signed` gives them and the hash table's time."""
         told = [found for record in records if (found := self.believed(record, now)) is not None]
         there = [record for record in told if not record["is_leaving"]]
-        peers = [PeerStatus(**{field.name: record[field.name] for field in fields(PeerStatus)}) for record in there]
+        known = {field.name for field in fields(PeerStatus)}
+        peers = [PeerStatus(**{name: told for name, told in record.items() if name in known}) for record in there]
         said_complete = any(record["is_leaving"] and record["epoch"] >= total_epochs for record in told)
         return sorted(peers, key=lambda peer: (peer.name, peer.peer_id)), said_complete
 

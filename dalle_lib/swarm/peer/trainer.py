@@ -10,36 +10,32 @@ from dataclasses import asdict, dataclass
 import hivemind
 import torch
 
-from dalle_lib.machine import check_gpu, name_of, require_room_in_cache, working_gpus
+from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
 from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import Batch, TrainingBatches
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.epoch import EpochSoFar
+from dalle_lib.swarm.peer.holding import LOOK_EVERY_S, Holder, limit_gpu
 from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
+from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
+from dalle_lib.swarm.peer.sleeping import AwakeClock
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
+from dalle_lib.swarm.peer.telling import Telling
+from dalle_lib.swarm.peer.traffic import MonthlyTraffic
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
-from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
-from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
-from dalle_lib.version import __version__
+from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
-STATUS_EVERY_S, POST_EVERY_S = 3.0, 20.0
-"""Seconds between looks at the swarm, and between a peer's own records while an epoch lasts, which expire."""
-PUBLISH_EVERY_S = 60.0
-"""Seconds between republications of an access token that was not renewed, and between checks of the clock."""
-COMPUTE_NICENESS = 10
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,7 @@ class Workplace:
                 f'{settings.device} does not compute here: {problem}. Choose another --device; "auto" takes a GPU that '
                 "works, or else the processor."
             )
+        limit_gpu(device, settings.gpu_share)
         card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
         model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed(peer_id))
@@ -76,7 +73,7 @@ class Workplace:
         return cls(model.to(device), device, batches, found[1:])
 
 
-class Trainer:
+class Trainer(Telling):
     """One peer's part in a run. It takes part in rounds of averaging from when it is made until it leaves."""
 
     def __init__(
@@ -87,6 +84,7 @@ class Trainer:
         board: MetricsBoard,
         membership: Membership,
         events: EventLog,
+        traffic: MonthlyTraffic,
     ) -> None:
         """Connect to the run's trainers, and take over their state or go on from that of this peer's folder.
 
@@ -95,16 +93,22 @@ class Trainer:
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
-        self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
+        self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
+        traffic.begin()
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer.state_averager)
-        self.samples = 0
+        self.samples, self.sent_bytes, self.received_bytes = 0, 0, 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
-        self.sent_bytes, self.received_bytes = 0, 0
         self.last_loss: float | None = None
         self.witnessed, self.trained, self._posted = "", "", time.monotonic()
-        self.so_far = EpochSoFar()
+        self.clock, self.holder = (
+            AwakeClock(),
+            Holder(settings, self.folder, events, is_month_used=lambda: traffic.is_used),
+        )
+        self.so_far = EpochSoFar(self.clock.now())
+        self._still_s, self._has_handed_in = 0.0, False
+        """Whether this peer, which computes nothing now, has nothing left to be averaged."""
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
         self.told_left_out = ""
@@ -123,20 +127,30 @@ class Trainer:
     def run(self, stop: threading.Event) -> None:
         """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
         # Linux gives this priority to the calling thread alone: answering other peers goes before computing.
-        os.nice(COMPUTE_NICENESS)
+        os.nice(self.settings.niceness)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
+        self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
         self.batches.prefetch()  # not before all processes of this peer are forked
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
+        threading.Thread(target=self.clock.watch, args=(stop,), daemon=True).start()
         try:
-            while not (stop.is_set() or time.monotonic() > deadline or self._is_complete):
-                started = time.monotonic()
+            while not (stop.is_set() or time.monotonic() > deadline or self._is_complete or self._is_finished):
+                started = self.clock.now()
+                if self.holder.look(self.epoch) is not None:
+                    self._stand_by(stop)
+                    continue
+                self._has_handed_in = False
+                self.optimizer.come_back()
+                self._note_rounds()
                 if (batch := next(self.batches, None)) is None:
                     return
                 self.step(batch)
-                stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
+                stop.wait((self.clock.now() - started) * (1 / self._share_of_time - 1))
+            while self._is_finished and self.optimizer.is_updating and not stop.is_set():
+                self._stand_by(stop)
             if self._is_complete:
                 give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline, self.events)
         finally:
@@ -145,9 +159,12 @@ class Trainer:
 
     def step(self, batch: Batch) -> None:
         """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
-        started = time.monotonic()
+        started = self.clock.now()
         loss = self._compute_gradient(batch)
-        self.compute_s += time.monotonic() - started
+        self.compute_s += self.clock.now() - started
+        if self.clock.still_s > self._still_s:  # or this would be taken for a slow batch
+            self._still_s = self.clock.still_s
+            self.optimizer.tracker.performance_ema.reset_timer()
         self.so_far.add(batch)
         if loss is None:
             self.optimizer.zero_grad(set_to_none=False)
@@ -159,11 +176,24 @@ class Trainer:
         self.optimizer.step(batch_size=len(batch))
         self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
+        self._note_rounds()
+        if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
+            self.snapshot = take_snapshot(self.optimizer.state_averager)
+
+    def _stand_by(self, stop: threading.Event) -> None:
+        """Compute nothing for a moment, but take part in the round that this peer's gradients are for."""
+        started, so_far = self.clock.now(), self.so_far
+        self._has_handed_in, self._is_of_epoch = self.optimizer.stand_by(), False
+        self._note_rounds()
+        stop.wait(LOOK_EVERY_S)
+        if self.so_far is so_far:  # in which it took no part meanwhile
+            so_far.started += self.clock.now() - started
+
+    def _note_rounds(self) -> None:
+        """Tell of the rounds that are over, and end the epoch if the optimizer has."""
         self._tell_rounds()
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
-        if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer.state_averager)
 
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
@@ -175,6 +205,20 @@ class Trainer:
         self._tell_rounds()
         self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it has left because this month's traffic is used, and comes back in the next one."""
+        return self.holder.rests and self._is_finished and not self._is_complete
+
+    @property
+    def _is_finished(self) -> bool:
+        return self.holder.is_finished(self.epoch, self._has_handed_in)
+
+    @property
+    def _share_of_time(self) -> float:
+        on_gpu = self.settings.gpu_share if self.device.type == "cuda" else 1.0
+        return min(self.settings.duty, on_gpu)
 
     @property
     def _is_complete(self) -> bool:
@@ -197,7 +241,11 @@ class Trainer:
         return None
 
     def _end_epoch(self) -> None:
-        ended, self.so_far = self.so_far, EpochSoFar()
+        ended, self.so_far = self.so_far, EpochSoFar(self.clock.now())
+        if not ended.losses:  # it was ended by others, while this peer computed nothing
+            self.epoch, self.so_far.receipts = self.optimizer.local_epoch, ended.receipts
+            self._roll_back_if_broken()
+            return
         self.last_loss = sum(ended.losses) / len(ended.losses)
         self.trained = ended.trained if self.settings.seed is None else ""  # others know the order by the peer's id
         self.epoch = self.optimizer.local_epoch
@@ -243,57 +291,3 @@ class Trainer:
                     self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
         for peer, problem in self.optimizer.problems():
             self.events.write("problem", peer=peer, problem=problem)
-
-    def _post(self, is_leaving: bool = False) -> None:
-        status = PeerStatus(
-            peer_id=str(self.dht.peer_id),
-            name=ANONYMOUS if self.settings.anonymous else self.settings.name,
-            epoch=self.epoch,
-            samples=self.samples,
-            samples_per_s=float(self.optimizer.tracker.performance_ema.samples_per_second),
-            loss=self.last_loss,
-            started_at=self.joined_at,
-            compute_s=self.compute_s,
-            counted=self.counted,
-            sent_bytes=self.sent_bytes,
-            received_bytes=self.received_bytes,
-            hardware=name_of(self.device),
-            kit=__version__,
-            team=self.settings.team,
-            anonymous=self.settings.anonymous,
-            witnessed=self.witnessed,
-            trained=self.trained,
-        )
-        self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
-        self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
-
-    def _report_status(self, stop: threading.Event) -> None:
-        """Write what this peer sees of the swarm every few seconds, until it leaves."""
-        published, expires = time.monotonic(), self.membership.expires
-        while not stop.wait(STATUS_EVERY_S):
-            if time.monotonic() - self._posted > POST_EVERY_S:
-                self._post()
-            self._write_status()
-            if time.monotonic() - published > PUBLISH_EVERY_S or self.membership.expires != expires:
-                published, expires = time.monotonic(), self.membership.expires
-                try:
-                    self.membership.publish(self.dht)
-                    if (problem := self.membership.clock_problem(self.dht)) is not None:
-                        self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
-                except Exception:  # whatever it is, the access token must be published again
-                    logger.exception("the access token was not published")
-
-    def _write_status(self) -> None:
-        """Write what this peer sees of the swarm. A full disk, or a hash table that hangs, is logged."""
-        progress = self.optimizer.tracker.global_progress
-        try:
-            SwarmStatus(
-                time=time.time(),
-                epoch=max(progress.epoch, self.epoch),
-                total_epochs=self.card.optimizer.total_epochs,
-                samples_in_epoch=progress.samples_accumulated,
-                target_batch_size=self.card.averaging.target_batch_size,
-                peers=self.board.read(self.dht),
-            ).write(self.folder)
-        except (OSError, TimeoutError):
-            logger.exception("this look at the swarm failed")

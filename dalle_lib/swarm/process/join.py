@@ -37,8 +37,12 @@ OUTPUT = "output.txt"
 PID = "supervisor.pid"
 ALREADY_RUNNING = 75
 """Exit code of a supervisor whose folder another one has: EX_TEMPFAIL of sysexits.h."""
+RESTS = 76
+"""Exit code of a peer's process that has left until the next month: its supervisor starts another one then."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
+CLOCK_TICK_S = 0.1
+"""Seconds by which the beginning of a process and the time of a file may be off."""
 PID_TIMEOUT_S = 5.0
 """Seconds in which a supervisor that has locked its folder must have written its process id there."""
 LEAVE_TIMEOUT_S = 60.0
@@ -148,6 +152,7 @@ class Peer:
         deadline = time.monotonic() + PID_TIMEOUT_S
         while self.is_running:
             try:
+                self._require_supervisor(self.supervisor_id)
                 os.kill(self.supervisor_id, signal.SIGTERM)
                 break
             except (FileNotFoundError, ValueError, ProcessLookupError) as error:
@@ -158,6 +163,24 @@ class Peer:
                         f"({in_one_line(error)}). If no peer runs there, end the program that holds {LOCK}."
                     ) from error
             time.sleep(0.05)
+
+    def _require_supervisor(self, process_id: int) -> None:
+        """Raise ProcessLookupError if a process is not the one that has written the file with its id.
+
+        A supervisor that has just begun has not done so, and the id of one before may be that of any other by now.
+        """
+        import psutil  # the supervisor imports this module, and stays small
+
+        try:
+            process = psutil.Process(process_id)
+            *_, last = process.cmdline() or [""]
+            is_older = process.create_time() <= (self.folder / PID).stat().st_mtime + CLOCK_TICK_S
+        except psutil.NoSuchProcess as gone:
+            raise ProcessLookupError(str(gone)) from gone
+        except psutil.AccessDenied:  # somebody else's; the signal says so
+            return
+        if not is_older and Path(last).resolve() != self.folder.resolve():
+            raise ProcessLookupError(f"process {process_id} has begun later")
 
     def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """Ask it to leave, and return when it has. Raises PeerFailed as `wait` does."""

@@ -12,6 +12,7 @@ from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.process.crew import Crew, join_run
 from dalle_lib.swarm.process.folder import MONITOR, SETTINGS
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
+from dalle_lib.swarm.process.lending import LendingSettings
 from dalle_lib.swarm.process.settings import PeerSettings
 
 LOCALHOST = "127.0.0.1"
@@ -22,6 +23,7 @@ PARTS = RUN, BOOTSTRAP, PEERS, MONITOR
 """What is in a swarm's folder, a folder each."""
 MARK = "made_by_dalle_lib.txt"
 """File by which the folder of a private swarm is known, so that nobody else's folder is ever removed."""
+ALL_OF_IT = LendingSettings()
 NEIGHBOURS = ("ada", "eve")
 """The other trainers of a private swarm."""
 
@@ -105,7 +107,13 @@ def local_swarm(card: RunCard, folder: str | Path, trainers: Iterable[PeerSettin
 
 
 def take_part(
-    run: str, name: str, minutes: float, folder: str | Path, token: str | None = None, team: str = ""
+    run: str,
+    name: str,
+    minutes: float,
+    folder: str | Path,
+    token: str | None = None,
+    team: str = "",
+    lending: LendingSettings = ALL_OF_IT,
 ) -> Crew:
     """Join `run` as `name` for some minutes, and return your peers and those that were started with them.
 
@@ -113,10 +121,10 @@ def take_part(
     are started on this machine (`private_swarm`), and the run begins anew in `folder`. Any other run is joined as by
     `join_run`, in a folder of its own beside `folder`, from where it goes on next time; on Kaggle also from the output
     of an earlier version that was added to the notebook. `token` is a Hub token, for private runs; `team` is the team
-    that your contribution counts for. Raises ValueError before anything is started if you have a neighbour's name, or
-    one that no peer can have, or no minutes.
+    that your contribution counts for; `lending` says when it computes, and how much of the machine it takes. Raises
+    ValueError before anything is started if you have a neighbour's name, or one that no peer can have, or no minutes.
     """
-    settings = PeerSettings(run=run, name=name, team=team, max_minutes=minutes)
+    settings = PeerSettings(run=run, name=name, team=team, max_minutes=minutes, **vars(lending))
     card = RunCard.load(run, token)
     if not is_alone(run, card):
         own = Path(folder).with_name(card.key)

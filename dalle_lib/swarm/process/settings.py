@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from dalle_lib.files import read_record, write_record
 from dalle_lib.one_line import is_seen
 from dalle_lib.swarm.process.addresses import require_announced
+from dalle_lib.swarm.process.lending import LendingSettings, require_lending
 
 MAX_NAME = 64
 """Letters of a peer's name; other peers refuse what a peer with a longer one tells of itself."""
@@ -84,10 +85,10 @@ class ComputingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
+class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSettings):
     """Settings of one peer. What all peers must share is in the run card.
 
-    The fields are those of three groups, so that the command line can show them in this order, and a monitor's.
+    The fields are those of four groups, so that the command line can show them in this order, and a monitor's.
     """
 
     state_every_s: float = 1800.0
@@ -126,6 +127,7 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
                 raise ValueError(f"{name} must be a whole number from 1 to {limit:,}, but is {given}.")
         if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, but is {self.seed!r}.")
+        require_lending(self)
         require_announced(self.announce)
         if self.announce and self.client_mode:
             raise ValueError("a peer in client mode accepts no connections: leave out either announce or client_mode.")
@@ -154,8 +156,9 @@ class PeerSettings(ComputingSettings, NetworkSettings, CommonSettings):
 
     @classmethod
     def _made_of(cls, told: dict) -> "PeerSettings":
-        announce = tuple(told.get("announce", ()))  # versions before it wrote none, nor the two others
-        return cls(**{**told, "initial_peers": tuple(told["initial_peers"]), "announce": announce})
+        # Versions before them wrote none, nor some others.
+        tuples = {name: tuple(told.get(name, ())) for name in ("announce", "between")}
+        return cls(**{**told, "initial_peers": tuple(told["initial_peers"]), **tuples})
 
 
 def seed_of(peer_id: str) -> int:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dalle_lib.one_line import printable
-from dalle_lib.swarm.process.events import TAKING, EventReader, is_loss, samples_in
+from dalle_lib.swarm.process.events import RESTING, TAKING, EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.lending import REASONS, Hold, wish_of
 from dalle_lib.swarm.process.settings import PeerSettings, Role
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
@@ -19,6 +20,7 @@ State = Literal[
     "training",
     "averaging",
     "waiting",
+    "paused",
     "helping",
     "leaving",
     "left",
@@ -30,13 +32,18 @@ State = Literal[
 """What a peer does, or how it ended.
 
 It is postponed until its `start_after_s` are over, starts (loads the model), looks for the others, catches up with
-them, trains, averages, or waits until its parameters have been averaged with the others'. A bootstrap peer helps others
+them, trains, averages, or waits until its parameters have been averaged with the others'. It is paused while its
+volunteer, schedule, battery or machine holds it. A bootstrap peer helps others
 to find each other. A peer that leaves saves its progress; then it has left, or the run is complete. It has failed by
 an error, was killed without saving, or ended before it had taken part.
 """
 AT_WORK = ("training", "averaging", "waiting")
+LOOKS_ON = (*AT_WORK, "paused", "helping")
+"""States in which a peer looks at the swarm every few seconds."""
 OLD_LOOK_S = 30.0
 """Seconds after which what a running peer last saw of the swarm may no longer be so; it looks every few seconds."""
+EPOCH_IS_OF = ("joined", "epoch", "held", "going_on", "left")
+"""Events that say of which epoch a peer's parameters are."""
 RECENT_EPOCHS = 5
 """Epochs from whose length the time that is left is estimated."""
 
@@ -82,12 +89,20 @@ class Standing:
     """Share of its gradient in the last update that it was in."""
     seconds_left: float | None
     """Estimated time until the run is complete, or until the peer's own limit is over; only while it is at work."""
+    hold: Hold | None = None
+    """What holds it, while it is paused."""
+    asked: str | None = None
+    """What its volunteer asks of it while it runs, "pause" or "finish"; it may not have followed yet."""
     taking: dict | None = None
     """How it stands with a state that it takes over now, as its event TAKING says it."""
     swarm: SwarmStatus | None
     """What it last saw of the swarm since it was started."""
     error: str | None
     """The error that ended it."""
+    max_upload_mbps: float | None = None
+    """Mbit/s that it sends at most, where its volunteer limits it."""
+    monthly_gb: float | None = None
+    """GB that the peers of this machine send and receive in a month until it rests, where its volunteer limits them."""
     totals: Totals
 
     @classmethod
@@ -107,7 +122,7 @@ class Standing:
     @property
     def old_look_s(self) -> float | None:
         """Seconds since a peer at work, or one that helps, last saw the swarm, if more than OLD_LOOK_S; else None."""
-        if self.swarm is None or self.state not in (*AT_WORK, "helping"):
+        if self.swarm is None or self.state not in LOOKS_ON:
             return None
         age = time.time() - self.swarm.time
         return age if age > OLD_LOOK_S else None
@@ -121,7 +136,7 @@ class Standing:
 def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bool = True) -> Standing:
     events, settings, bound = starts[-1], PeerSettings.load(peer.folder / SETTINGS), run_of(peer.folder)
     last = {event["event"]: event for event in events}
-    epochs = [event["epoch"] for event in events if event["event"] in ("joined", "epoch", "left")]
+    epochs = [event["epoch"] for event in events if event["event"] in EPOCH_IS_OF]
     epoch = epochs[-1] if epochs else saved_epoch(peer.folder)
     swarm = SwarmStatus.read(peer.folder)
     peers = last.get("epoch", last.get("joined", {})).get("peers")
@@ -146,8 +161,12 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
         peers=peers,
         share=_share(last),
         seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
+        hold=_hold(events) if state == "paused" else None,
+        asked=_asked(peer) if running else None,
         taking=events[-1] if events and events[-1]["event"] == TAKING and running else None,
         swarm=swarm,
+        max_upload_mbps=settings.max_upload_mbps,
+        monthly_gb=settings.monthly_gb,
         # The first says why; by the last, its supervisor tells the exit code.
         error=next((event["error"] for event in events if event["event"] == "failed"), None),
         totals=_totals([start for start in starts if start], running, _told(events, swarm) if is_now else None),
@@ -171,6 +190,8 @@ def _state(
     if not events:
         return ("starting" if running else "ended"), time.time()
     since = {kind: event["time"] for kind, event in last.items()}
+    if running and events[-1]["event"] == RESTING:
+        return "paused", since[RESTING]
     if "failed" in last:
         return "failed", since["failed"]
     if "left" in last:
@@ -190,10 +211,30 @@ def _state(
 
 def _work(events: list[dict], is_full: bool) -> State:
     """Return what a peer that has joined does; the epoch is full when all its samples have been computed."""
+    if _last_of(events, "held", "going_on").get("event") == "held":
+        return "paused"
     told = [event for event in events if event["event"] in ("epoch", "left_out")]
     if told and told[-1].get("is_waiting"):
         return "waiting"
     return "averaging" if is_full else "training"
+
+
+def _hold(events: list[dict]) -> Hold | None:
+    """Return what holds a peer that is paused; None for a word of another version."""
+    held = _last_of(events, "held", RESTING)
+    if held["event"] == RESTING:
+        return Hold("month", held["until"])
+    return Hold(held["reason"], held["until"]) if held["reason"] in REASONS else None
+
+
+def _last_of(events: list[dict], *kinds: str) -> dict:
+    """Return the last event of these kinds; an empty one where there is none."""
+    return next((event for event in reversed(events) if event["event"] in kinds), {})
+
+
+def _asked(peer: Peer) -> str | None:
+    wish = wish_of(peer.folder)
+    return None if wish is None else wish.wish
 
 
 def _share(last: dict[str, dict]) -> float | None:

@@ -14,6 +14,8 @@ from dalle_lib.swarm.process.evidence import MAX_EVIDENCE
 from dalle_lib.swarm.process.settings import MAX_NAME, MAX_TEAM
 
 STATUS = "status.json"
+MAX_HELD = 16
+"""Letters of the word for what holds a peer."""
 MAX_COUNT = sys.float_info.max
 """The largest number that can be divided."""
 MAX_SHOWN = 1000
@@ -57,6 +59,13 @@ class PeerStatus:
     """Weights of some other peers in its last average (`evidence.witness`), or ""."""
     trained: str = field(metadata={"max_length": MAX_EVIDENCE})
     """The last batch of its last epoch (`evidence.BatchLoss`), or ""."""
+    held: str = field(default="", metadata={"max_length": MAX_HELD})
+    """What holds it, so that it computes nothing: one of `lending.REASONS`, or "". Versions before tell none."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it says that it computes nothing now; a word that this version does not know counts, too."""
+        return bool(self.held)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +91,12 @@ class SwarmStatus:
     @property
     def median_epoch(self) -> int | None:
         """`median_epoch` of the peers that are shown."""
-        return median_epoch(self.peers, self.users, self.total_epochs)
+        return median_epoch(self.at_work or self.peers, self.users, self.total_epochs)
+
+    @property
+    def at_work(self) -> list[PeerStatus]:
+        """The peers that are shown, without those that something holds: they may be in an epoch long past."""
+        return [peer for peer in self.peers if not peer.is_held]
 
     def user_of(self, peer: PeerStatus) -> str:
         """Return the user of a peer, or the name that it has given itself where no access token names one."""

@@ -14,11 +14,16 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from dalle_lib.swarm.process.events import STARTED, EventLog
-from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
+from dalle_lib.files import BrokenFile
+from dalle_lib.swarm.process.events import RESTING, STARTED, EventLog
+from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, RESTS, SETTINGS, hand_on
+from dalle_lib.swarm.process.lending import forget_finish
+from dalle_lib.swarm.process.month import rests_until
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
 
+LOOK_EVERY_S = 20.0
+"""Seconds between two looks at whether the month is over, or its limit was raised, for a peer that rests."""
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
@@ -40,9 +45,50 @@ def _supervise(folder: Path) -> int:
         signal.signal(number, lambda *_: leave.set())
     (folder / PID).write_text(str(os.getpid()))
     SwarmStatus.remove(folder)  # what the start before saw
+    with contextlib.suppress(BrokenFile):  # the peer tells of it
+        forget_finish(folder)
     events = EventLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
+    if follows_stdin():
+        threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
+    code = None
+    while code in (None, RESTS) and _may_run(folder, settings, events, leave, begins=code is None):
+        code = _run(folder, settings, token, events, leave)
+    code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested
+    if code != 0:
+        how = KILLED if code < 0 else "ended with exit code {}."
+        events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
+    events.write("ended", exit_code=code)
+    return code
+
+
+def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: threading.Event, *, begins: bool) -> bool:
+    """Return when the peer may run: at once, or when the month is over whose traffic is used.
+
+    It is false if the peer was told to leave meanwhile. `begins` says that it has not run before.
+    """
+    told = None
+    while (until := _rests_until(settings)) is not None and not leave.is_set():
+        if told is None and begins:
+            events.write(STARTED, pid=os.getpid(), role=settings.role, name=settings.name)
+        if until != told:
+            told = until
+            events.write(RESTING, until=until)
+            SwarmStatus.remove(folder)
+        leave.wait(LOOK_EVERY_S)
+    return until is None
+
+
+def _rests_until(settings: PeerSettings) -> float | None:
+    try:
+        return rests_until(settings.monthly_gb if settings.role == "trainer" else None)
+    except (BrokenFile, OSError):  # the peer tells of it
+        return None
+
+
+def _run(folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event) -> int:
+    """Run the peer's process to its end, and return its exit code."""
     child = subprocess.Popen(
         [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder)],
         stdin=subprocess.PIPE,
@@ -54,22 +100,15 @@ def _supervise(folder: Path) -> int:
     try:
         hand_on(token, child)
         events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
-        code = _end_of(child, leave)
+        return _end_of(child, leave)
     finally:  # also where events cannot be written, as on a full disk
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-    if code != 0:
-        how = KILLED if code < 0 else "ended with exit code {}."
-        events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
-    events.write("ended", exit_code=code)
-    return code
 
 
 def _end_of(child: subprocess.Popen, leave: threading.Event) -> int:
     """Return the peer's exit code once it has ended; when `leave` is set, it is asked to, and given time."""
-    if follows_stdin():
-        threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
     while child.poll() is None and not leave.wait(0.1):
         pass
     child.stdin.close()

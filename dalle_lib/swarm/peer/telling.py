@@ -1,0 +1,103 @@
+"""What a trainer tells while it works: a record of itself for the others, and what it sees of them in its folder."""
+
+import logging
+import threading
+import time
+
+import hivemind
+
+from dalle_lib.machine import name_of
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.holding import Holder
+from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.peer.sleeping import AwakeClock
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.version import __version__
+
+logger = logging.getLogger(__name__)
+
+STATUS_EVERY_S, POST_EVERY_S = 3.0, 20.0
+"""Seconds between looks at the swarm, and between a peer's own records while an epoch lasts, which expire."""
+PUBLISH_EVERY_S = 60.0
+"""Seconds between republications of an access token that was not renewed, and between checks of the clock."""
+
+
+class Telling:
+    """The part of a trainer that tells others about it; its attributes are the trainer's."""
+
+    settings: PeerSettings
+    dht: hivemind.DHT
+    board: MetricsBoard
+    membership: Membership
+    events: EventLog
+    optimizer: CollaborativeOptimizer
+    holder: Holder
+    clock: AwakeClock
+    _posted: float
+    """When it last told the others of itself, in seconds of `time.monotonic`."""
+
+    def _post(self, is_leaving: bool = False) -> None:
+        status = PeerStatus(
+            peer_id=str(self.dht.peer_id),
+            name=ANONYMOUS if self.settings.anonymous else self.settings.name,
+            epoch=self.epoch,
+            samples=self.samples,
+            samples_per_s=0.0 if self.holder.hold else float(self.optimizer.tracker.performance_ema.samples_per_second),
+            loss=self.last_loss,
+            started_at=self.joined_at,
+            compute_s=self.compute_s,
+            counted=self.counted,
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
+            hardware=name_of(self.device),
+            kit=__version__,
+            team=self.settings.team,
+            anonymous=self.settings.anonymous,
+            witnessed=self.witnessed,
+            trained=self.trained,
+            held="" if self.holder.hold is None else self.holder.hold.reason,
+        )
+        self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
+        self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
+
+    def _report_status(self, stop: threading.Event) -> None:
+        """Write what this peer sees of the swarm every few seconds, until it leaves.
+
+        What others know for a time only is told at once after this process has slept.
+        """
+        published, expires, held = time.monotonic(), self.membership.expires, self.holder.hold
+        while not stop.wait(STATUS_EVERY_S):
+            if (slept_s := self.clock.slept_s()) is not None:
+                self.events.write("woke", seconds=slept_s)
+            is_due = slept_s is not None or self.holder.hold != held
+            if is_due or time.monotonic() - self._posted > POST_EVERY_S:
+                held = self.holder.hold
+                self._post()
+            self._write_status()
+            is_due = slept_s is not None or self.membership.expires != expires
+            if is_due or time.monotonic() - published > PUBLISH_EVERY_S:
+                published, expires = time.monotonic(), self.membership.expires
+                try:
+                    self.membership.publish(self.dht)
+                    if (problem := self.membership.clock_problem(self.dht)) is not None:
+                        self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
+                except Exception:  # whatever it is, the access token must be published again
+                    logger.exception("the access token was not published")
+
+    def _write_status(self) -> None:
+        """Write what this peer sees of the swarm. A full disk, or a hash table that hangs, is logged."""
+        progress = self.optimizer.tracker.global_progress
+        try:
+            SwarmStatus(
+                time=time.time(),
+                epoch=max(progress.epoch, self.epoch),
+                total_epochs=self.card.optimizer.total_epochs,
+                samples_in_epoch=progress.samples_accumulated,
+                target_batch_size=self.card.averaging.target_batch_size,
+                peers=self.board.read(self.dht),
+            ).write(self.folder)
+        except (OSError, TimeoutError):
+            logger.exception("this look at the swarm failed")

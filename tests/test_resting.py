@@ -1,0 +1,106 @@
+"""A peer whose month is used leaves after its epoch, and its supervisor starts it again in the next month."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dalle_lib.dashboard.words import news, state_in_words
+from dalle_lib.swarm import Peer, PeerSettings, local_swarm
+from dalle_lib.swarm.peer.holding import Holder
+from dalle_lib.swarm.process.events import EventLog, read_starts
+from dalle_lib.swarm.process.join import RESTS
+from dalle_lib.swarm.process.lending import ask
+from dalle_lib.swarm.process.month import GB, Months, Traffic, day_of, next_month
+from dalle_lib.swarm.process.standing import Standing
+
+USED = Traffic(sent=int(2 * GB))
+
+
+def supervised(folder: Path, script: str) -> subprocess.Popen:
+    """Start the supervisor of a peer with a month of 1 GB, whose process is a shell script."""
+    (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    PeerSettings(run="emoji-mini", name="ada", monthly_gb=1.0).save(folder / "settings.json")
+    supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
+    supervise += f"s.LOOK_EVERY_S = 0.1; sys.executable = {str(program)!r}; sys.exit(s.main(Path({str(folder)!r})))"
+    return subprocess.Popen([sys.executable, "-c", supervise], stdin=subprocess.PIPE, text=True)
+
+
+def told(folder: Path) -> list[str]:
+    return [event["event"] for start in read_starts(folder) for event in start]
+
+
+def wait_for(folder: Path, events: list[str]) -> None:
+    deadline = time.monotonic() + 60
+    while told(folder) != events:
+        assert time.monotonic() < deadline, told(folder)
+        time.sleep(0.05)
+
+
+def test_a_peer_that_left_for_the_month_is_started_again_with_its_hub_token_when_that_is_over(tmp_path):
+    Months().add(Traffic())  # so that the script can write there
+    file = Months().file(time.time())
+    count = f'read token; echo "$token" >> {tmp_path}/tokens; [ -e {tmp_path}/again ] && exit 0; touch {tmp_path}/again'
+    supervisor = supervised(tmp_path, f"{count}; echo '{{\"sent\": {USED.sent}}}' > {file}; exit {RESTS}")
+    supervisor.stdin.write("hf_token\n")
+    supervisor.stdin.flush()
+    wait_for(tmp_path, ["started", "resting"])
+    standing = Standing.of(Peer(tmp_path))
+    first = day_of(next_month(time.time()))
+    assert (standing.state, state_in_words(standing)) == (
+        "paused",
+        f"Paused until {first}: this month's traffic is used",
+    )
+    file.unlink()
+    supervisor.wait(60)
+    assert told(tmp_path) == ["started", "resting", "started", "ended"]
+    assert (tmp_path / "tokens").read_text() == "hf_token\nhf_token\n"
+
+
+def test_a_peer_that_begins_in_a_used_month_waits_and_can_be_stopped_meanwhile(tmp_path):
+    Months().add(USED)
+    supervisor = supervised(tmp_path, "exit 1")
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+    wait_for(tmp_path, ["started", "resting"])
+    assert "this month's traffic is used." in news(read_starts(tmp_path)[-1])[0]
+    supervisor.communicate("stop\n", timeout=60)
+    assert supervisor.returncode == 0
+    assert told(tmp_path) == ["started", "resting", "ended"]
+
+
+def test_a_peer_whose_month_is_used_ends_its_epoch_first_and_rests_unless_it_was_asked_to_leave_for_good(tmp_path):
+    is_used = False
+    settings = PeerSettings(run="emoji-mini", monthly_gb=1.0)
+    holder = Holder(settings, tmp_path, EventLog(tmp_path), is_month_used=lambda: is_used)
+    holder.look(epoch=3)
+    assert not holder.is_finished(4, has_handed_in=False)
+    is_used = True
+    holder.look(epoch=4)
+    assert not holder.is_finished(4, has_handed_in=False)
+    assert holder.is_finished(5, has_handed_in=False)
+    assert holder.rests
+    ask(tmp_path, "finish")
+    holder.look(epoch=5)
+    assert not holder.rests
+
+
+@pytest.mark.chaos
+def test_a_real_peer_leaves_when_its_month_is_used_and_comes_back_in_the_next(mini, swarm_folder):
+    with local_swarm(mini, swarm_folder / "swarm") as swarm:
+        others = {"host": "127.0.0.1", "batch_size": 8, "run": swarm.run}
+        swarm.add(PeerSettings(name="bob", **others))
+        ada = swarm.add(PeerSettings(name="ada", monthly_gb=0.02, max_upload_mbps=40.0, **others))
+        ada.wait_for("resting", timeout_s=240)
+        kinds = [event["event"] for event in ada.events()]
+        assert kinds[-3:] == ["leaving", "left", "resting"] or kinds[-2:] == ["left", "resting"]
+        used = Months().used()
+        counted = sum(e["bytes_sent"] + e["bytes_received"] for e in ada.events() if e["event"] == "averaged")
+        assert used.sent + used.received >= max(0.02 * GB, 0.9 * counted)
+        assert Standing.of(ada).state == "paused"
+        Months().file(time.time()).unlink()
+        ada.wait_for("joined", timeout_s=240)
+        assert len(read_starts(ada.folder)) == 2
