@@ -14,6 +14,9 @@ SMALL_GRID = 16
 SMALL_BATCH, PASSES = 192, 60
 """Samples of an epoch of a small model, and how often it sees each row of its data."""
 PAPER_EPOCHS = 31_250
+STATE_EVERY = 20
+"""Epochs between averages of the parameters at the paper's learning rate, where eight bits themselves keep peers
+further apart than the updates of so many epochs (`benchmarks/parameter_rounds.py`)."""
 MIN_TEXT, MAX_TEXT = 16, 256
 """Text tokens that are read of a caption: no fewer than in `emoji-mini`, as prompts are longer than names, and no more
 than in the paper."""
@@ -61,7 +64,7 @@ def paper_sizes() -> dict[str, Any]:
     return {
         "model": ModelConfig.paper(),
         "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
-        "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300),
+        "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300, state_every=STATE_EVERY),
         "recipe": RecipeCard(),
     }
 
