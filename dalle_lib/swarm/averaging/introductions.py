@@ -17,6 +17,7 @@ from hivemind.utils.crypto import RSAPublicKey
 from dalle_lib.auth import Identity, Refused
 from dalle_lib.peer_keys import check_key, peer_id_of
 from dalle_lib.swarm import wire
+from dalle_lib.swarm.averaging.carried import unpacked
 
 VALID_S = 600.0
 """Seconds for which an introduction counts: a round is scheduled some time before it begins."""
@@ -43,6 +44,8 @@ class Introduction:
     is_new: bool = False
     """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
     counted would find each other first, and miss the others' round."""
+    carried: bytes = b""
+    """What it has measured that others can upload, as `carried.unpacked` reads it; left out where it has nothing."""
 
     @property
     def may_lead(self) -> bool:
@@ -55,7 +58,8 @@ def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
 
     `rounds` names what is averaged, and in which run: an introduction counts nowhere else.
     """
-    message = wire.dumps([rounds, get_dht_time(), *astuple(told)])
+    fields = astuple(told) if told.carried else astuple(told)[:-1]
+    message = wire.dumps([rounds, get_dht_time(), *fields])
     return [message, identity.public_key, identity.private_key.sign(message)]
 
 
@@ -88,7 +92,7 @@ def _opened(gathered: bytes) -> list[bytes]:
 
 def _checked(told: Any, rounds: str) -> Introduction:
     expected = [str, float, *Introduction.__annotations__.values()]
-    if not isinstance(told, list) or list(map(type, told)) != expected:
+    if not isinstance(told, list) or list(map(type, told)) not in (expected, expected[:-1]):
         raise ValueError("its introduction has another form than that of the run's peers")
     where, time, *fields = told
     introduction = Introduction(*fields)
@@ -98,18 +102,24 @@ def _checked(told: Any, rounds: str) -> Introduction:
         raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
     if not 0 <= introduction.epoch <= MAX_EPOCH:
         raise ValueError(f"its introduction names epoch {introduction.epoch!r:.40}")
+    try:
+        unpacked(introduction.carried)
+    except ValueError as error:
+        raise ValueError(f"its introduction tells of others' uploads in another form: {error}") from error
     return introduction
 
 
-def for_hivemind(may_reduce: bool, is_counted: bool = True) -> bytes:
-    """Return what hivemind shall take for a peer's message: with a role, and no bandwidth, as all are treated alike.
+def for_hivemind(share: int, is_counted: bool = True) -> bytes:
+    """Return what hivemind shall take for a peer's message: with a role, and no bandwidth.
 
-    A claimed bandwidth would draw work to whoever makes it. `counted_in` reads the rest.
+    A claimed bandwidth would draw work to whoever makes it. `share` is what the peer reduces, relative to the others;
+    `shares_and_counted` reads it.
     """
-    mode = AveragingMode.NODE if may_reduce else AveragingMode.CLIENT
-    return wire.dumps([None if may_reduce else 0.0, mode.value, wire.dumps(is_counted)])
+    mode = AveragingMode.NODE if share else AveragingMode.CLIENT
+    return wire.dumps([None if share else 0.0, mode.value, wire.dumps([share, is_counted])])
 
 
-def counted_in(gathered: Iterable[bytes]) -> list[bool]:
-    """Return whether each peer of a group counts, from what `for_hivemind` made."""
-    return [wire.loads(is_counted) for _, _, is_counted in map(wire.loads, gathered)]
+def shares_and_counted(gathered: Iterable[bytes]) -> tuple[list[int], list[bool]]:
+    """Return what each peer of a group reduces, and whether it counts, from what `for_hivemind` made."""
+    shares, counted = zip(*(wire.loads(told) for _, _, told in map(wire.loads, gathered)), strict=True)
+    return list(shares), list(counted)

@@ -6,6 +6,7 @@ from functools import partial
 import hivemind
 
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Pace
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.rounds import RoundsNow
@@ -37,7 +38,8 @@ class RunOptimizer(hivemind.Optimizer):
     ) -> None:
         self.trust, self.total_epochs = trust, total_epochs
         self._doubted, self._pace = {}, Pace()
-        averager_options = {"trust": trust, "part_size_bytes": part_bytes, "rounds_now": RoundsNow()}
+        shared = {"rounds_now": RoundsNow(), "carried": Carried()}
+        averager_options = {"trust": trust, "part_size_bytes": part_bytes, **shared}
         super().__init__(
             dht=dht,
             # If left out, it would stay None on a client's DHT, and crash at the first epoch.
