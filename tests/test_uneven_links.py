@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dalle_lib.rehearsal.links import Link, Relay
 
 SCRIPT = Path(__file__).parent / "linked_peer.py"
@@ -38,7 +36,10 @@ def rounds_of(folder: Path, links: list[Link], measures: bool) -> list[list[dict
         for peer in peers:
             peer.wait(timeout=400)
     ids = [known_at.rpartition("/")[2] for known_at in known]
-    told = [list(map(json.loads, (folder / f"peer-{n}" / "rounds.jsonl").read_text().splitlines())) for n in range(len(links))]
+    told = [
+        list(map(json.loads, (folder / f"peer-{n}" / "rounds.jsonl").read_text().splitlines()))
+        for n in range(len(links))
+    ]
     for one in [one for rounds in told for one in rounds]:
         one["shares"] = [one["shares"][peer] / sum(one["shares"].values()) for peer in ids]
     return told

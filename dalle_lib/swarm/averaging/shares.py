@@ -22,6 +22,9 @@ MAX_MULTIPLE = 4
 parts. Vouched peers may have half of all."""
 EQUAL_EVERY = 16
 """Every so many epochs all reduce alike: only who reduces can measure who sends slowly."""
+NEAR = 4
+"""Levels within this distance of the typical one, a factor of 1.4, count as it: measurements are no closer than that, and
+shares that follow noise make rounds of equal links up to a tenth longer."""
 FEWEST_VOTES = 2
 """Users who must have measured a peer, or it is taken for a typical one."""
 
@@ -64,7 +67,8 @@ def levels_of(
 def _agreed(votes: list[int], typical: int) -> int:
     if len(votes) < FEWEST_VOTES:
         return typical
-    return statistics.median(votes if len(votes) % 2 else [*votes, typical])
+    level = statistics.median(votes if len(votes) % 2 else [*votes, typical])
+    return typical if abs(level - typical) <= NEAR else level
 
 
 def caps(reducers: Sequence[PeerID], trust: Trust) -> list[int]:
