@@ -23,8 +23,8 @@ parts. Vouched peers may have half of all."""
 EQUAL_EVERY = 16
 """Every so many epochs all reduce alike: only who reduces can measure who sends slowly."""
 NEAR = 4
-"""Levels within this distance of the typical one, a factor of 1.4, count as it: measurements are no closer than that, and
-shares that follow noise make rounds of equal links up to a tenth longer."""
+"""Levels within this distance of the typical one, a factor of 1.4, count as it: shares that follow the noise of
+measurements make rounds of equal links up to a tenth longer."""
 FEWEST_VOTES = 2
 """Users who must have measured a peer, or it is taken for a typical one."""
 
