@@ -77,6 +77,12 @@ def test_what_a_peer_sends_to_others_and_gives_back_meanwhile_counts_as_carried(
     assert seen.bounds([OWN, ADA, BOB, EVE], [1, 0, 1, 0], OWN)[ADA].high == pytest.approx(2000 * 2)
 
 
+def test_parts_for_a_peer_that_reduces_none_tell_nothing(clock):
+    seen = Paces()
+    receive(clock, seen, EVE, [0.5] * 9, busy_s=0.0)
+    assert not seen.bounds([OWN, EVE, BOB], [0, 0, 1], OWN)
+
+
 @pytest.mark.parametrize(("parts", "wait_s"), [(4, 9.0), (9, 0.1)], ids=["few parts", "a short time"])
 def test_a_short_stream_tells_nothing(clock, parts, wait_s):
     seen = Paces()
@@ -134,6 +140,8 @@ def test_levels_meet_the_bounds_and_rise_where_a_peer_was_hardly_waited_for():
         rising.append(updated(rising[-1], open_))
     assert rising == sorted(rising)
     assert rising[-1] == pytest.approx(level_of(8e6), abs=0.1)
+    slow_round = Bounds(1e4, 1e9)  # in which somebody else kept all waiting
+    assert updated(level_of(1e6), slow_round) == level_of(1e6)
     assert updated(50.0, Bounds(1e3)) == 50.0  # a reducer that was not late tells nothing of what more it can do
 
 

@@ -186,7 +186,8 @@ class RunAverager(KeepsTasks):
         finally:
             self._matchmaking.note_round(group_info, runner.failed, runner.refused)
             if self.trust.measures:
-                self.carried.note(runner.paces.bounds(group_info.peer_ids, shares, self.peer_id))
+                bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
+                self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})
         if check is not None:
             asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 

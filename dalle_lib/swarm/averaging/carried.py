@@ -23,7 +23,7 @@ ENTRY_BYTES = MARK_BYTES + 1
 KEPT_ROUNDS = 48
 """Rounds with any measurement, after which a peer's is forgotten that was in none of them."""
 WIDEST = 4 * STEPS
-"""A peer is taken to upload at most 16 times what it was seen to carry."""
+"""A peer that was hardly waited for is taken to upload at most 16 times what it carried."""
 DOUBT, PROBE = STEPS, STEPS // 2
 """Where the bounds of a round are further apart than `DOUBT`, the peer was hardly waited for, and may carry more. Its
 level rises by half of `PROBE`: given more parts, it is waited for at last, and so measured."""
@@ -42,14 +42,14 @@ def level_of(bytes_per_s: float) -> float:
 
 def updated(level: float | None, bounds: Bounds) -> float | None:
     """Return a peer's level after a round that gave these bounds; None while nothing is known of it."""
-    low = level_of(bounds.low)
-    if level is None and math.isinf(bounds.high):
-        return None
-    high = min(max(level_of(bounds.high), low), low + WIDEST) if math.isfinite(bounds.high) else math.inf
+    low, is_bounded = level_of(bounds.low), math.isfinite(bounds.high)
+    high = max(low, level_of(bounds.high)) if is_bounded else MAX_LEVEL
     if level is None:
-        return (low + high) / 2
-    probe = PROBE if math.isfinite(high) and high - low > DOUBT else 0
-    return level + (min(max(level + probe, low), high) - level) / 2
+        return (low + min(high, low + WIDEST)) / 2 if is_bounded else None
+    aim = max(level, low)
+    if is_bounded and high - low > DOUBT:
+        aim = max(aim, min(aim + PROBE, low + WIDEST))
+    return level + (min(aim, high) - level) / 2
 
 
 def unpacked(told: bytes) -> dict[bytes, int]:

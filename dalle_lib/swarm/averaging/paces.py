@@ -100,18 +100,18 @@ class Paces:
     def _of_senders(self, share_of: Mapping[PeerID, float], own_share: float) -> dict[PeerID, Bounds]:
         found = {}
         for peer, stream in self.senders.items():
-            if not _tells(stream):
+            if not (own_share and _tells(stream)):  # somebody may send parts to a peer that reduces none
                 continue
             # Its streams to other reducers, and the averages that it gives, share its link with the one to this peer.
             sends = sum(min(share, own_share) for other, share in share_of.items() if other != peer)
             gives = (len(share_of) - 1) * min(share_of[peer], own_share)
             carried = stream.bytes * (sends + gives) / own_share
             took_s = stream.ended - stream.began
-            found[peer] = Bounds(carried / took_s, carried / stream.waited_s if stream.waited_s else math.inf)
+            found[peer] = Bounds(carried / took_s, carried / max(stream.waited_s, 1e-6))
         return found
 
     def _of_reducers(self, share_of: Mapping[PeerID, float]) -> dict[PeerID, Bounds]:
-        streams = {peer: stream for peer, stream in self.reducers.items() if _tells(stream)}
+        streams = {peer: stream for peer, stream in self.reducers.items() if share_of[peer] and _tells(stream)}
         if not streams:
             return {}
         began, found = min(stream.began for stream in self.reducers.values()), {}
