@@ -19,6 +19,10 @@ from dalle_lib.swarm.averaging.introductions import Introduction, shares_and_cou
 from dalle_lib.swarm.averaging.trust import Trust
 
 
+PATIENCE_S = 300.0
+"""Seconds for which a peer looks for its group: the last peers of a busy machine may start minutes after the first."""
+
+
 def watched(folder: Path) -> type[RunGradientAverager]:
     """Return the averager, which writes a line of JSON after each round."""
 
@@ -59,7 +63,7 @@ def main(folder: Path) -> None:
     averager.accumulate_grads_(batch_size=1)
     for epoch in range(settings["rounds"]):
         averager.introduction = Introduction(epoch=epoch)
-        averager.step(weight=1.0, reset_accumulators=False, timeout=60)
+        averager.step(weight=1.0, reset_accumulators=False, timeout=PATIENCE_S)
     averager.shutdown()
     dht.shutdown()
 
