@@ -18,7 +18,6 @@ from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, shares_and_counted
 from dalle_lib.swarm.averaging.trust import Trust
 
-
 PATIENCE_S = 300.0
 """Seconds for which a peer looks for its group: the last peers of a busy machine may start minutes after the first."""
 
