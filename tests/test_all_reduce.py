@@ -10,6 +10,7 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights, within
+from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.upload import Upload
 
 
@@ -82,6 +83,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         _not_understood=set(),
         bytes_received=0,
         upload=Upload(),
+        paces=Paces(),
     )
     for reducer, packed in (
         (stock, b""),

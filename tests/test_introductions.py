@@ -1,6 +1,6 @@
 """What a peer tells its group counts only as it has signed it, for these rounds and now."""
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import pytest
 from hivemind.averaging.allreduce import AveragingMode
@@ -11,7 +11,15 @@ from hivemind.utils.crypto import RSAPrivateKey
 from dalle_lib.auth import Identity
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import introductions
-from dalle_lib.swarm.averaging.introductions import VALID_S, Introduction, for_hivemind, read, signed
+from dalle_lib.swarm.averaging.introductions import (
+    LATER,
+    VALID_S,
+    Introduction,
+    for_hivemind,
+    read,
+    shares_and_counted,
+    signed,
+)
 
 ADA, EVE = (Identity(RSAPrivateKey()) for _ in range(2))
 ROUNDS, TOLD = "run_grad_averager", Introduction(epoch=7, is_behind=True, token=b"token", is_reducer=False)
@@ -83,6 +91,8 @@ def test_an_introduction_counts_for_its_rounds_and_for_ten_minutes(monkeypatch):
         {5: None},
         {6: 0},
         {7: 1.0},
+        {8: 1},
+        {9: "carried"},
     ],
     ids=str,
 )
@@ -93,7 +103,7 @@ def test_an_introduction_of_another_form_is_refused_though_it_is_signed(told):
         read(message(*(honest | told).values()), peer(ADA), ROUNDS)
 
 
-@pytest.mark.parametrize("fields", [0, 1, 8, 10])
+@pytest.mark.parametrize("fields", [0, 1, 7, 9, 11])
 def test_an_introduction_with_too_few_or_too_many_fields_is_refused_though_it_is_signed(fields):
     honest = [ROUNDS, get_dht_time(), *astuple(TOLD), True]
     with pytest.raises(ValueError, match="another form"):
@@ -118,6 +128,22 @@ def test_what_is_not_signed_is_refused(gathered):
         read(gathered, peer(ADA), ROUNDS)
 
 
-def test_hivemind_gets_a_role_and_treats_all_reducers_alike():
-    assert MSGPackSerializer.loads(for_hivemind(may_reduce=True))[:2] == [None, AveragingMode.NODE.value]
-    assert MSGPackSerializer.loads(for_hivemind(may_reduce=False))[:2] == [0.0, AveragingMode.CLIENT.value]
+def test_what_a_peer_has_measured_is_read_as_it_signed_it_and_left_out_where_it_has_nothing():
+    told = replace(TOLD, carried=bytes(range(18)))
+    assert read(gathered(signed(told, ROUNDS, ADA)), peer(ADA), ROUNDS) == told
+    assert len(wire.loads(signed(TOLD, ROUNDS, ADA)[0])) == len(wire.loads(signed(told, ROUNDS, ADA)[0])) - LATER
+
+
+@pytest.mark.parametrize("carried", [b"1", bytes(10), bytes(18), bytes(range(9)) + bytes(8) + b"1" * 560], ids=len)
+def test_measurements_of_another_form_are_refused_though_they_are_signed(carried):
+    told = replace(TOLD, carried=carried)
+    with pytest.raises(
+        ValueError, match=r"others' uploads in another form: (expected 9 bytes|it tells of a peer twice)"
+    ):
+        read(gathered(signed(told, ROUNDS, ADA)), peer(ADA), ROUNDS)
+
+
+def test_hivemind_gets_a_role_and_no_bandwidth():
+    assert MSGPackSerializer.loads(for_hivemind(share=7))[:2] == [None, AveragingMode.NODE.value]
+    assert MSGPackSerializer.loads(for_hivemind(share=0))[:2] == [0.0, AveragingMode.CLIENT.value]
+    assert shares_and_counted([for_hivemind(7), for_hivemind(0, False)]) == ([7, 0], [True, False])

@@ -13,7 +13,9 @@ from one_hot import OneHotSwarm, one_hot_card
 
 from dalle_lib.planning.constants import FRAMES
 from dalle_lib.swarm.averaging import donors
-from dalle_lib.swarm.averaging.introductions import Introduction, reducers_of
+from dalle_lib.swarm.averaging.introductions import Introduction
+from dalle_lib.swarm.averaging.shares import shares_of
+from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import LATE_S, REDUCES_FROM_MBPS, Upload
 
 MBPS = 0.8
@@ -118,8 +120,8 @@ def test_a_slow_donor_gives_its_state_to_no_more_than_get_it_in_time(mbps, state
 
 def test_a_peer_with_a_low_limit_reduces_only_where_nobody_else_can():
     spares, reduces, client = Introduction(is_sparing=True), Introduction(), Introduction(is_reducer=False)
-    assert reducers_of({ADA: spares, BOB: reduces, EVE: client}) == {BOB}
-    assert reducers_of({ADA: spares, BOB: spares, EVE: client}) == {ADA, BOB}
+    assert shares_of({ADA: spares, BOB: reduces, EVE: client}, Trust()) == [0, 1, 0]
+    assert shares_of({ADA: spares, BOB: spares, EVE: client}, Trust()) == [1, 1, 0]
     assert [Upload(mbps).spares for mbps in (None, REDUCES_FROM_MBPS, 10.0)] == [False, False, True]
 
 

@@ -45,7 +45,7 @@ def sizes_for(
         return {
             "model": replace(ModelConfig.emoji(), **own),
             "optimizer": OptimizerCard(lr=2e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
-            "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20),
+            "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20, parts="measured"),
             "recipe": RecipeCard(caption_dropout=0.1),
         }
     if preset == "paper":
@@ -64,7 +64,9 @@ def paper_sizes() -> dict[str, Any]:
     return {
         "model": ModelConfig.paper(),
         "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
-        "averaging": AveragingCard(target_batch_size=4096, matchmaking_s=15, timeout_s=300, state_every=STATE_EVERY),
+        "averaging": AveragingCard(
+            target_batch_size=4096, matchmaking_s=15, timeout_s=300, state_every=STATE_EVERY, parts="measured"
+        ),
         "recipe": RecipeCard(),
     }
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dalle_lib.aggregation import part_problem
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.trust import Trust
@@ -150,6 +151,8 @@ class Runner(AllReduceRunner):
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
         self._bytes_answered, self._began = 0, time.monotonic()
+        self.paces = Paces()
+        """How fast the others were."""
         self.bytes_received = 0
         """Bytes of tensors that have come: the senders' parts, if this peer reduces, and averages from reducers."""
 
@@ -192,6 +195,7 @@ class Runner(AllReduceRunner):
         """Note an answer's bytes and its weights, as its reducer tells them; peers of plain hivemind tell none."""
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
+        self.paces.answered(reducer, answer.tensor_part.ByteSize())
         if not answer.peer_id or reducer in self._not_understood:
             return
         try:
@@ -206,7 +210,9 @@ class Runner(AllReduceRunner):
             stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))
         try:
             rows = iter(self.tensor_part_reducer.weights)
-            async for message in super()._accumulate_parts_streaming(self._counting(stream), sender_index):
+            async for message in super()._accumulate_parts_streaming(
+                self._counting(stream, sender_index), sender_index
+            ):
                 self._bytes_answered += message.tensor_part.ByteSize()
                 message.peer_id = pack_weights(next(rows))
                 yield message
@@ -218,9 +224,9 @@ class Runner(AllReduceRunner):
             self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
 
-    async def _counting(self, parts: AsyncIterator) -> AsyncIterator:
-        """Iterate over a sender's parts, and count their bytes."""
-        async for part in parts:
+    async def _counting(self, parts: AsyncIterator, sender_index: int) -> AsyncIterator:
+        """Iterate over a sender's parts, and count their bytes and the time that they take."""
+        async for part in self.paces.timed(self.sender_peer_ids[sender_index], parts):
             self.bytes_received += part.tensor_part.ByteSize()
             self.upload.receive(part.ByteSize())
             yield part

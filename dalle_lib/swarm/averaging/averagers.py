@@ -17,6 +17,7 @@ from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a s
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.load_balancing import hagenbach_bishoff
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
@@ -27,6 +28,7 @@ from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
+from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Complaints
 from dalle_lib.swarm.averaging.donors import (
     PARAMETER_BYTES,
@@ -38,9 +40,10 @@ from dalle_lib.swarm.averaging.donors import (
     waiting_message,
 )
 from dalle_lib.swarm.averaging.earned import votes_of
-from dalle_lib.swarm.averaging.introductions import Introduction, counted_in, for_hivemind, read, reducers_of, signed
+from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
+from dalle_lib.swarm.averaging.shares import shares_of
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 from dalle_lib.swarm.averaging.upload import Upload
@@ -66,10 +69,17 @@ class RunAverager(KeepsTasks):
     _rpc_handlers = _stub_type = None
 
     def __init__(
-        self, *args, trust: Trust, rounds_now: RoundsNow | None = None, upload: Upload | None = None, **kwargs
+        self,
+        *args,
+        trust: Trust,
+        rounds_now: RoundsNow | None = None,
+        carried: Carried | None = None,
+        upload: Upload | None = None,
+        **kwargs,
     ) -> None:
-        """Take `rounds_now` and `upload` of this peer's other averager, if it has one: each knows what both do."""
-        self.trust, self.rounds_now, self.upload = trust, rounds_now or RoundsNow(), upload or Upload()
+        """Take `rounds_now`, `carried` and `upload` of this peer's other averager, if any: each knows of both's."""
+        self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
+        self.carried, self.upload = carried or Carried(), upload or Upload()
         self.complaints = Complaints()
         self.line = Line(states_at_once(self.upload.bytes_per_s))
         self._copying: asyncio.Task | None = None
@@ -84,7 +94,8 @@ class RunAverager(KeepsTasks):
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
-        own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares)
+        carried = self.carried.told() if self.trust.measures else b""
+        own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares, carried=carried)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
 
@@ -124,11 +135,12 @@ class RunAverager(KeepsTasks):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, min_vector_size: int, **kwargs) -> Group:
         # hivemind gives each peer parts to reduce, by the bandwidth that it claims, and returns what the peers sent
-        # along. Here the run's card says who may reduce, and the caller of `step` learns what the round came to.
+        # along. Here the run's card says who may reduce, the others how much it can carry, and the caller of `step`
+        # learns what the round came to.
         peers = zip(group_info.gathered, group_info.peer_ids, strict=True)
         told = {peer: read(gathered, peer, self.prefix) for gathered, peer in peers}
-        reducers = reducers_of({peer: of for peer, of in told.items() if self.trust.may_reduce(str(peer))})
-        gathered = tuple(for_hivemind(peer in reducers, of.is_counted) for peer, of in told.items())
+        shares = shares_of(told, self.trust)
+        gathered = tuple(for_hivemind(share, of.is_counted) for share, of in zip(shares, told.values(), strict=True))
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
@@ -148,7 +160,9 @@ class RunAverager(KeepsTasks):
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
         # hivemind does the same with an `AllReduceRunner`, which it names in the middle of this method. Here it is a
-        # `Runner`, and part of what others reduce is checked after the round.
+        # `Runner`, with parts by `shares_of`, and part of what others reduce is checked after the round.
+        shares, counts = shares_and_counted(group_info.gathered)
+        kwargs["peer_fractions"] = tuple(hagenbach_bishoff(self.total_size, shares))
         runner = Runner(
             trust=self.trust,
             upload=self.upload,
@@ -159,7 +173,7 @@ class RunAverager(KeepsTasks):
             tensors=tensors,
             group_id=group_info.group_id,
             ordered_peer_ids=group_info.peer_ids,
-            counts=counted_in(group_info.gathered),
+            counts=counts,
             **kwargs,
         )
         check = self.auditor.begin(runner, self._reachable)
@@ -171,6 +185,9 @@ class RunAverager(KeepsTasks):
                 index += 1
         finally:
             self._matchmaking.note_round(group_info, runner.failed, runner.refused)
+            if self.trust.measures:
+                bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
+                self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})
         if check is not None:
             asyncio.create_task(self.auditor.finish(check, self.tell))  # noqa: RUF006  (kept by KeepsTasks)
 

@@ -4,7 +4,7 @@ The leader of a group collects what its followers tell and hands everything to e
 who is a member follows from it, so each peer signs its own, and each checks those of all others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -17,11 +17,14 @@ from hivemind.utils.crypto import RSAPublicKey
 from dalle_lib.auth import Identity, Refused
 from dalle_lib.peer_keys import check_key, peer_id_of
 from dalle_lib.swarm import wire
+from dalle_lib.swarm.averaging.carried import unpacked
 
 VALID_S = 600.0
 """Seconds for which an introduction counts: a round is scheduled some time before it begins."""
 MAX_EPOCH = 10**9
 """A later epoch is none that a run has."""
+LATER = 2
+"""Fields at the end that the first versions of introductions lack."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Introduction:
     is_new: bool = False
     """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
     counted would find each other first, and miss the others' round."""
-
     is_sparing: bool = False
     """Whether it reduces only where none of the others does, because its volunteer limits what it sends."""
+    carried: bytes = b""
+    """What it has measured that others can upload, as `carried.unpacked` reads it."""
 
     @property
     def may_lead(self) -> bool:
@@ -56,9 +60,11 @@ class Introduction:
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
     """Return an introduction as its peer sends it: what it tells, the public key, and the signature.
 
-    `rounds` names what is averaged, and in which run: an introduction counts nowhere else.
+    `rounds` names what is averaged, and in which run: an introduction counts nowhere else. The last LATER fields are
+    left out where nothing is told by them: peers of versions before these read it then.
     """
-    message = wire.dumps([rounds, get_dht_time(), *astuple(told)])
+    fields = astuple(told) if told.is_sparing or told.carried else astuple(told)[:-LATER]
+    message = wire.dumps([rounds, get_dht_time(), *fields])
     return [message, identity.public_key, identity.private_key.sign(message)]
 
 
@@ -91,7 +97,7 @@ def _opened(gathered: bytes) -> list[bytes]:
 
 def _checked(told: Any, rounds: str) -> Introduction:
     expected = [str, float, *Introduction.__annotations__.values()]
-    if not isinstance(told, list) or list(map(type, told)) != expected:
+    if not isinstance(told, list) or list(map(type, told)) not in (expected, expected[:-LATER]):
         raise ValueError("its introduction has another form than that of the run's peers")
     where, time, *fields = told
     introduction = Introduction(*fields)
@@ -101,24 +107,24 @@ def _checked(told: Any, rounds: str) -> Introduction:
         raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
     if not 0 <= introduction.epoch <= MAX_EPOCH:
         raise ValueError(f"its introduction names epoch {introduction.epoch!r:.40}")
+    try:
+        unpacked(introduction.carried)
+    except ValueError as error:
+        raise ValueError(f"its introduction tells of others' uploads in another form: {error}") from error
     return introduction
 
 
-def for_hivemind(may_reduce: bool, is_counted: bool = True) -> bytes:
-    """Return what hivemind shall take for a peer's message: with a role, and no bandwidth, as all are treated alike.
+def for_hivemind(share: int, is_counted: bool = True) -> bytes:
+    """Return what hivemind shall take for a peer's message: with a role, and no bandwidth.
 
-    A claimed bandwidth would draw work to whoever makes it. `counted_in` reads the rest.
+    A claimed bandwidth would draw work to whoever makes it. `share` is what the peer reduces, relative to the others;
+    `shares_and_counted` reads it.
     """
-    mode = AveragingMode.NODE if may_reduce else AveragingMode.CLIENT
-    return wire.dumps([None if may_reduce else 0.0, mode.value, wire.dumps(is_counted)])
+    mode = AveragingMode.NODE if share else AveragingMode.CLIENT
+    return wire.dumps([None if share else 0.0, mode.value, wire.dumps([share, is_counted])])
 
 
-def reducers_of(told: Mapping[PeerID, Introduction]) -> set[PeerID]:
-    """Return who reduces among the peers of a group that may: those that can and do not spare, or else all that can."""
-    able = {peer for peer, of in told.items() if of.is_reducer}
-    return {peer for peer in able if not told[peer].is_sparing} or able
-
-
-def counted_in(gathered: Iterable[bytes]) -> list[bool]:
-    """Return whether each peer of a group counts, from what `for_hivemind` made."""
-    return [wire.loads(is_counted) for _, _, is_counted in map(wire.loads, gathered)]
+def shares_and_counted(gathered: Iterable[bytes]) -> tuple[list[int], list[bool]]:
+    """Return what each peer of a group reduces, and whether it counts, from what `for_hivemind` made."""
+    shares, counted = zip(*(wire.loads(told) for _, _, told in map(wire.loads, gathered)), strict=True)
+    return list(shares), list(counted)

@@ -6,6 +6,7 @@ from functools import partial
 import hivemind
 
 from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Pace
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.rounds import RoundsNow
@@ -39,7 +40,7 @@ class RunOptimizer(hivemind.Optimizer):
     ) -> None:
         self.trust, self.total_epochs, self.upload = trust, total_epochs, upload or Upload()
         self._doubted, self._pace = {}, Pace()
-        shared = {"rounds_now": RoundsNow(), "upload": self.upload}
+        shared = {"rounds_now": RoundsNow(), "carried": Carried(), "upload": self.upload}
         averager_options = {"trust": trust, "part_size_bytes": part_bytes, **shared}
         super().__init__(
             dht=dht,

@@ -29,6 +29,8 @@ class Trust:
     """How many peers of one user may take part in a round; None for any number."""
     max_share_per_user: float = 1.0
     """Cap on the share of a round's weight that one user's peers have together, unless the round has one user."""
+    measures: bool = False
+    """Whether reducers get parts by what others have measured that they can upload, or all the same."""
     roster: Roster | None = None
     """Knows who is a member; None lets everybody in."""
     identity: Identity | None = None
@@ -44,6 +46,7 @@ class Trust:
             reducers=card.averaging.reducers,
             max_weight=2.0 * card.averaging.target_batch_size,
             audits=card.averaging.audits,
+            measures=card.averaging.parts == "measured",
             max_peers_per_user=card.members.max_peers if card.members else None,
             max_share_per_user=card.members.max_share if card.members else 1.0,
             **own,
@@ -83,10 +86,14 @@ class Trust:
 
     def may_reduce(self, peer_id: str) -> bool:
         """Return whether a peer that may take part may also reduce."""
+        if self.reducers == "members":
+            return self.roster is not None and self.roster.known(peer_id) is not None
+        return self.reducers == "all" or self.is_vouched(peer_id)
+
+    def is_vouched(self, peer_id: str) -> bool:
+        """Return whether the run's authority vouches for a peer that may take part."""
         token = self.roster.known(peer_id) if self.roster else None
-        return self.reducers == "all" or (
-            token is not None and (self.reducers == "members" or token.role is Role.VOUCHED)
-        )
+        return token is not None and token.role is Role.VOUCHED
 
 
 def owner_key(public_key: bytes) -> bytes:
