@@ -189,7 +189,10 @@ class SendsNaN(Reverses):
 
 
 class LyingReducer(Reducer):
-    """Answers each sender with its own part reversed, as long as an average may be to be believed."""
+    """Answers each sender with its own part reversed, as long as an average may be to be believed.
+
+    A round's answers are what is added to the sender's part, or the average itself where uploads have 4 bits.
+    """
 
     async def accumulate_part(self, sender_index: int, part_index: int, tensor_part: Tensor, weight: float) -> Tensor:
         average = await super().accumulate_part(sender_index, part_index, tensor_part, weight)
@@ -200,6 +203,9 @@ class LyingRunner(Runner):
     """An all-reduce of a peer that lies about the parts it reduces."""
 
     reducer_type = LyingReducer
+
+    async def _answer(self, part_index: int, average: Tensor) -> runtime_pb2.Tensor:
+        return await self._encode(part_index, average)  # each sender gets a lie of its own
 
 
 class BlamesNobody(MemberMatchmaking):

@@ -6,10 +6,12 @@ from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a s
 
 import pytest
 import torch
-from attacks import LyingReducer
+from attacks import LyingRunner as Lying
+from hivemind.compression import NoCompression, serialization
 from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
+from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
@@ -20,6 +22,13 @@ pytestmark = pytest.mark.peers
 
 SIZES = (30, 42)
 WEIGHTS = (1.0, 2.0, 5.0)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Puts our codecs into hivemind's registry until the test ends."""
+    monkeypatch.setattr(serialization, "_BASE_COMPRESSION_TYPES", dict(serialization._BASE_COMPRESSION_TYPES))
+    codec.install()
 
 
 class AuditedRunner(Runner):
@@ -45,21 +54,26 @@ class AuditedRunner(Runner):
         return self.auditor.answer(request, context.remote_id)
 
 
-class LyingRunner(AuditedRunner):
+class LyingRunner(Lying, AuditedRunner):
     """A runner whose reducer lies to the others."""
 
-    reducer_type = LyingReducer
 
+async def round_of_three(
+    last: type[AuditedRunner], audits: float, upload_bits: int = 8
+) -> tuple[list, list[Runner], list[tuple]]:
+    """Return each peer's average, its runner, and (teller, accused, what) of all that was told.
 
-async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list, list[Runner], list[tuple]]:
-    """Return each peer's average, its runner, and (teller, accused, what) of all that was told."""
+    With 8 bits, all values are equal, and travel as they are.
+    """
+    compression = NoCompression() if upload_bits == 8 else codec.compression(1, upload_bits)
     peers, addresses = [], []
     for _ in range(3):
         peers.append(await P2P.create(host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=addresses))
         addresses = [*addresses, *map(str, await peers[-1].get_visible_maddrs())]
     trust, told = Trust(audits=audits), []
     ids = tuple(peer.peer_id for peer in peers)
-    tensors = [[torch.full((size,), float(number)) for size in SIZES] for number in range(3)]
+    generator, noise = torch.Generator().manual_seed(0), float(upload_bits == 4)
+    tensors = [[number + noise * torch.randn(size, generator=generator) for size in SIZES] for number in range(3)]
     runners = [
         kind(
             trust=trust,
@@ -75,6 +89,7 @@ async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list
             peer_fractions=(1.0, 1.0, 1.0),
             counts=(True, True, True),
             part_size_bytes=48,
+            compression=compression,
         )
         for kind, peer, own, weight in zip((AuditedRunner, AuditedRunner, last), peers, tensors, WEIGHTS, strict=True)
     ]
@@ -86,7 +101,7 @@ async def round_of_three(last: type[AuditedRunner], audits: float) -> tuple[list
 
     async def average(runner: Runner, own: list[torch.Tensor]) -> list[torch.Tensor]:
         updates = [update async for update in runner]
-        return [tensor + update for tensor, update in zip(own, updates, strict=True)]
+        return updates if runner.answers else [tensor + update for tensor, update in zip(own, updates, strict=True)]
 
     averages = await asyncio.gather(*map(average, runners, tensors))
     for runner, check in zip(runners, checks, strict=True):
@@ -109,10 +124,25 @@ def test_all_get_the_mean_and_know_whose_tensors_it_holds():
     assert sum(runner.bytes_received for runner in runners) == sum(runner.bytes_sent for runner in runners)
 
 
-def test_an_audit_names_a_reducer_that_lies_and_no_other():
+def test_with_uploads_of_4_bits_all_get_the_same_bytes_of_an_average_in_8_bits(installed):
+    for _ in range(5):  # each peer checks one of two reducers in each
+        averages, runners, told = asyncio.run(asyncio.wait_for(round_of_three(AuditedRunner, 3.0, upload_bits=4), 30))
+        assert not told
+    assert torch.equal(torch.cat(averages[0]), torch.cat(averages[1]))
+    assert torch.equal(torch.cat(averages[0]), torch.cat(averages[2]))
+    sent = [torch.cat(runner.tensor_part_container.local_tensors) for runner in runners]
+    mean = sum(weight * tensor for weight, tensor in zip(WEIGHTS, sent, strict=True)) / sum(WEIGHTS)
+    assert 0.01 < (torch.cat(averages[0]) - mean).norm() / mean.norm() < 0.1
+    for runner in runners:
+        assert list(runner.counted().values()) == list(WEIGHTS)
+    assert sum(runner.bytes_received for runner in runners) == sum(runner.bytes_sent for runner in runners)
+
+
+@pytest.mark.parametrize("upload_bits", [8, 4])
+def test_an_audit_names_a_reducer_that_lies_and_no_other(installed, upload_bits):
     caught = []
     for _ in range(10):  # each of the two auditors checks one of two reducers
-        _, runners, told = asyncio.run(asyncio.wait_for(round_of_three(LyingRunner, audits=3.0), 30))
+        _, runners, told = asyncio.run(asyncio.wait_for(round_of_three(LyingRunner, 3.0, upload_bits), 30))
         caught = [accused for _, accused, what in told if "is not what" in what]
         if caught:
             break

@@ -12,7 +12,7 @@ from hivemind.proto import runtime_pb2
 
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.codec import Float16, Uncompressed, Uniform8Bit
+from dalle_lib.swarm.averaging.codec import Float16, FourBits, Uncompressed, Uniform8Bit
 from dalle_lib.swarm.process.events import read_events
 from dalle_lib.swarm.process.join import SETTINGS
 
@@ -21,6 +21,7 @@ STOCK_WARNS = pytest.mark.filterwarnings(
     "ignore:.*quantize_per_tensor:UserWarning", "ignore:.*not writable:UserWarning"
 )
 BOTH = pytest.mark.parametrize("ours", [Uniform8Bit(), Float16()], ids=["8 bits", "16 bits"])
+ALL = pytest.mark.parametrize("ours", [FourBits(), Uniform8Bit(), Float16()], ids=["4 bits", "8 bits", "16 bits"])
 
 
 def message(values: torch.Tensor, ours=None) -> runtime_pb2.Tensor:
@@ -34,7 +35,7 @@ def installed(monkeypatch):
     codec.install()
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_values_survive_within_the_step_of_the_levels(dtype, ours):
     torch.manual_seed(0)
@@ -42,10 +43,10 @@ def test_values_survive_within_the_step_of_the_levels(dtype, ours):
     decoded = ours.extract(message(values, ours))
     assert decoded.dtype == dtype
     assert decoded.shape == values.shape
-    assert (decoded - values).float().norm() / values.float().norm() < 0.0075
+    assert (decoded - values).float().norm() / values.float().norm() < (0.1 if type(ours) is FourBits else 0.0075)
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(
     "values",
     [torch.zeros(5), torch.full((3, 2), 7.0), torch.tensor([2.5]), torch.tensor(-2.5), torch.empty(0, 3)],
@@ -140,14 +141,14 @@ def test_we_decode_what_hivemind_encodes_and_it_decodes_what_we_encode(ours, sto
             assert torch.equal(ours.extract(sent), stock.extract(sent))
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_values_that_are_not_finite_are_not_sent(bad, ours):
     with pytest.raises(ValueError, match="NaN"):
         message(torch.tensor([1.0, bad]), ours)
 
 
-@BOTH
+@ALL
 def test_integers_are_not_sent_in_fewer_bits(ours):
     with pytest.raises(ValueError, match="but this is int64"):
         message(torch.ones(3, dtype=torch.int64), ours)
@@ -193,11 +194,16 @@ IN_8 = {
         "level 3 in a message whose codebook has 3 entries",
     ),
 }
+IN_4 = {
+    "a negative scale": (change(buffer=lambda buffer: buffer[:9] + b"\xbf" + buffer[10:]), "negative scale"),
+    "NaN": (change(buffer=lambda buffer: buffer[:8] + b"\xc0\x7f" + buffer[10:]), "NaN"),
+    "beyond the dtype": (change(dtype="float16", buffer=lambda buffer: buffer[:8] + b"\x80\x57" + buffer[10:]), "NaN"),
+}
 IN_16 = {"NaN": (change(buffer=np.array([np.nan] * 10, np.float16).tobytes()), "NaN")}
 PLAIN = {"NaN": (change(buffer=np.array([np.nan] * 10, np.float32).tobytes()), "NaN")}
 MALFORMED = [
     pytest.param(ours, *case, id=f"{type(ours).__name__}, {name}")
-    for ours, own in ((Uniform8Bit(), IN_8), (Float16(), IN_16), (Uncompressed(), PLAIN))
+    for ours, own in ((FourBits(), IN_4), (Uniform8Bit(), IN_8), (Float16(), IN_16), (Uncompressed(), PLAIN))
     for name, case in {**ANY, **own}.items()
 ]
 
@@ -221,7 +227,7 @@ def test_state_that_newcomers_download_is_exact(installed, values):
 
 def test_our_codecs_are_what_hivemind_uses_once_installed_and_other_compressions_are_refused(installed):
     values = torch.randn(1000)
-    for ours in Uniform8Bit(), Float16():
+    for ours in FourBits(), Uniform8Bit(), Float16():
         bad = message(values, ours)
         assert torch.equal(deserialize_torch_tensor(bad), ours.extract(bad))
         bad.buffer = bad.buffer[:-1]
@@ -235,9 +241,16 @@ def test_our_codecs_are_what_hivemind_uses_once_installed_and_other_compressions
             serialize_torch_tensor(values, compression)
 
 
-@pytest.mark.parametrize("broken", [Uniform8Bit, Float16, Uncompressed])
+def test_half_a_byte_a_value_in_messages_that_hivemind_refuses():
+    sent = message(torch.randn(1000), FourBits())
+    assert len(sent.buffer) == 8 + 8 * 2 + 500
+    with pytest.raises((ValueError, TypeError), match=r"buffer is smaller|0-dimensional"):  # as numpy is old or new
+        Uniform8BitQuantization().extract(sent)
+
+
+@pytest.mark.parametrize("broken", [FourBits, Uniform8Bit, Float16, Uncompressed])
 def test_install_fails_where_a_codec_does_not_work(installed, monkeypatch, broken):
-    name = runtime_pb2.CompressionType.Name(broken.compression_type)
+    name = "4 bits" if broken is FourBits else runtime_pb2.CompressionType.Name(broken.compression_type)
     monkeypatch.setattr(broken, "extract", lambda self, sent: torch.zeros(tuple(sent.size)))
     with pytest.raises(RuntimeError, match=f"{name} loses 100% .* does not join"):
         codec.install()

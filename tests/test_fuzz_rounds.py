@@ -8,7 +8,7 @@ from unittest.mock import MagicMock, Mock, patch
 
 import pytest
 import torch
-from hivemind.compression import deserialize_torch_tensor, serialization, serialize_torch_tensor
+from hivemind.compression import CompressionInfo, deserialize_torch_tensor, serialization, serialize_torch_tensor
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
@@ -44,6 +44,7 @@ def _tensors_are_read_as_in_a_peer():
 with patch.dict(serialization._BASE_COMPRESSION_TYPES):
     codec.install()
     SENT = [serialize_torch_tensor(values, kind) for values in (VALUES, VALUES[:0]) for kind in KINDS]
+    SENT += [codec.FourBits().compress(values, CompressionInfo.from_tensor(values)) for values in (VALUES, VALUES[:0])]
     SENT += [serialize_torch_tensor(values) for values in (VALUES.bfloat16(), torch.arange(9), VALUES[0, 0, 0])]
 
 sizes = st.lists(st.sampled_from([0, 1, 2, 3, 4, 24, 2**16, 2**31, 2**32 - 1]), max_size=10)
@@ -53,7 +54,7 @@ def require_tensor(message: runtime_pb2.Tensor) -> None:
     """Require that a message is refused, or holds a tensor that is as large as its bytes can be."""
     tensor = answer_of(deserialize_torch_tensor, message)
     if tensor is not REFUSED:
-        assert tensor.numel() <= max(1, len(message.buffer))
+        assert tensor.numel() <= max(1, 2 * len(message.buffer))
         assert tensor.isfinite().all()
         assert not tensor.requires_grad
 

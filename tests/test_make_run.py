@@ -68,7 +68,8 @@ def test_what_was_prepared_is_taken_again_when_the_run_could_not_be_made(folder,
     with pytest.raises(ValueError, match="no run card can be so: name"):
         make_run(tmp_path / "run", folder, vqgan="emoji-mini", name="a b", say=lambda _: None)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.data"]
-    made = make_run(tmp_path / "run", folder, vqgan="emoji-mini", say=lambda _: None)
+    made = make_run(tmp_path / "run", folder, vqgan="emoji-mini", upload_bits=4, say=lambda _: None)
+    assert made.card.averaging.upload_bits == 4
     assert made.prepared.rate == 0, "nothing was encoded again"
     assert made.keys is None
 

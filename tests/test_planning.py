@@ -40,6 +40,17 @@ def test_peers_that_all_reduce_send_and_receive_twice_their_tensors_but_for_thei
     assert one.received_per_epoch == pytest.approx(one.sent_per_epoch)
 
 
+def test_uploads_of_4_bits_halve_what_clients_send_of_gradients_but_not_of_parameters(mini):
+    averaging = mini.averaging.model_dump() | {"eight_bit_from": 1, "state_every": 5}
+    four, eight = (
+        plan_run(Work.of(mini.with_changes(averaging=averaging | {"upload_bits": bits})), [VM, HOME]) for bits in (4, 8)
+    )
+    assert four.work.up_bytes / eight.work.up_bytes == pytest.approx(4.125 / 8, rel=0.02)
+    assert four.work.answer_bytes == eight.work.answer_bytes
+    saved = eight.traffic[1].sent_per_epoch - four.traffic[1].sent_per_epoch
+    assert saved == pytest.approx(eight.work.up_bytes - four.work.up_bytes, rel=0.05)  # audits send a little less, too
+
+
 def test_seconds_of_an_epoch_by_hand():
     vm = replace(VM, count=1, samples_per_second=5, up_mbps=80, down_mbps=80)
     client = replace(HOME, count=1, samples_per_second=5, up_mbps=8, down_mbps=4)

@@ -119,7 +119,8 @@ def _eight_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:
     work = Work.of(card)
     yield (
         f"In 32 bits a value, your gradient has {4 * work.parameters / MB:,.1f} MB. Before it is sent, each value is "
-        f"replaced by one of 256 levels, which are chosen for the values at hand: {work.up_bytes / MB:,.1f} MB. "
+        f"replaced by one of {2**card.averaging.upload_bits} levels, which are chosen for the values at hand: "
+        f"{work.up_bytes / MB:,.1f} MB. "
         f"Tensors with fewer than {card.averaging.eight_bit_from:,} values travel in 16 bits: they are small anyway."
     )
     if card.optimizer.bits == 8:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dalle_lib.names import HUB
 from dalle_lib.organizing.keys import RunKeys, keys_folder, make_keys, require_no_keys
@@ -44,6 +45,7 @@ def make_run(
     preset: Preset | None = None,
     tokenizer: str | None = None,
     volunteers: int | None = None,
+    upload_bits: Literal[8, 4] = 8,
     held_out: float | None = None,
     captions_from_names: bool = False,
     keys: KeySettings | None = None,
@@ -57,8 +59,8 @@ def make_run(
     data set, or for pictures what `vqgan_file` takes, "train" if None; `held_out` and `captions_from_names` are for
     pictures, as in PrepareSettings; with None, more than its share is held out of few pictures.
 
-    For `volunteers` people, epochs are sized so that they average at most half of the time (`sized_for`). `keys` says
-    for whom the run is (`make_keys`). `say` is told what takes long.
+    For `volunteers` people, epochs are sized so that they average at most half of the time (`sized_for`);
+    `upload_bits` are the card's. `keys` says for whom the run is (`make_keys`). `say` is told what takes long.
 
     Raises what `new_run`, `prepare_dataset` and `make_keys` do, before anything is made where that can be.
     """
@@ -73,6 +75,9 @@ def make_run(
         prepared = _prepare(data, out, vqgan or TRAIN, held_out, captions_from_names, token, say)
         data, file = prepared.folder, None
     card = new_run(out, data, name=name, vqgan=file, preset=preset, tokenizer=tokenizer, token=token)
+    if upload_bits != card.averaging.upload_bits:
+        card.with_changes(averaging=card.averaging.model_dump() | {"upload_bits": upload_bits}).save(out)
+        card = RunCard.load(out)
     if volunteers is not None and preset != "paper":
         sized_for(card, volunteers).save(out)
         card = RunCard.load(out)

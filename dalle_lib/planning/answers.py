@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dalle_lib.planning.constants import UP_BITS
 from dalle_lib.planning.plan import Plan, plan_run
 
 GAIN = 0.02
@@ -29,9 +30,9 @@ def reducers_enough(plan: Plan) -> int | None:
 def what_if(plan: Plan) -> dict[str, Plan]:
     """Return plans of the same run with one thing changed each, by what that is in words."""
     work = plan.work
-    many = 8
+    many, bits = 8, 8 if work.up_bits < 8 else 4
     changes = {
-        "4 bits a value on the way up (the kit sends 8)": {"up_bits": 4},
+        f"{bits} bits a value on the way up (`upload_bits`)": {"up_bits": UP_BITS[bits]},
         "delayed averaging: peers compute on meanwhile": {"delayed": "averaging", "strategy": "gradients"},
         f"local updates, averaged after {many} times the samples": {
             "strategy": "local", "delayed": False, "target_batch_size": many * work.target_batch_size,

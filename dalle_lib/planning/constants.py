@@ -3,6 +3,9 @@
 CODEBOOK_BYTES = 8 + 256 * 4
 """Bytes of an 8-bit message besides a byte a value: the number of levels and the levels, as `Uniform8Bit` in
 dalle_lib/swarm/averaging/codec.py writes them."""
+UP_BITS = {8: 8, 4: 4 + 16 / 128}
+"""Bits a value of a large tensor on its way to a reducer, by the card's `upload_bits`: with 4, each block of 128 has a
+scale of 16 bits (dalle_lib/four_bits.py)."""
 MESSAGE_BYTES = 90
 """Bytes of a message besides its tensor, about: names, shape and dtype in protobuf, and the group's id."""
 WEIGHT_BYTES = 4

@@ -127,10 +127,12 @@ def plan_run(work: Work, machines: Iterable[Machines]) -> Plan:
             "nobody reduces: averaging needs at least one peer to which the others can connect. Add `reduces` to a "
             "group with an open port, such as vm=1,speed=0.2,up=1000,down=1000,reduces."
         )
-    there, back = _halves(work, machines, peers, reducers)
+    there, back = _halves(work, machines, peers, reducers, work.up_bytes)
+    parameters_there, _ = _halves(work, machines, peers, reducers, work.answer_bytes)
     fullest_s, bottleneck = _fullest(machines, there, back)
     averaging_s = ROUND_SLOWDOWN * fullest_s
-    phases = _phases(work, machines, averaging_s if peers > 1 else None)
+    parameters_s = ROUND_SLOWDOWN * _fullest(machines, parameters_there, back)[0]
+    phases = _phases(work, machines, averaging_s if peers > 1 else None, parameters_s)
     epoch_s = sum(phases.values())
     rounds = 1 + 1 / work.state_every if peers > 1 else 0.0
     sent, received = _per_epoch(work, machines, rounds, there, back, epoch_s)
@@ -142,14 +144,16 @@ def plan_run(work: Work, machines: Iterable[Machines]) -> Plan:
     )  # fmt: skip
 
 
-def _halves(work: Work, machines: tuple[Machines, ...], peers: float, reducers: float) -> tuple[_Half, _Half]:
+def _halves(
+    work: Work, machines: tuple[Machines, ...], peers: float, reducers: float, up_bytes: float
+) -> tuple[_Half, _Half]:
     part = 1 / max(reducers, 1)
     answers = work.answer_bytes + WEIGHT_BYTES * peers * work.messages
     to_others = [(max(0.0, 1 - part) if group.reduces else 1.0) * group.trains for group in machines]
     for_others = [part * max(0.0, peers - 1) * group.reduces for group in machines]
     if peers <= 1:
         to_others = for_others = [0.0] * len(machines)
-    there = _half(to_others, for_others, work.up_bytes)
+    there = _half(to_others, for_others, up_bytes)
     return there, _half(for_others, to_others, answers)
 
 
@@ -170,8 +174,13 @@ def _fullest(machines: tuple[Machines, ...], there: _Half, back: _Half) -> tuple
     return max(links)
 
 
-def _phases(work: Work, machines: tuple[Machines, ...], averaging_s: float | None) -> dict[str, float]:
-    """Return the seconds of an epoch by phase; `averaging_s` is None for a peer that is alone."""
+def _phases(
+    work: Work, machines: tuple[Machines, ...], averaging_s: float | None, parameters_s: float
+) -> dict[str, float]:
+    """Return the seconds of an epoch by phase; `averaging_s` is None for a peer that is alone.
+
+    `parameters_s` are those of a round of parameters, which travel to reducers in as many bits as averages.
+    """
     trainers = [group for group in machines if group.trains]
     computing = work.target_batch_size / sum(group.online * group.samples_per_second for group in trainers)
     # A peer notices the end of an epoch between two batches: the last of n comes after n / (n + 1) of its batch's time.
@@ -185,7 +194,7 @@ def _phases(work: Work, machines: tuple[Machines, ...], averaging_s: float | Non
         return {"computing": computing, "last batch": 0.0, "matchmaking": 0.0, "averaging": 0.0, "step": hidden,
                 "parameters": 0.0}  # fmt: skip
     matchmaking = ROUND_START_S + max(0.0, work.matchmaking_s - computing)
-    state_s = work.matchmaking_s + averaging_s
+    state_s = work.matchmaking_s + parameters_s
     if work.strategy == "local":  # peers wait for it
         parameters = state_s / work.state_every
     else:  # it goes on while peers compute
@@ -212,6 +221,7 @@ def _per_epoch(
     read = asked_of * RECORD_BYTES * peers * times if peers > 1 else 0.0
     part = work.up_bytes / work.messages
     checked = rounds * work.audits * part if peers >= 3 and reducers >= 2 else 0.0
+    uploads = 1 + (rounds - 1) * work.answer_bytes / work.up_bytes
     sent, received = [], []
     for group, *halves in zip(machines, there.sent, back.sent, there.received, back.received, strict=True):
         records = read if group.trains else 0.0
@@ -222,8 +232,8 @@ def _per_epoch(
         data = 0.0
         if group.trains and work.codes:
             data = READ_AHEAD * ROW_BYTES_PER_CODE * work.codes * group.samples_per_second * epoch_s
-        sent.append(rounds * (halves[0] + halves[1]) + answered + audited)
-        received.append(rounds * (halves[2] + halves[3]) + records + asked + data)
+        sent.append(uploads * halves[0] + rounds * halves[1] + answered + audited)
+        received.append(uploads * halves[2] + rounds * halves[3] + records + asked + data)
     return sent, received
 
 

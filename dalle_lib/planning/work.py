@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from dalle_lib.memory.presets import describe
-from dalle_lib.planning.constants import CODEBOOK_BYTES, FRAMES, MESSAGE_BYTES, STATE_BYTES
+from dalle_lib.planning.constants import CODEBOOK_BYTES, FRAMES, MESSAGE_BYTES, STATE_BYTES, UP_BITS
 
 if TYPE_CHECKING:
     from dalle_lib.model import ModelConfig
@@ -38,7 +38,7 @@ class Work:
     eight_bit_from: int = 2**16
     """Elements from which a tensor travels in 8 bits a value, others in 16."""
     up_bits: float = 8
-    """Bits a value of these large tensors on their way to a reducer. The kit sends 8; others are for comparison."""
+    """Bits a value of these large tensors on their way to a reducer: 8, or 4.125 with the scales of blocks."""
     part_bytes: int = 2**19
     """Bytes of the messages that tensors are cut into."""
     audits: float = 1.0
@@ -123,7 +123,7 @@ class Work:
                  "eight_bit_from", "part_bytes", "audits")  # fmt: skip
         return cls(
             tensors=tensors_of(model), epochs=optimizer.total_epochs, codes=config.image_length,
-            optimizer_bits=optimizer.bits, model=tuple(model.items()),
+            optimizer_bits=optimizer.bits, up_bits=UP_BITS[averaging.upload_bits], model=tuple(model.items()),
             **{name: getattr(averaging, name) for name in names},
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ SHARED = {
     ),
     "averaging": (
         *("target_batch_size", "matchmaking_s", "timeout_s", "state_every", "delayed", "strategy", "outer_lr"),
-        *("outer_momentum", "eight_bit_from", "part_bytes", "rule", "reducers", "parts", "audits"),
+        *("outer_momentum", "eight_bit_from", "upload_bits", "part_bytes", "rule", "reducers", "parts", "audits"),
     ),
     "members": ("max_peers", "max_share"),
     "recipe": ("code_corruption", "caption_dropout"),

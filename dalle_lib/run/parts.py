@@ -119,6 +119,9 @@ class AveragingCard(Part):
     """Nesterov momentum of the outer step of "local"."""
     eight_bit_from: Positive = 2**16
     """Tensors with at least this many elements travel in 8 bits a value, smaller ones in 16."""
+    upload_bits: Literal[8, 4] = 8
+    """Bits a value of these large tensors on their way to reducers, in rounds of gradients or local updates; averages
+    come back in 8. Choose 4 where volunteers' uploads are slow and others reduce."""
     part_bytes: int = Field(default=2**19, ge=2**8, le=2**20)
     """Bytes of the messages that tensors are cut into. `2**19` is what plain hivemind's peers use; `2**17` is quicker
     where round trips take 50 ms or more (`python benchmarks/averaging.py`)."""

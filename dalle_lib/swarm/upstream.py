@@ -11,7 +11,8 @@ async generator), `async with` (an async context manager), `classmethod`. A name
 """
 
 NAMES: dict[str, dict[str, str]] = {
-    # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py and local_updates.py.
+    # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py, same_answers.py
+    # and local_updates.py.
     "averaging.averager.DecentralizedAverager": {
         "async def _get_current_state_from_host_process(self)": "RunAverager makes one copy at a time",
         "async def _step(self, *, step, future_for_init)": "RunAverager puts its matchmaking in; KeepsTasks holds it",
@@ -63,9 +64,13 @@ NAMES: dict[str, dict[str, str]] = {
         ),
         "async for run(self)": "Runner tells whose tensors did not count",
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
-        "async for _accumulate_parts_streaming(self, stream, sender_index)": "Runner says what each sender counted for",
+        "async for _accumulate_parts_streaming(self, stream, sender_index)": (
+            "Runner says what each sender counted for; SameAnswers answers with averages"
+        ),
         "async for _generate_input_for_peer(self, peer_index)": "Runner sends it no faster than the peer may",
-        "async def _communicate_with_peer(self, peer_id)": "Runner tells which reducer failed",
+        "async def _communicate_with_peer(self, peer_id)": (
+            "Runner tells which reducer failed; SameAnswers takes over what it has encoded"
+        ),
         "async def _ban_sender(self, peer_id)": "Runner tells which sender failed",
     },
     "averaging.partition.TensorPartContainer": {

@@ -43,6 +43,8 @@ class New:
     """The run's name; None takes the folder's."""
     volunteers: int | None = None
     """How many people you expect: epochs are sized for them, and each number is explained."""
+    upload_bits: Literal[8, 4] = 8
+    """Bits a value of gradients on their way to who averages them. 4 suits home links, whose uploads are slow."""
     vqgan: str | None = None
     """The file of the VQ-GAN that made the codes; None takes the one beside the data. Of pictures: the VQ-GAN that
     makes them, as for `dalle-lib prepare`; None trains one on them."""
@@ -74,6 +76,7 @@ class New:
             preset=self.preset,
             tokenizer=self.tokenizer,
             volunteers=self.volunteers,
+            upload_bits=self.upload_bits,
             held_out=self.held_out,
             captions_from_names=self.captions_from_names,
             keys=self.keys,

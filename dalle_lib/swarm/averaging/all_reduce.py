@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.partition import TensorPartContainer
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import PeerID, StubBase
@@ -24,6 +23,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
+from dalle_lib.swarm.averaging.same_answers import SameAnswers
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
@@ -80,8 +80,8 @@ class Parts(TensorPartContainer):
     @classmethod
     def instead_of(cls, made: TensorPartContainer, keeps_sent: bool) -> "Parts":
         """Return a container of the same tensors with the same options as one that hivemind has made."""
-        names = ("compression", "part_size_bytes", "tensor_infos", "return_deltas", "prefetch")
-        options = {name: getattr(made, name) for name in names}
+        options = {name: getattr(made, name) for name in ("compression", "part_size_bytes", "tensor_infos", "prefetch")}
+        options["return_deltas"] = not hasattr(made.compression, "answers")
         return cls(made.local_tensors, made.peer_fractions, **options, keeps_sent=keeps_sent)
 
     def watch(self, peer_index: int, part_index: int) -> asyncio.Future[Tensor]:
@@ -98,11 +98,12 @@ class Parts(TensorPartContainer):
             yield message
 
     def compress_own(self, values: Tensor, peer_index: int, part_index: int) -> runtime_pb2.Tensor:
-        """Return the message that a part of this peer's own reducing would be, had it been sent."""
-        return self.compression.compress(values, self.infos[peer_index][part_index])
+        """Return a message of a part of this peer's own reducing, as exact as answers are: it counts as it is."""
+        codec = getattr(self.compression, "answers", self.compression)
+        return codec.compress(values, self.infos[peer_index][part_index])
 
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
-        """Take over a result, which is the average minus this peer's own part.
+        """Take over a result, which is the average, or if `return_deltas` the average minus this peer's own part.
 
         Raises ValueError for one of another shape, one that is not finite, or one too long to be an average.
         """
@@ -110,7 +111,7 @@ class Parts(TensorPartContainer):
         if (problem := part_problem(part, own.shape)) is not None:
             raise ValueError(problem)
         longest = RESULT_BOUND * max(float(own.norm()), self.typical * math.sqrt(own.numel()))
-        average = own + part
+        average = own + part if self.return_deltas else part
         if (length := float(average.norm())) > longest > 0:
             raise ValueError(f"its average has norm {length:.3g}, and at most {longest:.3g} is believed")
         watched = self._watched.get((peer_index, part_index))
@@ -126,7 +127,7 @@ class Parts(TensorPartContainer):
         super().register_failed_reducer(peer_index)
 
 
-class Runner(AllReduceRunner):
+class Runner(SameAnswers):
     """hivemind's all-reduce with `Reducer` and `Parts`; it tells which peer failed, and why."""
 
     reducer_type: type[Reducer] = Reducer
@@ -137,6 +138,7 @@ class Runner(AllReduceRunner):
         self.tell, self.upload = tell, upload
         place = self.ordered_peer_ids.index(self.peer_id)
         self.tensor_part_container = Parts.instead_of(self.tensor_part_container, keeps_sent=trust.audits > 0)
+        self.answers, self._messages = getattr(self.tensor_part_container.compression, "answers", None), {}
         self.parts_for_local_averaging = self.tensor_part_container.get_raw_input_parts(place)
         # Otherwise hivemind's own reducer would warn, when it is dropped here, that nothing came.
         self.tensor_part_reducer.num_senders = 0
@@ -173,7 +175,7 @@ class Runner(AllReduceRunner):
         return {str(peer): float(weight) for peer, weight in zip(self.sender_peer_ids, means, strict=True)}
 
     async def run(self) -> AsyncIterator[Tensor]:
-        """Average, and iterate over the difference to add to each tensor, as hivemind does."""
+        """Average, and iterate over each tensor's average if there are `answers`, else the difference to add to it."""
         async for update in super().run():
             yield update
         for sender in self.tensor_part_reducer.far:

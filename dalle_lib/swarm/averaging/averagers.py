@@ -181,7 +181,10 @@ class RunAverager(KeepsTasks):
         index = 0
         try:
             async for update in runner:
-                tensors[index].add_(update, alpha=self._averaging_alpha)
+                if runner.answers is None:
+                    tensors[index].add_(update, alpha=self._averaging_alpha)
+                else:  # to add a difference would round, on each peer in another way
+                    tensors[index].copy_(update)
                 index += 1
         finally:
             self._matchmaking.note_round(group_info, runner.failed, runner.refused)

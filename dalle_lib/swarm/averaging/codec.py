@@ -14,13 +14,17 @@ from hivemind.compression.base import CompressionBase, CompressionInfo
 from hivemind.proto import runtime_pb2
 
 from dalle_lib.compression import LEVELS, dequantize, quantize
+from dalle_lib.four_bits import BLOCK, pack, unpack
 
 _HEADER = 8
+_IN_4_BITS = b"4bits128"
+"""Where an 8-bit message tells the size of its codebook, 256 at most, a message in 4 bits has these bytes."""
 _FLOATS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 _ALL = _FLOATS | {name: getattr(torch, name) for name in ("uint8", "int8", "int16", "int32", "int64")}
 _MAX_DIMENSIONS, _MAX_VALUES = 8, 2**40
 _MAX_LOSS = {"UNIFORM_8BIT": 0.05, "FLOAT16": 0.001, "NONE": 0.0}
 """Largest relative error of each codec on this machine: |decoded - tensor| / |tensor|, as Euclidean norms."""
+_MAX_LOSS_IN_4_BITS = 0.2
 
 
 class Uniform8Bit(CompressionBase):
@@ -47,8 +51,10 @@ class Uniform8Bit(CompressionBase):
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Return the tensor in a message. Raises ValueError if it is malformed or its values are not finite."""
-        shape, dtype = _described(serialized_tensor, _FLOATS)
         buffer = serialized_tensor.buffer
+        if buffer.startswith(_IN_4_BITS):
+            return FourBits().extract(serialized_tensor)
+        shape, dtype = _described(serialized_tensor, _FLOATS)
         size = int.from_bytes(buffer[:_HEADER], "little")
         if not 0 < size <= LEVELS:
             raise ValueError(f"8-bit message with {size} levels: expected 1 to {LEVELS}.")
@@ -61,6 +67,49 @@ class Uniform8Bit(CompressionBase):
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         """Return bytes sent per byte of the tensor."""
         return 8 / torch.finfo(info.descriptor.dtype).bits
+
+
+class FourBits(CompressionBase):
+    """Sends half a byte for each value, as `dalle_lib.four_bits` rounds it: a tenth of a gradient's norm is lost.
+
+    hivemind has no type for this, so a message is of the 8-bit type, whose decoder in hivemind refuses it, as that in
+    earlier kits does. Layout, little-endian: _IN_4_BITS, a bfloat16 scale for each block of values, and their levels.
+    """
+
+    compression_type = runtime_pb2.UNIFORM_8BIT
+
+    def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
+        """Return the message for a floating-point tensor, which stays unchanged.
+
+        Raises ValueError for other dtypes, and for values that are not finite.
+        """
+        _require_floats(tensor)
+        scales, packed = pack(tensor.detach().reshape(-1))
+        scales = scales.view(torch.int16).numpy().astype("<i2")
+        return runtime_pb2.Tensor(
+            compression=self.compression_type,
+            buffer=b"".join((_IN_4_BITS, scales, packed.numpy())),
+            size=tensor.shape,
+            dtype=_name(tensor.dtype),
+        )
+
+    def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
+        """Return the tensor in a message. Raises ValueError if it is malformed or its values are not finite."""
+        shape, dtype = _described(serialized_tensor, _FLOATS)
+        buffer, n = serialized_tensor.buffer, math.prod(shape)
+        blocks = -(-n // BLOCK)
+        _require_length(buffer, _HEADER + 2 * blocks + (n + 1) // 2)
+        scales = np.frombuffer(buffer, "<i2", blocks, _HEADER).astype(np.int16)
+        if (scales < 0).any():
+            raise ValueError("4-bit message with a negative scale: expected the largest magnitude of each block.")
+        scales = torch.from_numpy(scales).view(torch.bfloat16)
+        _require_finite(scales.to(dtype))
+        values = unpack(scales, np.frombuffer(buffer, np.uint8, offset=_HEADER + 2 * blocks), n)
+        return values.reshape(shape).to(dtype)
+
+    def estimate_compression_ratio(self, info: CompressionInfo) -> float:
+        """Return the ratio of 8 bits: tensors are cut by the longer message, which is the answer."""
+        return Uniform8Bit().estimate_compression_ratio(info)
 
 
 class Float16(Float16Compression):
@@ -121,9 +170,22 @@ class RefusedCompression(CompressionBase):
     compress = estimate_compression_ratio = extract
 
 
-def compression(eight_bit_from: int) -> SizeAdaptiveCompression:
-    """Return the paper's mixture: 8 bits a value for tensors of at least `eight_bit_from` values, 16 for others."""
-    return SizeAdaptiveCompression(threshold=eight_bit_from, less=Float16(), greater_equal=Uniform8Bit())
+class Uploads(SizeAdaptiveCompression):
+    """How peers send tensors to reducers where answers have more bits: the answer is the average itself."""
+
+    def __init__(self, answers: SizeAdaptiveCompression, greater_equal: CompressionBase) -> None:
+        super().__init__(answers.threshold, answers.less, greater_equal)
+        self.answers = answers
+        """How reducers send averages, the same bytes to all."""
+
+
+def compression(eight_bit_from: int, upload_bits: int = 8) -> SizeAdaptiveCompression:
+    """Return the paper's mixture: 8 bits a value for tensors of at least `eight_bit_from` values, 16 for others.
+
+    With 4 as `upload_bits`, the large tensors travel in 4 bits to reducers, and averages in this mixture.
+    """
+    mixture = SizeAdaptiveCompression(threshold=eight_bit_from, less=Float16(), greater_equal=Uniform8Bit())
+    return mixture if upload_bits == 8 else Uploads(mixture, FourBits())
 
 
 def install() -> None:
@@ -137,8 +199,9 @@ def install() -> None:
     registry.update({name: RefusedCompression(name) for name in registry})
     registry.update(UNIFORM_8BIT=Uniform8Bit(), FLOAT16=Float16(), NONE=Uncompressed())
     values = torch.linspace(-1, 1, 4097)
-    for name, limit in _MAX_LOSS.items():
-        message = serialization.serialize_torch_tensor(values, runtime_pb2.CompressionType.Value(name))
+    checks = [(name, registry[name], limit) for name, limit in _MAX_LOSS.items()]
+    for name, encoder, limit in [*checks, ("4 bits", FourBits(), _MAX_LOSS_IN_4_BITS)]:
+        message = encoder.compress(values, CompressionInfo.from_tensor(values))
         loss = (serialization.deserialize_torch_tensor(message) - values).norm() / values.norm()
         if not loss <= limit:
             raise RuntimeError(

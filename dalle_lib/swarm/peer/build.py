@@ -86,7 +86,6 @@ def _schedule(card: RunCard, optimizer: torch.optim.Optimizer) -> torch.optim.lr
 def shared_options(card: RunCard, dht: hivemind.DHT, trust: Trust) -> dict:
     """Return the options of a CollaborativeOptimizer that follow from a card, whatever is optimised."""
     averaging = card.averaging
-    compression = codec.compression(averaging.eight_bit_from)
     return {
         "dht": dht,
         "trust": trust,
@@ -101,8 +100,8 @@ def shared_options(card: RunCard, dht: hivemind.DHT, trust: Trust) -> dict:
         "matchmaking_time": averaging.matchmaking_s,
         "averaging_timeout": averaging.timeout_s,
         "next_chunk_timeout": averaging.timeout_s / 2,
-        "grad_compression": compression,
-        "state_averaging_compression": compression,
+        "grad_compression": codec.compression(averaging.eight_bit_from, averaging.upload_bits),
+        "state_averaging_compression": codec.compression(averaging.eight_bit_from),
         # By default hivemind reads the others' progress every 3 to 10 s: too seldom for short epochs.
         "tracker_opts": {
             "max_refresh_period": min(10.0, averaging.matchmaking_s),
