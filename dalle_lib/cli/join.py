@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.amounts import count
 from dalle_lib.cli.peer_options import Options
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_of
 
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
@@ -176,7 +178,7 @@ def limits(settings: PeerSettings) -> str:
         told.append(f"it starts after {settings.start_after_s:g} s")
     if settings.duty < 1:
         told.append(f"it computes {settings.duty:.0%} of the time")
-    threads = f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}"
+    threads = count(threads_of(settings), "processor thread")
     if settings.device == "auto":
         told.append(f"on each GPU, or on {threads} where there is none")
     else:

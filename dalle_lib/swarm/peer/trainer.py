@@ -5,26 +5,29 @@ import math
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import islice
 
 import hivemind
 import torch
 
-from dalle_lib.machine import check_gpu, name_of, require_room_in_cache, working_gpus
-from dalle_lib.model import DALLE
-from dalle_lib.model.inputs import check_inputs
-from dalle_lib.run import RunCard, batches_of, initial_model
-from dalle_lib.streaming.batches import Batch, TrainingBatches
+from dalle_lib.machine import name_of
+from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
+from dalle_lib.swarm.peer.computing.computer import Computer
+from dalle_lib.swarm.peer.computing.trials import Trials
+from dalle_lib.swarm.peer.computing.way import Way
 from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
+from dalle_lib.swarm.peer.workplace import Workplace
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
@@ -40,40 +43,6 @@ STATUS_EVERY_S, POST_EVERY_S = 3.0, 20.0
 PUBLISH_EVERY_S = 60.0
 """Seconds between republications of an access token that was not renewed, and between checks of the clock."""
 COMPUTE_NICENESS = 10
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """What a trainer computes with, ready before it connects to others."""
-
-    model: DALLE
-    device: torch.device
-    batches: TrainingBatches
-    """What it trains on, of which the first can be read."""
-    idle_gpus: list[str]
-    """GPUs that work but are not used, because a peer computes on one."""
-
-    @classmethod
-    def prepare(cls, card: RunCard, settings: PeerSettings, peer_id: str) -> "Workplace":
-        """Return the run's model on this peer's device, and its data in the order of the peer of this id.
-
-        Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
-        the run's card names is not beside it, is another, or cannot be trained on.
-        """
-        found = working_gpus() if settings.device == "auto" else []
-        device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
-        if device.type == "cuda" and not found and (problem := check_gpu(str(device)).problem):
-            raise ValueError(
-                f'{settings.device} does not compute here: {problem}. Choose another --device; "auto" takes a GPU that '
-                "works, or else the processor."
-            )
-        card.require_beside()
-        require_room_in_cache(f"run {card.name!r}", card.downloads)
-        model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed(peer_id))
-        begin, first = batches.state_dict(), next(batches)
-        check_inputs(card.model, first.text, first.codes)
-        batches.load_state_dict(begin)
-        return cls(model.to(device), device, batches, found[1:])
 
 
 class Trainer:
@@ -95,6 +64,7 @@ class Trainer:
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
+        self.computer, self.pace = Computer(self.model, self.device, self._tell_way), workplace.pace
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
@@ -107,7 +77,7 @@ class Trainer:
         self.so_far = EpochSoFar()
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
-        self.told_left_out = ""
+        self.told_left_out, self.why = "", ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -128,14 +98,15 @@ class Trainer:
         deadline = time.monotonic() + limit_s
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
-        self.batches.prefetch()  # not before all processes of this peer are forked
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         try:
+            self._choose_way(stop, deadline)  # not before all processes of this peer are forked, nor is the next
+            self.batches.prefetch(self.computer.sent)
             while not (stop.is_set() or time.monotonic() > deadline or self._is_complete):
                 started = time.monotonic()
-                if (batch := next(self.batches, None)) is None:
+                if not (batches := self._next_batches()):
                     return
-                self.step(batch)
+                self.step(batches)
                 stop.wait((time.monotonic() - started) * (1 / self.settings.duty - 1))
             if self._is_complete:
                 give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline, self.events)
@@ -143,22 +114,25 @@ class Trainer:
             stop.set()
             reporter.join(LOOK_S)
 
-    def step(self, batch: Batch) -> None:
-        """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
-        started = time.monotonic()
-        loss = self._compute_gradient(batch)
-        self.compute_s += time.monotonic() - started
-        self.so_far.add(batch)
-        if loss is None:
-            self.optimizer.zero_grad(set_to_none=False)
-            self._roll_back_if_broken()
+    def step(self, batches: Sequence[Batch]) -> None:
+        """Compute the gradient of some batches and hand it to the swarm; one that is not finite is left out."""
+        started, samples = time.monotonic(), sum(map(len, batches))
+        losses = self._compute_gradient(batches)
+        computed = time.monotonic()
+        self.compute_s += computed - started
+        self.pace.computed(samples, computed - started)
+        for batch in batches:
+            self.so_far.add(batch)
+        if losses is None:
             return
-        self.samples += len(batch)
-        self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
+        self.samples += samples
+        for batch, loss in zip(batches, losses, strict=True):
+            self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
         was_updating = self.optimizer.is_updating
-        self.optimizer.step(batch_size=len(batch))
+        self.optimizer.step(batch_size=samples)
         self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
+        self.pace.looked(computed)
         self._tell_rounds()
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
@@ -185,15 +159,38 @@ class Trainer:
         stop.wait()
         self.batches.close()
 
-    def _compute_gradient(self, batch: Batch) -> float | None:
-        """Return the loss of a batch, or None if the loss or its gradient is not finite."""
-        text, codes, shown = (t.to(self.device) for t in (batch.text, batch.codes, batch.input_codes))
-        loss = self.model(text, codes, shown).loss
-        loss.backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if loss.isfinite() and norm.isfinite():
-            return float(loss)
-        self.events.write("skipped", loss=str(float(loss)), grad_norm=str(float(norm)))
+    def _choose_way(self, stop: threading.Event, deadline: float) -> None:
+        """Try for some seconds how this device computes fastest, and tell it."""
+        trains_for_s = deadline - time.monotonic()
+        trials = Trials(self.computer, self.pace.most, trains_for_s=trains_for_s, is_over=stop.is_set)
+        way, kind = trials.find(), self.device.type
+        self._tell_way(way, tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
+
+    def _tell_way(self, way: Way, why: str = "", tried: Sequence = ()) -> None:
+        self.why = why
+        self.events.write("computing", **asdict(way), told=way.in_words(self.device.type), why=why, tried=tried)
+
+    def _next_batches(self) -> list[Batch]:
+        """Return the batches until the next look at the swarm; none if the data have ended."""
+        peers = self.optimizer.tracker.global_progress.num_peers
+        self.batches.batch_size, number = self.pace.sizes(self.computer.way, peers)
+        return list(islice(self.batches, number))
+
+    def _compute_gradient(self, batches: Sequence[Batch]) -> list[float] | None:
+        """Return the mean loss of each batch, or None if one of them or the gradient is not finite."""
+        started = time.monotonic()
+        way, found = self.computer.way, self.computer.gradient(batches)
+        if way.samples_per_s is None and way == self.computer.way:  # no trial has told it
+            rate = sum(map(len, batches)) / max(time.monotonic() - started, 1e-9)
+            self.computer.way = replace(way, samples_per_s=rate)
+            self._tell_way(self.computer.way, self.why)
+        if found.is_finite:
+            return found.losses
+        loss = str(sum(found.losses) / len(found.losses))
+        self.events.write("skipped", loss=loss, grad_norm=str(found.norm), loss_scale=found.scale)
+        self.optimizer.zero_grad(set_to_none=False)
+        if not found.is_overflow:
+            self._roll_back_if_broken()
         return None
 
     def _end_epoch(self) -> None:

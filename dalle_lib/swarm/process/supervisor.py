@@ -18,6 +18,7 @@ from dalle_lib.swarm.process.events import STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, SETTINGS, hand_on
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.swarm.process.threads import threads_of
 
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
@@ -49,7 +50,7 @@ def _supervise(folder: Path) -> int:
         bufsize=0,
         process_group=0,
         # Threads that wait for each other sleep: beside busy programs, spinning took seven times as long or more.
-        env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+        env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(threads_of(settings))},
     )
     try:
         hand_on(token, child)
