@@ -24,7 +24,8 @@ def computer_of(is_reversible: bool = False) -> Computer:
     return Computer(random_model(is_reversible=is_reversible).float(), CPU)
 
 
-def test_the_batch_grows_while_memory_allows_and_never_beyond_the_limit():
+def test_the_batch_grows_while_memory_allows_and_never_beyond_the_limit(monkeypatch):
+    monkeypatch.setattr(trials, "SLOWER", 0.0)  # a busy machine says nothing about sizes
     computer = computer_of()
     with_room_for(computer.model, 4, RAM_RAN_OUT)
     found = Trials(computer, 64, budget_s=60.0)
@@ -35,6 +36,17 @@ def test_the_batch_grows_while_memory_allows_and_never_beyond_the_limit():
     limited = Trials(computer_of(), 3, budget_s=60.0)
     assert limited.find().batch <= 2
     assert max(trial.way.batch for trial in limited.done) <= 2
+
+
+def test_a_machine_too_busy_for_trials_computes_as_many_samples_at_a_time_as_are_usual():
+    computer = computer_of()
+    found = Trials(computer, 64, budget_s=60.0)
+    found._ends_at = 0.0
+    assert found.find().batch == trials.USUAL
+    assert [trial.way.batch for trial in found.done] == [1]
+    limited = Trials(computer_of(), 9, budget_s=60.0)
+    limited._ends_at = 0.0
+    assert limited.find().batch == 8
 
 
 def test_the_fastest_way_that_was_tried_is_taken(monkeypatch):

@@ -77,7 +77,7 @@ class Trainer:
         self.so_far = EpochSoFar()
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
-        self.told_left_out, self.why = "", ""
+        self.told_left_out, self.told_batch, self.why = "", 0, ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -167,13 +167,19 @@ class Trainer:
         self._tell_way(way, tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
 
     def _tell_way(self, way: Way, why: str = "", tried: Sequence = ()) -> None:
-        self.why = why
+        """Tell how this peer computes, with no more samples at a time than are due with so many peers."""
+        self.why, way = why, replace(way, batch=min(way.batch, self._sizes()[0]))
+        self.told_batch = way.batch
         self.events.write("computing", **asdict(way), told=way.in_words(self.device.type), why=why, tried=tried)
+
+    def _sizes(self) -> tuple[int, int]:
+        return self.pace.sizes(self.computer.way, self.optimizer.tracker.global_progress.num_peers)
 
     def _next_batches(self) -> list[Batch]:
         """Return the batches until the next look at the swarm; none if the data have ended."""
-        peers = self.optimizer.tracker.global_progress.num_peers
-        self.batches.batch_size, number = self.pace.sizes(self.computer.way, peers)
+        self.batches.batch_size, number = self._sizes()
+        if min(self.batches.batch_size, self.computer.way.batch) != self.told_batch:  # peers have come or gone
+            self._tell_way(self.computer.way, self.why)
         return list(islice(self.batches, number))
 
     def _compute_gradient(self, batches: Sequence[Batch]) -> list[float] | None:

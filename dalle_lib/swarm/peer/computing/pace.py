@@ -3,7 +3,7 @@
 import math
 import time
 
-from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE, MAX_STEP_S
+from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE, MAX_STEP_S, power_of_two
 from dalle_lib.swarm.peer.computing.way import Way
 
 STEPS_AN_EPOCH = 4
@@ -61,8 +61,3 @@ class Pace:
         """
         seconds = time.monotonic() - since
         self._look_s = seconds if self._look_s is None else min(_FORGETS * self._look_s, seconds)
-
-
-def power_of_two(number: int) -> int:
-    """Return the largest power of two up to a number of at least 1."""
-    return 1 << number.bit_length() - 1

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 64
 """Samples at a time, at most: a run's monitor recomputes no larger batches."""
+USUAL = 16
+"""Samples at a time where a busy machine leaves no time to try so many."""
 MAX_STEP_S = 5.0
 """Seconds that a batch may take: a peer looks at the swarm between batches."""
 BUDGET_S = {"cpu": 3.0, "cuda": 20.0}
@@ -139,22 +141,29 @@ class Trials:
             way = replace(way, batch=2 * way.batch)
             next_s = way.batch / found.samples_per_s
             is_slower = found.samples_per_s < SLOWER * best.samples_per_s
-            is_long = next_s > MAX_STEP_S or time.monotonic() + next_s > self._ends_at
-            if way.batch > self.limit or is_slower or is_long or self._is_late or not self._has_room(way):
+            if way.batch > self.limit or is_slower or next_s > MAX_STEP_S or not self._has_room(way):
                 return best
+            if self._is_late or time.monotonic() + next_s > self._ends_at:
+                return self._usual(best)
+
+    def _usual(self, way: Way) -> Way:
+        """Return a way for which there was no time to try more samples at a time, with as many as are usual."""
+        usual = min(USUAL, self.limit, int(MAX_STEP_S * way.samples_per_s))
+        larger = replace(way, batch=max(way.batch, power_of_two(max(1, usual))))
+        return larger if self._has_room(larger) else way
 
     def _measured(self, way: Way) -> Way | None:
         """Return a way with its samples a second, or None if it does not work here."""
         began, batch = time.monotonic(), random_batch(self.computer.model.config, way.batch)
-        problem, seconds = "", []
+        problem, seconds, clock = "", [], _clock(self.computer.device)
         try:
             self.computer.use(way)
             if way.batch == 1 or self.computer.device.type == "cuda":
                 self._warm(batch, way)
             while not seconds or (sum(seconds) < QUICK_S and len(seconds) < REPEATS and not self.is_over()):
-                started = time.monotonic()
+                started = clock()
                 self.computer.once([batch])
-                seconds.append(time.monotonic() - started)
+                seconds.append(clock() - started)
         except Exception as error:  # compilers and recordings fail in many ways, and nothing depends on them
             problem = in_one_line(error)[:200]
             if not (is_out_of_memory(error) or way.is_compiled or way.is_recorded):
@@ -181,6 +190,16 @@ class Trials:
             self._ends_at += time.monotonic() - began
 
 
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Return what tells seconds: on one thread of a processor its own time, which leaves out other programs."""
+    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+
+def power_of_two(number: int) -> int:
+    """Return the largest power of two up to a number of at least 1."""
+    return 1 << number.bit_length() - 1
+
+
 def compiling_pays(trains_for_s: float) -> bool:
     """Return whether compiled layers win more time, by forecast, than compiling takes."""
     return trains_for_s * (1 - 1 / COMPILED_GAIN) > COMPILE_S
@@ -199,9 +218,9 @@ def _forecast_s(computer: Computer, way: Way) -> float:
     if computer.device.type != "cpu":
         return 0.0
     factor = torch.ones(_SIDE, _SIDE)
-    seconds = []
+    seconds, clock = [], _clock(computer.device)
     for _ in range(3):
-        started = time.perf_counter()
+        started = clock()
         factor @ factor
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     return forecast(computer.model.config, way)[1] * min(seconds) / (2 * _SIDE**3)

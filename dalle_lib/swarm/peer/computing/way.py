@@ -29,7 +29,7 @@ class Way:
     batch: int = 1
     """Samples computed at a time."""
     samples_per_s: float | None = None
-    """Samples a second as they were measured; None before that."""
+    """Samples a second as they were measured; trials on one thread count the processor's own time. None before that."""
 
     def in_words(self, device: str = "cpu") -> str:
         """Return the way as a volunteer reads it: `float32, 8 samples at a time, 2 threads, 21 samples/s`."""
