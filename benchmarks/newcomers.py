@@ -74,6 +74,7 @@ def be_peer(folder: str, samples_per_s: float, niceness: int, loaded, gate) -> N
     from huggingface_hub import constants
 
     from dalle_lib.swarm.peer import main, trainer
+    from dalle_lib.swarm.peer.computing import work
 
     os.setsid()  # all that it forks ends with it
     if niceness:  # they compute on what the others leave of this machine's cores
@@ -98,7 +99,7 @@ def be_peer(folder: str, samples_per_s: float, niceness: int, loaded, gate) -> N
         self.computer.way = replace(self.computer.way, batch=MAX_AT_ONCE)
 
     trainer.Trainer._compute_gradient = sleep
-    trainer.Trainer._choose_way = try_nothing
+    work.Work.choose_way = try_nothing
     loaded.release()
     gate.wait()
     main.main(Path(folder))

@@ -143,11 +143,11 @@ after = list(trainer.model.parameters())
 assert all(torch.equal(a, b) for a, b in zip(before, after)), "the parameters did not come back"
 trainer.step([batch])
 assert trainer.samples == 2
-trainer.computer.use(replace(trainer.computer.way, precision="float16"))
-trainer.computer.scale.value = 2.0**40
+trainer.work.computer.use(replace(trainer.work.computer.way, precision="float16"))
+trainer.work.computer.scale.value = 2.0**40
 trainer.step([batch])
 assert trainer.samples == 2, "a gradient that overflowed was counted"
-trainer.computer.scale.value = 2.0**10
+trainer.work.computer.scale.value = 2.0**10
 trainer.step([batch])
 assert trainer.samples == 4
 trainer.optimizer.shutdown()

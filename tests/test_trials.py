@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 from small_models import random_model
-from test_computing import CPU, RAM_RAN_OUT, with_room_for
+from test_computing import CPU, RAM_RAN_OUT, batch_of, with_room_for
 
 from dalle_lib.model import ModelConfig
 from dalle_lib.swarm import PeerSettings
@@ -16,6 +16,7 @@ from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.room import fits, forecast
 from dalle_lib.swarm.peer.computing.trials import Trials, compiling_pays
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.process import threads
 from dalle_lib.swarm.process.threads import threads_here, threads_of
 
@@ -139,6 +140,25 @@ def test_several_batches_come_between_slow_looks_at_the_swarm(monkeypatch):
     very.computed(8, 0.1)
     very.looked(100.0 - 60.0)
     assert very.sizes(way, 1) == (8, 50)  # five seconds
+
+
+def test_work_tells_each_change_of_the_way_and_keeps_the_reason():
+    model, told = random_model(is_reversible=False).float(), []
+    work = Work(model, CPU, Pace(192, None, steps_itself=False), lambda **fields: told.append(fields))
+    work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
+    assert told[0]["told"].startswith("float32, ")
+    assert len(told[0]["tried"]) > 1
+    work.computer.use(replace(work.computer.way, batch=8))
+    with_room_for(model, 2, RAM_RAN_OUT)
+    work.gradient([batch_of(8)])
+    work.gradient([batch_of(2)])
+    assert [event["batch"] for event in told[1:]] == [4, 2, 2]
+    assert [event["samples_per_s"] is None for event in told[1:]] == [True, True, False]
+    assert "memory ran out with 4 at a time" in told[-1]["why"]
+    assert work.sizes(1000) == (1, 1)
+    assert told[-1]["batch"] == 1
+    work.sizes(1000)
+    assert len(told) == 5
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from itertools import islice
 
 import hivemind
@@ -18,9 +19,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
-from dalle_lib.swarm.peer.computing.computer import Computer
-from dalle_lib.swarm.peer.computing.trials import Trials
-from dalle_lib.swarm.peer.computing.way import Way
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
@@ -64,7 +63,7 @@ class Trainer:
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
-        self.computer, self.pace = Computer(self.model, self.device, self._tell_way), workplace.pace
+        self.work = Work(self.model, self.device, workplace.pace, partial(events.write, "computing"))
         self.optimizer: CollaborativeOptimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht))
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
@@ -77,7 +76,7 @@ class Trainer:
         self.so_far = EpochSoFar()
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
-        self.told_left_out, self.told_batch, self.why = "", 0, ""
+        self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -100,8 +99,9 @@ class Trainer:
         reporter.start()
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         try:
-            self._choose_way(stop, deadline)  # not before all processes of this peer are forked, nor is the next
-            self.batches.prefetch(self.computer.sent)
+            # Neither before all processes of this peer are forked.
+            self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
+            self.batches.prefetch(self.work.computer.sent)
             while not (stop.is_set() or time.monotonic() > deadline or self._is_complete):
                 started = time.monotonic()
                 if not (batches := self._next_batches()):
@@ -120,7 +120,6 @@ class Trainer:
         losses = self._compute_gradient(batches)
         computed = time.monotonic()
         self.compute_s += computed - started
-        self.pace.computed(samples, computed - started)
         for batch in batches:
             self.so_far.add(batch)
         if losses is None:
@@ -132,7 +131,7 @@ class Trainer:
         self.optimizer.step(batch_size=samples)
         self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
-        self.pace.looked(computed)
+        self.work.pace.looked(computed)
         self._tell_rounds()
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
@@ -159,41 +158,21 @@ class Trainer:
         stop.wait()
         self.batches.close()
 
-    def _choose_way(self, stop: threading.Event, deadline: float) -> None:
-        """Try for some seconds how this device computes fastest, and tell it."""
-        trains_for_s = deadline - time.monotonic()
-        trials = Trials(self.computer, self.pace.most, trains_for_s=trains_for_s, is_over=stop.is_set)
-        way, kind = trials.find(), self.device.type
-        self._tell_way(way, tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
-
-    def _tell_way(self, way: Way, why: str = "", tried: Sequence = ()) -> None:
-        """Tell how this peer computes, with no more samples at a time than are due with so many peers."""
-        self.why, way = why, replace(way, batch=min(way.batch, self._sizes()[0]))
-        self.told_batch = way.batch
-        self.events.write("computing", **asdict(way), told=way.in_words(self.device.type), why=why, tried=tried)
-
-    def _sizes(self) -> tuple[int, int]:
-        return self.pace.sizes(self.computer.way, self.optimizer.tracker.global_progress.num_peers)
+    @property
+    def _peers(self) -> int:
+        return self.optimizer.tracker.global_progress.num_peers
 
     def _next_batches(self) -> list[Batch]:
         """Return the batches until the next look at the swarm; none if the data have ended."""
-        self.batches.batch_size, number = self._sizes()
-        if min(self.batches.batch_size, self.computer.way.batch) != self.told_batch:  # peers have come or gone
-            self._tell_way(self.computer.way, self.why)
+        self.batches.batch_size, number = self.work.sizes(self._peers)
         return list(islice(self.batches, number))
 
     def _compute_gradient(self, batches: Sequence[Batch]) -> list[float] | None:
         """Return the mean loss of each batch, or None if one of them or the gradient is not finite."""
-        started = time.monotonic()
-        way, found = self.computer.way, self.computer.gradient(batches)
-        if way.samples_per_s is None and way == self.computer.way:  # no trial has told it
-            rate = sum(map(len, batches)) / max(time.monotonic() - started, 1e-9)
-            self.computer.way = replace(way, samples_per_s=rate)
-            self._tell_way(self.computer.way, self.why)
+        found = self.work.gradient(batches)
         if found.is_finite:
             return found.losses
-        loss = str(sum(found.losses) / len(found.losses))
-        self.events.write("skipped", loss=loss, grad_norm=str(found.norm), loss_scale=found.scale)
+        self.events.write("skipped", loss=str(found.loss), grad_norm=str(found.norm), loss_scale=found.scale)
         self.optimizer.zero_grad(set_to_none=False)
         if not found.is_overflow:
             self._roll_back_if_broken()

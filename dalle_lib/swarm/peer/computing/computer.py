@@ -29,6 +29,11 @@ class Gradient:
     """By which the loss was multiplied meanwhile; `.grad` is divided by it again."""
 
     @property
+    def loss(self) -> float:
+        """Mean of the batches' losses."""
+        return sum(self.losses) / len(self.losses)
+
+    @property
     def is_finite(self) -> bool:
         """Whether it can be handed to others."""
         return math.isfinite(self.norm) and all(map(math.isfinite, self.losses))
