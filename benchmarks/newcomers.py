@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST, folder_on_hub
 from dalle_lib.swarm import Peer, PeerSettings
+from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE
 from dalle_lib.swarm.process.folder import IDENTITY, SETTINGS, own_id
 
 RUN, REPOSITORY = "timed", "crew/timed-checkpoints"
@@ -73,6 +74,7 @@ def be_peer(folder: str, samples_per_s: float, niceness: int, loaded, gate) -> N
     from huggingface_hub import constants
 
     from dalle_lib.swarm.peer import main, trainer
+    from dalle_lib.swarm.peer.computing import work
 
     os.setsid()  # all that it forks ends with it
     if niceness:  # they compute on what the others leave of this machine's cores
@@ -85,15 +87,19 @@ def be_peer(folder: str, samples_per_s: float, niceness: int, loaded, gate) -> N
     os.dup2(leash, 0)
     gradients: list[torch.Tensor] = []
 
-    def sleep(self, batch) -> float:
-        time.sleep(len(batch) / samples_per_s)
+    def sleep(self, batches) -> list[float]:
+        time.sleep(sum(map(len, batches)) / samples_per_s)
         parameters = list(self.model.parameters())
         gradients.extend(torch.randn_like(each) * 1e-3 for each in parameters[len(gradients) :])
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient.clone()
-        return 1.0
+        return [1.0] * len(batches)
+
+    def try_nothing(self, *_) -> None:
+        self.computer.way = replace(self.computer.way, batch=MAX_AT_ONCE)
 
     trainer.Trainer._compute_gradient = sleep
+    work.Work.choose_way = try_nothing
     loaded.release()
     gate.wait()
     main.main(Path(folder))

@@ -14,20 +14,26 @@ same layers with their activations kept, and benchmarks/plain.py. Prints JSON: t
 
 It ends with the largest bytes of tensors at other depths. On one thread of a processor, seconds are processor time,
 which leaves out other programs.
+
+With --all it times every combination of threads, precision, compilation and layers instead, by the clock, and says
+which was the fastest here (figure, in samples a second) beside the way that needs no choice: float32, one thread, not
+compiled, the layers as the model has them (reference). Each combination is a process of its own.
 """
 
 import json
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
+import psutil
 import torch
 import tyro
 from memory import describe_machine
@@ -70,11 +76,16 @@ class Benchmark(Setting):
     compiled: bool = False
     """Compile each layer; the plain way is never compiled."""
     depths: tuple[int, ...] = (8, 16, 32, 64)
+    all: bool = False
+    """Time all combinations of threads, precision, compilation and layers."""
 
 
 def main(benchmark: Benchmark) -> None:
     """Measure each way in turn, and print the comparison."""
     config = PRESETS[benchmark.preset]
+    if benchmark.all:
+        print(json.dumps(best_of_all(benchmark) | {"machine": describe_machine(benchmark.device)}, indent=1))
+        return
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         ways = {way: pool.submit(measure, benchmark, way).result() for way in WAYS}
         depths = {
@@ -84,6 +95,61 @@ def main(benchmark: Benchmark) -> None:
     result = compare(ways["reversible"]["seconds"], ways["plain"]["seconds"])
     result |= {"ways": ways, "bytes of tensors at depth": depths, "settings": asdict(benchmark)}
     print(json.dumps(result | {"machine": describe_machine(benchmark.device)}, indent=1))
+
+
+def best_of_all(benchmark: Benchmark) -> dict:
+    """Return the samples a second of each combination, the fastest, and what it is compared with."""
+    found, problems = {}, {}
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for setting in combinations(benchmark):
+            for way in WAYS[:2]:
+                name = f"{name_of(setting)}, {way}"
+                try:
+                    found[name] = benchmark.batch / pool.submit(seconds_of, setting, way).result()
+                except Exception as error:  # no compiler, or too little memory
+                    problems[name] = str(error).splitlines()[0][:200]
+    best, kept = max(found, key=found.__getitem__), PRESETS[benchmark.preset].depth <= 8
+    plain = f"{name_of(replace(benchmark, threads=1, precision='fp32', compiled=False))}, {WAYS[kept]}"
+    return {
+        "figure": found[best], "reference": found[plain], "ratio": found[best] / found[plain], "best": best,
+        "samples/s": found, "problems": problems, "settings": asdict(benchmark),
+    }  # fmt: skip
+
+
+def combinations(benchmark: Benchmark) -> Iterator[Benchmark]:
+    """Yield the settings that are compared; on a GPU the threads of the processor matter little."""
+    is_gpu, cores = benchmark.device == "cuda", psutil.cpu_count(logical=False) or 1
+    threads = [1] if is_gpu else [1 << power for power in range(cores.bit_length())]
+    precisions = ("fp32", "fp16", "bf16") if is_gpu else ("fp32", "bf16")
+    for number, precision, compiled in product(threads, precisions, (False, True)):
+        yield replace(benchmark, threads=number, precision=precision, compiled=compiled)
+
+
+def name_of(setting: Benchmark) -> str:
+    """Return a combination in words."""
+    threads = "1 thread" if setting.threads == 1 else f"{setting.threads} threads"
+    return f"{threads}, {setting.precision}, {'compiled' if setting.compiled else 'not compiled'}"
+
+
+def seconds_of(benchmark: Benchmark, way: str) -> float:
+    """Return the seconds of the fastest step by the clock, after one that compiles."""
+    torch.set_num_threads(benchmark.threads)
+    step = prepare(benchmark, PRESETS[benchmark.preset], way)
+    step()
+    seconds = []
+    for _ in range(benchmark.repeats):
+        wait_for(benchmark.device)
+        started = time.perf_counter()
+        step()
+        wait_for(benchmark.device)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def wait_for(device: str) -> None:
+    """Return when a GPU has done all that it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def compare(figure: float, reference: float) -> dict[str, float]:
@@ -174,8 +240,8 @@ def matmul_rates(setting: Setting) -> tuple[float, float]:
     side = SIDE[setting.device]
     factors = torch.randn(2, side, side, device=setting.device, dtype=setting.dtype)
     return tuple(
-        2 * side**3 / min(timed(partial(product, *factors), setting.device) for _ in range(6))
-        for product in (F.linear, linear)
+        2 * side**3 / min(timed(partial(multiply, *factors), setting.device) for _ in range(6))
+        for multiply in (F.linear, linear)
     )
 
 

@@ -93,6 +93,11 @@ def _cpuinfo() -> str:
         return ""
 
 
+def has_bf16_instructions() -> bool:
+    """Return whether this processor multiplies bfloat16 itself; on others it is emulated, and slow."""
+    return re.search(r"^flags\s*:.*\b(avx512_bf16|amx_bf16)\b", _cpuinfo(), re.M) is not None
+
+
 def compute_problem(device: torch.device) -> str | None:
     """Return what is wrong with a small matrix product and its gradient on `device`, in 16 bits, or None."""
     left = torch.arange(-32, 32, dtype=torch.float32).reshape(8, 8)

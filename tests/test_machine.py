@@ -24,7 +24,7 @@ from dalle_lib.machine import NotEnoughRoom, autocast_dtype, choose_device
 from dalle_lib.platforms import Platform, this_platform
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
-from dalle_lib.swarm.peer.trainer import Workplace
+from dalle_lib.swarm.peer.workplace import Workplace
 
 SECRET = "hf_" + "Q" * 34
 
@@ -210,7 +210,10 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
 
 
 def test_data_that_cannot_be_trained_on_are_told_before_a_peer_connects(mini, tmp_path):
-    card, settings = RunCard.load(mini.save(tmp_path / "run")), PeerSettings(run="emoji-mini", device="cpu")
+    card, settings = (
+        RunCard.load(mini.save(tmp_path / "run")),
+        PeerSettings(run="emoji-mini", device="cpu", batch_size=5),
+    )
     assert len(next(Workplace.prepare(card, settings, "a peer").batches)) == settings.batch_size
     small = card.with_changes(model=dataclasses.replace(card.model, text_vocab=2))
     with pytest.raises(ValueError, match="text must hold ids from 0 to 1"):

@@ -56,12 +56,18 @@ def test_no_text_of_another_peer_commands_the_terminal(mini, tmp_path):
     assert in_one_line(ValueError("größer · 字 – ok")) == "größer · 字 – ok"
 
 
+COMPUTING = {
+    "event": "computing", "told": "float32, 8 samples at a time",
+    "why": "memory ran out with 16 at a time (MemoryError)",
+}  # fmt: skip
+
+
 def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
     file = io.StringIO()
     show = Lines(file)
     peer, log = peer_with(tmp_path, BEGINNING, mini), EventLog(tmp_path)
     with running(peer):
-        for new in [], [*epoch(10), *epoch(11)], [*epoch(60), {"event": "staying"}]:
+        for new in [], [COMPUTING, *epoch(10), *epoch(11)], [*epoch(60), {"event": "staying"}]:
             for event in new:
                 log.write(**event)
             show(peer, "Ctrl+C leaves and saves.")
@@ -70,6 +76,8 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
         "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
         "Joined at epoch 9, found 2 other peers. Computing on cpu.",
         "Ctrl+C leaves and saves.",
+        "Computing: float32, 8 samples at a time (memory ran out with 16 at a time (MemoryError))",
+        "What it means: https://github.com/dalle-lib/dalle-lib/blob/main/docs/troubleshooting.md#fewer-at-a-time",
         "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
         "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
         "60/60 · loss 1.43 · 3 peers · yours 31% · 288 samples",

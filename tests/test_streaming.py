@@ -229,3 +229,22 @@ def test_codes_whose_meaning_cannot_be_are_refused_in_one_short_line(source, sai
         read_codes(source / "0.parquet")
     assert len(str(error.value)) < 600
     assert str(error.value).isprintable()
+
+
+def test_batches_made_ahead_have_the_receipts_and_the_state_of_what_was_handed_out(mini):
+    plain, ahead = batches_of(mini, 4, seed=3), batches_of(mini, 4, seed=3)
+    made = []
+    ahead.prefetch(lambda batch: made.append(len(batch)) or batch)
+    for expected, found in zip(islice(plain, 3), islice(ahead, 3), strict=True):
+        assert (found.receipt, found.text.tolist()) == (expected.receipt, expected.text.tolist())
+        assert found.input_codes.equal(expected.input_codes)
+        assert ahead.state_dict() == plain.state_dict()
+        assert ahead.left_out == plain.left_out
+    ahead.batch_size = 2
+    assert [len(batch) for batch in islice(ahead, 3)] == [4, 2, 2]
+    again = batches_of(mini, 2, seed=3)
+    again.load_state_dict(ahead.state_dict())
+    assert next(again).receipt == next(ahead).receipt
+    ahead.close()
+    assert next(ahead, None) is None
+    assert made[:4] == [4, 4, 4, 4]

@@ -19,6 +19,7 @@ from dalle_lib.run import initial_model
 from dalle_lib.streaming import Receipt, stream_codes
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.peer.state import MODEL, OPTIMIZER
+from dalle_lib.swarm.process.events import read_events
 from dalle_lib.swarm.process.history import counted_by, epochs_of, names_of, samples_of
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -63,7 +64,7 @@ def test_three_uneven_peers_train_one_model(mini, swarm_folder):
     assert losses.iloc[-1] < losses.iloc[0]
     assert {peer.name for peer in SwarmStatus.read(peers["ada"].folder).peers} <= set(peers)
     panel = panel_html(peers["ada"])
-    assert all(part in panel for part in ("<svg", "ada (you)", f"epoch {EPOCHS} of {EPOCHS}"))
+    assert all(part in panel for part in ("<svg", "ada (you)", "Computing: float32, ", f"epoch {EPOCHS} of {EPOCHS}"))
 
 
 @pytest.mark.chaos
@@ -111,6 +112,7 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
 
 ROLLBACK = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 import torch
 from dalle_lib.run import RunCard
@@ -121,7 +123,8 @@ from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.run import batches_of
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
-from dalle_lib.swarm.peer.trainer import Trainer, Workplace
+from dalle_lib.swarm.peer.trainer import Trainer
+from dalle_lib.swarm.peer.workplace import Workplace
 
 folder, card = Path(sys.argv[1]), RunCard.load("emoji-mini")
 settings = PeerSettings(run="emoji-mini", host="127.0.0.1", batch_size=2)
@@ -136,12 +139,19 @@ with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))
     trainer.optimizer.opt.param_groups[0]["params"][0].fill_(float("nan"))
 batch = next(batches_of(card, settings.batch_size, seed=0))
-trainer.step(batch)
+trainer.step([batch])
 assert trainer.samples == 0, "a batch whose loss is not a number was counted"
 after = list(trainer.model.parameters())
 assert all(torch.equal(a, b) for a, b in zip(before, after)), "the parameters did not come back"
-trainer.step(batch)
+trainer.step([batch])
 assert trainer.samples == 2
+trainer.work.computer.use(replace(trainer.work.computer.way, precision="float16"))
+trainer.work.computer.scale.value = 2.0**40
+trainer.step([batch])
+assert trainer.samples == 2, "a gradient that overflowed was counted"
+trainer.work.computer.scale.value = 2.0**10
+trainer.step([batch])
+assert trainer.samples == 4
 trainer.optimizer.shutdown()
 dht.shutdown()
 """
@@ -153,6 +163,8 @@ def test_a_peer_goes_back_when_its_parameters_are_no_longer_finite(swarm_folder)
         [sys.executable, "-c", ROLLBACK, str(swarm_folder)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    events = (swarm_folder / "events.jsonl").read_text()
-    assert '"skipped"' in events
-    assert '"rolled_back"' in events
+    events = read_events(swarm_folder)
+    told = [
+        (event["event"], event.get("loss_scale")) for event in events if event["event"] in ("skipped", "rolled_back")
+    ]
+    assert told == [("skipped", 1.0), ("rolled_back", None), ("skipped", 2.0**40)]

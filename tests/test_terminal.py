@@ -140,7 +140,7 @@ def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mi
 
 def test_limits_and_the_command_to_go_on_name_what_was_given():
     told = "it leaves after 30 minutes, it computes 50% of the time, on 1 processor thread"
-    assert told == limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu"))
+    assert told == limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu", threads=1))
     assert limits(PeerSettings(run="r", role="bootstrap")) == "until you press Ctrl+C"
     settings = PeerSettings(run="owner/run", name="ada", initial_peers=("/ip4/a", "/ip4/b"), client_mode=True)
     assert Join(peer=settings, folder=Path("here")).as_typed() == [

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.amounts import count
 from dalle_lib.cli.peer_options import Options
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_of
 
 if TYPE_CHECKING:
     from dalle_lib.run import RunCard
@@ -184,7 +186,7 @@ def limits(settings: PeerSettings) -> str:
         told.append("not on battery")
     if settings.gpu_share < 1:
         told.append(f"with at most {settings.gpu_share:.0%} of a GPU")
-    threads = f"{settings.threads} processor thread{'s' if settings.threads > 1 else ''}"
+    threads = count(threads_of(settings), "processor thread")
     if settings.device == "auto":
         told.append(f"on each GPU, or on {threads} where there is none")
     else:

@@ -6,7 +6,7 @@ from dalle_lib.amounts import duration
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import last_looked, last_round, state_in_words
+from dalle_lib.dashboard.words import computing_line, last_looked, last_round, state_in_words
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.standing import LOOKS_ON, Standing
@@ -34,6 +34,8 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         parts.append(f"<p>The organiser says: {escape(message)}</p>")
     if joined is not None:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
+    if (computing := computing_line(events)) is not None:
+        parts.append(_linked(f"{computing}."))
     if standing.swarm is not None:
         you = joined and joined["peer_id"]
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it

@@ -19,6 +19,7 @@ from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.words import (
     STAYS,
     Invite,
+    computing_line,
     epoch_of,
     facts_of,
     helped_line,
@@ -73,6 +74,7 @@ class Teller:
         settings = PeerSettings.load(peer.folder / SETTINGS)
         yield from self._untold(news(events, self._invite, expects_others=not settings.alone))
         if with_epochs:
+            yield from self._untold([computing_line(events) or ""])
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
             yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
@@ -153,12 +155,13 @@ class LivePanel:
 
     def _beside(self, peer: Peer, standing: Standing) -> list[str]:
         """Return what is known of the run and of this machine beside how the peer stands, a line each."""
-        if self._view is None or standing.role != "trainer":
-            return []
         events = self._first.reader(peer).starts()[-1]
+        computing = [line] if (line := computing_line(events)) else []
+        if self._view is None or standing.role != "trainer":
+            return computing
         own = next((event["peer_id"] for event in events if event["event"] == "joined"), None)
         facts = " · ".join(f"{name}: {value}" for name, value in self._view.facts(standing, own).items())
-        return [facts, *([f"The organiser says: {message}"] if (message := self._view.message()) else [])]
+        return [*computing, facts, *([f"The organiser says: {message}"] if (message := self._view.message()) else [])]
 
     def _print(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -204,6 +204,15 @@ def last_round(events: list[dict], swarm: SwarmStatus | None = None) -> list[str
     return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events, swarm)]
 
 
+def computing_line(events: list[dict]) -> str | None:
+    """Return how a peer computes, as it told it last, and why it changed that; None if it has not told it yet."""
+    told = [event for event in events if event["event"] == "computing"]
+    if not told:
+        return None
+    why = f" ({printable(told[-1]['why'])})" if told[-1]["why"] else ""
+    return f"Computing: {printable(told[-1]['told'])}{why}"
+
+
 def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
     """Return lines that say what went wrong lately, with the names of peers that are in `swarm`, and ends of their ids.
 

@@ -22,7 +22,7 @@ class Rehearsal:
     down: float = 50.0
     """Download of each volunteer in Mbit/s."""
     batch_size: int = 8
-    """Samples that each computes at once."""
+    """The most samples that each computes between two looks at the others."""
     device: str = "cpu"
     """Where all of them compute: "cpu", or a GPU that has room for all."""
     samples: int | None = None
@@ -53,5 +53,5 @@ class Rehearsal:
         """Return how a volunteer takes part."""
         is_client = self.names.index(name) % 2 == 1
         return PeerSettings(
-            run="", name=name, batch_size=self.batch_size, device=self.device, client_mode=is_client
+            run="", name=name, batch_size=self.batch_size, threads=1, device=self.device, client_mode=is_client
         )  # fmt: skip

@@ -4,12 +4,28 @@ from dalle_lib.troubles.trouble import Trouble
 
 TROUBLES = (
     Trouble(
+        title="Fewer at a time",
+        severity="note",
+        patterns=("memory ran out with ... at a time",),
+        means="The memory of the GPU or of the machine ran out, so the peer computes fewer samples at a time from now "
+        "on. It went on with the same samples, none of which is lost.",
+        remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
+    ),
+    Trouble(
         title="Out of memory",
         severity="stops",
-        patterns=("OutOfMemoryError", "out of memory", "not enough memory", "Cannot allocate memory", "MemoryError"),
-        means="The model and its gradients did not fit into the memory of the GPU or of the machine.",
-        remedy="End other programs and notebooks, and join again: it goes on from what was saved. `--batch-size 1` "
-        "takes least. `dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
+        patterns=(
+            "expected room for one sample at a time",
+            "OutOfMemoryError",
+            "out of memory",
+            "not enough memory",
+            "Cannot allocate memory",
+            "MemoryError",
+        ),
+        means="The model and its gradients did not fit into the memory of the GPU or of the machine, not even with one "
+        "sample at a time.",
+        remedy="End other programs and notebooks, and join again: it goes on from what was saved. "
+        "`dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
     ),
     Trouble(
         title="Not enough room",
@@ -149,7 +165,7 @@ TROUBLES = (
         means="The peer was ended from outside: somebody killed it, the system did because memory ran out, or the "
         "machine was switched off. What it gave to ended epochs stays in the run. Its own copy of the model is that "
         "of when it last saved.",
-        remedy="Join again: it goes on from there. If memory ran out, end other programs or use `--batch-size 1`.",
+        remedy="Join again: it goes on from there. If memory ran out, end other programs.",
     ),
     Trouble(
         title="Does not end",

@@ -17,6 +17,7 @@ from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, RESTS, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
 
     import torch
 
+    from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.swarm import hash_table
     from dalle_lib.swarm.averaging import codec
     from dalle_lib.swarm.peer.bootstrap import help_others
@@ -87,7 +89,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     from dalle_lib.swarm.peer.traffic import MonthlyTraffic
     from dalle_lib.swarm.peer.trainer import Trainer
 
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(threads_of(settings))
     codec.install()
     hash_table.install()
     card, membership, workplace = _prepare(folder, settings, token, events)
@@ -119,6 +121,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
         with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
             try:
                 trainer.run(stop)
+            except NotEnoughRoom as error:
+                raise CannotJoin(in_one_line(error)) from error
             finally:
                 trainer.leave()
                 traffic.end()
@@ -137,7 +141,7 @@ def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: Ev
     from dalle_lib.run import RunCard
     from dalle_lib.swarm.peer.beginning import fetch_state
     from dalle_lib.swarm.peer.traffic import require_traffic
-    from dalle_lib.swarm.peer.trainer import Workplace
+    from dalle_lib.swarm.peer.workplace import Workplace
 
     try:
         card = RunCard.load(settings.run, token)

@@ -5,21 +5,21 @@ import math
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
 
 import hivemind
 import torch
 
-from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
-from dalle_lib.model import DALLE
-from dalle_lib.model.inputs import check_inputs
-from dalle_lib.run import RunCard, batches_of, initial_model
-from dalle_lib.streaming.batches import Batch, TrainingBatches
+from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
-from dalle_lib.swarm.peer.holding import LOOK_EVERY_S, Holder, limit_gpu
+from dalle_lib.swarm.peer.holding import LOOK_EVERY_S, Holder
 from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
@@ -28,6 +28,7 @@ from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
+from dalle_lib.swarm.peer.workplace import Workplace
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -36,41 +37,6 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """What a trainer computes with, ready before it connects to others."""
-
-    model: DALLE
-    device: torch.device
-    batches: TrainingBatches
-    """What it trains on, of which the first can be read."""
-    idle_gpus: list[str]
-    """GPUs that work but are not used, because a peer computes on one."""
-
-    @classmethod
-    def prepare(cls, card: RunCard, settings: PeerSettings, peer_id: str) -> "Workplace":
-        """Return the run's model on this peer's device, and its data in the order of the peer of this id.
-
-        Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
-        the run's card names is not beside it, is another, or cannot be trained on.
-        """
-        found = working_gpus() if settings.device == "auto" else []
-        device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
-        if device.type == "cuda" and not found and (problem := check_gpu(str(device)).problem):
-            raise ValueError(
-                f'{settings.device} does not compute here: {problem}. Choose another --device; "auto" takes a GPU that '
-                "works, or else the processor."
-            )
-        limit_gpu(device, settings.gpu_share)
-        card.require_beside()
-        require_room_in_cache(f"run {card.name!r}", card.downloads)
-        model, batches = initial_model(card), batches_of(card, settings.batch_size, settings.data_seed(peer_id))
-        begin, first = batches.state_dict(), next(batches)
-        check_inputs(card.model, first.text, first.codes)
-        batches.load_state_dict(begin)
-        return cls(model.to(device), device, batches, found[1:])
 
 
 class Trainer(Telling):
@@ -93,6 +59,7 @@ class Trainer(Telling):
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
         self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
+        self.work = Work(self.model, self.device, workplace.pace, partial(events.write, "computing"))
         self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
         traffic.begin()
         take_up(self.folder, self.optimizer, self.batches, events)
@@ -133,7 +100,6 @@ class Trainer(Telling):
         self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
-        self.batches.prefetch()  # not before all processes of this peer are forked
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         threading.Thread(target=self.clock.watch, args=(stop,), daemon=True).start()
         try:
@@ -142,12 +108,15 @@ class Trainer(Telling):
                 if self.holder.look(self.epoch) is not None:
                     self._stand_by(stop)
                     continue
+                if self.work.is_new:  # what follows comes after all processes of this peer are forked
+                    self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
+                    self.batches.prefetch(self.work.computer.sent)
                 self._has_handed_in = False
                 self.optimizer.come_back()
                 self._note_rounds()
-                if (batch := next(self.batches, None)) is None:
+                if not (batches := self._next_batches()):
                     return
-                self.step(batch)
+                self.step(batches)
                 stop.wait((self.clock.now() - started) * (1 / self._share_of_time - 1))
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
@@ -157,25 +126,27 @@ class Trainer(Telling):
             stop.set()
             reporter.join(LOOK_S)
 
-    def step(self, batch: Batch) -> None:
-        """Compute the gradient of one batch and hand it to the swarm; a gradient that is not finite is left out."""
-        started = self.clock.now()
-        loss = self._compute_gradient(batch)
+    def step(self, batches: Sequence[Batch]) -> None:
+        """Compute the gradient of some batches and hand it to the swarm; one that is not finite is left out."""
+        started, samples = self.clock.now(), sum(map(len, batches))
+        losses = self._compute_gradient(batches)
+        computed = time.monotonic()
         self.compute_s += self.clock.now() - started
         if self.clock.still_s > self._still_s:  # or this would be taken for a slow batch
             self._still_s = self.clock.still_s
             self.optimizer.tracker.performance_ema.reset_timer()
-        self.so_far.add(batch)
-        if loss is None:
-            self.optimizer.zero_grad(set_to_none=False)
-            self._roll_back_if_broken()
+        for batch in batches:
+            self.so_far.add(batch)
+        if losses is None:
             return
-        self.samples += len(batch)
-        self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
+        self.samples += samples
+        for batch, loss in zip(batches, losses, strict=True):
+            self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
         was_updating = self.optimizer.is_updating
-        self.optimizer.step(batch_size=len(batch))
+        self.optimizer.step(batch_size=samples)
         self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
+        self.work.pace.looked(computed)
         self._note_rounds()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
             self.snapshot = take_snapshot(self.optimizer.state_averager)
@@ -229,15 +200,24 @@ class Trainer(Telling):
         stop.wait()
         self.batches.close()
 
-    def _compute_gradient(self, batch: Batch) -> float | None:
-        """Return the loss of a batch, or None if the loss or its gradient is not finite."""
-        text, codes, shown = (t.to(self.device) for t in (batch.text, batch.codes, batch.input_codes))
-        loss = self.model(text, codes, shown).loss
-        loss.backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        if loss.isfinite() and norm.isfinite():
-            return float(loss)
-        self.events.write("skipped", loss=str(float(loss)), grad_norm=str(float(norm)))
+    @property
+    def _peers(self) -> int:
+        return self.optimizer.tracker.global_progress.num_peers
+
+    def _next_batches(self) -> list[Batch]:
+        """Return the batches until the next look at the swarm; none if the data have ended."""
+        self.batches.batch_size, number = self.work.sizes(self._peers)
+        return list(islice(self.batches, number))
+
+    def _compute_gradient(self, batches: Sequence[Batch]) -> list[float] | None:
+        """Return the mean loss of each batch, or None if one of them or the gradient is not finite."""
+        found = self.work.gradient(batches)
+        if found.is_finite:
+            return found.losses
+        self.events.write("skipped", loss=str(found.loss), grad_norm=str(found.norm), loss_scale=found.scale)
+        self.optimizer.zero_grad(set_to_none=False)
+        if not found.is_overflow:
+            self._roll_back_if_broken()
         return None
 
     def _end_epoch(self) -> None:

@@ -16,6 +16,7 @@ from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_here
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,8 @@ def start_crew(
         for name in names:
             if not Peer(folder / name).is_running:
                 prove_identity(card, folder / name, proof, is_bootstrap=settings.role != "trainer")
+    if settings.threads is None and len(devices) > 1:
+        settings = replace(settings, threads=threads_here(len(devices)))
     try:
         for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
             port, announce = settings.port and settings.port + number - 1, settings.announce if number == 1 else ()

@@ -47,7 +47,8 @@ class LocalSwarm(Crew):
 
     def add(self, settings: PeerSettings) -> Peer:
         """Start a trainer in this swarm, and return it at once."""
-        settings = replace(settings, run=self.run, host=LOCALHOST)
+        threads = settings.threads or 1  # all of them are on this machine
+        settings = replace(settings, run=self.run, host=LOCALHOST, threads=threads)
         self.peers[settings.name] = join(settings, self.folder / PEERS / settings.name)
         return self.peers[settings.name]
 

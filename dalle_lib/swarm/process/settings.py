@@ -74,10 +74,11 @@ class NetworkSettings:
 class ComputingSettings:
     """How much the peer computes, and in which order."""
 
-    batch_size: int = 16
-    """Samples computed at once. Raise it while memory allows and an epoch still takes several such steps."""
-    threads: int = 1
-    """Processor threads for computing."""
+    batch_size: int | None = None
+    """The most samples between two looks at the swarm. Up to it, the peer finds by trying what is fastest here and fits
+    into memory; without it, an epoch and the clock set the limit."""
+    threads: int | None = None
+    """Processor threads for computing. Without it, one for each core, but for what answering other peers needs."""
     duty: float = 1.0
     """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
     seed: int | None = None
@@ -123,7 +124,7 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
         if not 0 < self.duty <= 1:
             raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         for name, limit in ("batch_size", MAX_BATCH), ("threads", MAX_THREADS):
-            if not isinstance(given := getattr(self, name), int) or not 1 <= given <= limit:
+            if (given := getattr(self, name)) is not None and not (type(given) is int and 1 <= given <= limit):
                 raise ValueError(f"{name} must be a whole number from 1 to {limit:,}, but is {given}.")
         if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < 2**63):
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, but is {self.seed!r}.")

@@ -21,6 +21,7 @@ from dalle_lib.swarm.process.lending import forget_finish
 from dalle_lib.swarm.process.month import rests_until
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.swarm.process.threads import threads_of
 
 LOOK_EVERY_S = 20.0
 """Seconds between two looks at whether the month is over, or its limit was raised, for a peer that rests."""
@@ -95,7 +96,7 @@ def _run(folder: Path, settings: PeerSettings, token: str, events: EventLog, lea
         bufsize=0,
         process_group=0,
         # Threads that wait for each other sleep: beside busy programs, spinning took seven times as long or more.
-        env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(settings.threads)},
+        env={"OMP_WAIT_POLICY": "passive", **os.environ, "OMP_NUM_THREADS": str(threads_of(settings))},
     )
     try:
         hand_on(token, child)

@@ -1,0 +1,226 @@
+"""Trials of a few steps at the start: how many samples at a time, and which ways to compute pay for themselves."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from dalle_lib.machine import has_bf16_instructions
+from dalle_lib.model import ModelConfig
+from dalle_lib.one_line import in_one_line
+from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm.peer.computing.computer import Computer
+from dalle_lib.swarm.peer.computing.room import fits, forecast, is_out_of_memory
+from dalle_lib.swarm.peer.computing.way import Way
+
+logger = logging.getLogger(__name__)
+
+MAX_AT_ONCE = 64
+"""Samples at a time, at most: a run's monitor recomputes no larger batches."""
+USUAL = 16
+"""Samples at a time where a busy machine leaves no time to try so many."""
+MAX_STEP_S = 5.0
+"""Seconds that a batch may take: a peer looks at the swarm between batches."""
+BUDGET_S = {"cpu": 3.0, "cuda": 20.0}
+"""Seconds after which no other trial begins, what compiling takes not counted."""
+PAYS_WITHIN_S = 1800.0
+"""Seconds of training within which compiling must win more time than it takes."""
+COMPILE_S, COMPILED_GAIN = 180.0, 1.4
+"""What is assumed of compiling on a GPU before it is tried: seconds, and how many times faster layers are then."""
+BETTER = 1.03
+"""How many times faster another way must be to be taken: less is chance."""
+SLOWER = 0.9
+"""Share of the best samples a second below which larger batches are not tried."""
+QUICK_S, REPEATS = 0.1, 3
+"""A step is repeated up to so often, as long as all together take less than so many seconds."""
+_SIDE = 512
+"""Rows of the matrix product by which the speed of a processor is guessed."""
+MAX_OVERFLOWS = 16
+"""Steps of a trial, at most, that the loss scale needs to become right."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A way that was tried, with the seconds that the trial took."""
+
+    way: Way
+    seconds: float
+    problem: str = ""
+    """Why it cannot be used here, if it cannot."""
+
+
+class Trials:
+    """Tries ways on random samples, and leaves the computer with the fastest one."""
+
+    def __init__(
+        self,
+        computer: Computer,
+        limit: int,
+        *,
+        budget_s: float | None = None,
+        trains_for_s: float = PAYS_WITHIN_S,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`limit` is the most samples at a time. `budget_s` is BUDGET_S of the device unless it is given.
+
+        `trains_for_s` is for how long the peer will train, as far as it is known; `is_over` says that it is to leave.
+        """
+        self.computer, self.limit = computer, min(limit, MAX_AT_ONCE)
+        self.budget_s = BUDGET_S.get(computer.device.type, BUDGET_S["cpu"]) if budget_s is None else budget_s
+        self.pays_within_s, self.is_over = min(PAYS_WITHIN_S, trains_for_s), is_over
+        self.done: list[Trial] = []
+        self._ends_at = time.monotonic() + self.budget_s
+
+    def find(self) -> Way:
+        """Try ways until the time for it is over; return the fastest, which the computer uses from now on.
+
+        Where one sample would take longer than all trials may, it is the first way, one sample at a time. Raises
+        NotEnoughRoom if one sample does not fit into memory.
+        """
+        computer = self.computer
+        best = replace(computer.way, batch=1, samples_per_s=None)
+        if _forecast_s(computer, best) < self.budget_s:
+            best = self._grown(best)
+            for change in self._changes():
+                if self._is_late:
+                    break
+                best = self._better(best, change)
+        computer.use(best)
+        if best.is_recorded:  # now, while no other thread uses the GPU
+            computer.once([random_batch(computer.model.config, best.batch)])
+        computer.forget()
+        return best
+
+    @property
+    def _is_late(self) -> bool:
+        return self.is_over() or time.monotonic() > self._ends_at
+
+    def _changes(self) -> Iterator[dict[str, object]]:
+        """Yield what else to try, each on top of the best until then."""
+        device = self.computer.device.type
+        if device == "cpu" and has_bf16_instructions():
+            yield {"precision": "bfloat16"}
+        yield {"is_reversible": False}
+        if device == "cuda":
+            if compiling_pays(self.pays_within_s):
+                yield {"is_compiled": True}
+            yield {"is_recorded": True}
+
+    def _better(self, best: Way, change: dict[str, object]) -> Way:
+        """Return the best way with a change if that is faster, else as it was."""
+        other = replace(best, **change)
+        if other == best or not self._has_room(other):
+            return best
+        grows = other.is_reversible != best.is_reversible  # then another number of samples fits
+        found = self._grown_from(replace(other, batch=1)) if grows else self._measured(other)
+        return found if found and found.samples_per_s > BETTER * best.samples_per_s else best
+
+    def _has_room(self, way: Way) -> bool:
+        """Return whether a way can be tried: a GPU refuses what does not fit, and a system kills the program."""
+        return self.computer.device.type != "cpu" or fits(self.computer.model.config, way)
+
+    def _grown(self, first: Way) -> Way:
+        """Return the first way with the number of samples at a time that is the fastest, or what fits at all."""
+        if (found := self._grown_from(first)) is not None:
+            return found
+        self.computer.use(first)
+        self.computer.gradient([random_batch(self.computer.model.config, 1)])  # may change the way
+        return self._grown_from(self.computer.way) or self.computer.way
+
+    def _grown_from(self, way: Way) -> Way | None:
+        """Return the fastest way as `batch` is doubled again and again; None if none fits."""
+        best = None
+        while True:
+            found = self._measured(way)
+            if found is None:
+                return best
+            if best is None or found.samples_per_s > best.samples_per_s:
+                best = found
+            way = replace(way, batch=2 * way.batch)
+            next_s = way.batch / found.samples_per_s
+            is_slower = found.samples_per_s < SLOWER * best.samples_per_s
+            if way.batch > self.limit or is_slower or next_s > MAX_STEP_S or not self._has_room(way):
+                return best
+            if self._is_late or time.monotonic() + next_s > self._ends_at:
+                return self._usual(best)
+
+    def _usual(self, way: Way) -> Way:
+        """Return a way for which there was no time to try more samples at a time, with as many as are usual."""
+        usual = min(USUAL, self.limit, int(MAX_STEP_S * way.samples_per_s))
+        larger = replace(way, batch=max(way.batch, power_of_two(max(1, usual))))
+        return larger if self._has_room(larger) else way
+
+    def _measured(self, way: Way) -> Way | None:
+        """Return a way with its samples a second, or None if it does not work here."""
+        began, batch = time.monotonic(), random_batch(self.computer.model.config, way.batch)
+        problem, seconds, clock = "", [], _clock(self.computer.device)
+        try:
+            self.computer.use(way)
+            if way.batch == 1 or self.computer.device.type == "cuda":
+                self._warm(batch, way)
+            while not seconds or (sum(seconds) < QUICK_S and len(seconds) < REPEATS and not self.is_over()):
+                started = clock()
+                self.computer.once([batch])
+                seconds.append(clock() - started)
+        except Exception as error:  # compilers and recordings fail in many ways, and nothing depends on them
+            problem = in_one_line(error)[:200]
+            if not (is_out_of_memory(error) or way.is_compiled or way.is_recorded):
+                raise
+            logger.info("%s does not work here: %s", way.in_words(self.computer.device.type), problem)
+        self.done.append(Trial(way, time.monotonic() - began, problem))
+        if problem:
+            self.computer.free()
+            return None
+        found = replace(way, samples_per_s=way.batch / max(min(seconds), 1e-9))
+        self.done[-1] = replace(self.done[-1], way=found)
+        return found
+
+    def _warm(self, batch: Batch, way: Way) -> None:
+        """Compute a batch until its gradient is finite, so that kernels are chosen and the loss scale is right.
+
+        Compiling is not counted among the seconds of the trials, because it was decided that it pays.
+        """
+        began = time.monotonic()
+        for _ in range(MAX_OVERFLOWS):
+            if self.computer.once([batch]).is_finite or self.is_over():
+                break
+        if way.is_compiled:
+            self._ends_at += time.monotonic() - began
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Return what tells seconds: on one thread of a processor its own time, which leaves out other programs."""
+    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+
+def power_of_two(number: int) -> int:
+    """Return the largest power of two up to a number of at least 1."""
+    return 1 << number.bit_length() - 1
+
+
+def compiling_pays(trains_for_s: float) -> bool:
+    """Return whether compiled layers win more time, by forecast, than compiling takes."""
+    return trains_for_s * (1 - 1 / COMPILED_GAIN) > COMPILE_S
+
+
+def random_batch(config: ModelConfig, samples: int) -> Batch:
+    """Return random captions and codes, the same each time."""
+    random = torch.Generator().manual_seed(0)
+    text = torch.randint(1, config.text_vocab, (samples, config.text_length), generator=random)
+    codes = torch.randint(config.image_vocab, (samples, config.image_length), generator=random)
+    return Batch(text, codes, codes)
+
+
+def _forecast_s(computer: Computer, way: Way) -> float:
+    """Return the seconds that one sample takes on a processor, by its operations and a matrix product; else 0."""
+    if computer.device.type != "cpu":
+        return 0.0
+    factor = torch.ones(_SIDE, _SIDE)
+    seconds, clock = [], _clock(computer.device)
+    for _ in range(3):
+        started = clock()
+        factor @ factor
+        seconds.append(clock() - started)
+    return forecast(computer.model.config, way)[1] * min(seconds) / (2 * _SIDE**3)
