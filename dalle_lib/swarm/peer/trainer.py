@@ -103,11 +103,10 @@ class Trainer:
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
         self.sent_bytes, self.received_bytes = 0, 0
         self.last_loss: float | None = None
-        self.witnessed, self.trained, self._posted = "", "", time.monotonic()
+        self.witnessed, self.trained, self.told_left_out, self._posted = "", "", "", time.monotonic()
         self.so_far = EpochSoFar()
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
-        self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -153,6 +152,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=False)
             self._roll_back_if_broken()
             return
+        if not self.samples:  # a volunteer waits for the first
+            self.events.write("computed", samples=len(batch))
         self.samples += len(batch)
         self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
         was_updating = self.optimizer.is_updating
