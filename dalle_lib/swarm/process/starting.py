@@ -12,13 +12,13 @@ class Step:
     ends_with: str
     """The event at which it is over."""
     typical_s: float
-    """Seconds that it took with `emoji-mini`, about: the middle of seven starts of peers that shared two cores of a
+    """Seconds that it took with `emoji-mini`, about: the middle of six starts of peers that shared two cores of a
     Xeon of 2.5 GHz (dev/DECISIONS.md, 2026-11-26). Trials may take as long as they are given."""
 
 
-LOAD = Step("load the model and the data", "loaded", 9.0)
-CONNECT = Step("connect to the others", "connected", 2.0)
-TAKE_OVER = Step("take over the others' state", "joined", 3.0)
+LOAD = Step("load the model and the data", "loaded", 8.5)
+CONNECT = Step("connect to the others", "connected", 1.6)
+TAKE_OVER = Step("take over the others' state", "joined", 2.9)
 TRIALS = Step("try what computes fastest", "computing", 3.0)
 FIRST_BATCH = Step("compute the first batch", "computed", 1.0)
 FIRST_ROUND = Step("average it with the others", "averaged", 6.0)
