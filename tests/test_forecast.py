@@ -73,7 +73,9 @@ def test_seconds_and_bytes_are_those_of_the_plan_with_the_peers_that_are_there(m
     assert "with the 2 peers that are there (as told)" in found["an epoch"].here
     assert found["an epoch"].here.endswith("17% of it here")
     days = 50 * plan.epoch_s / 86_400
-    assert found["traffic"].figures["sent_bytes"] == pytest.approx([days * plan.traffic[0].sent_per_day] * 2)
+    for way in "sent", "received":
+        bytes_a_day = getattr(plan.traffic[0], f"{way}_per_day")
+        assert found["traffic"].figures[f"{way}_bytes"] == pytest.approx([days * bytes_a_day] * 2)
     assert found["traffic"].here.endswith("until the run is complete")
 
 

@@ -70,6 +70,7 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
         "Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
         "Joined at epoch 9, found 2 other peers. Computing on cpu.",
         "Ctrl+C leaves and saves.",
+        "From start to the first counted gradient: 1 min",
         "10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
         "11/60 · loss 1.43 · 3 peers · yours 31% · 192 samples · 5 min left",
         "60/60 · loss 1.43 · 3 peers · yours 31% · 288 samples",
