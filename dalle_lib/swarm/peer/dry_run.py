@@ -131,6 +131,7 @@ def main(asked: dict) -> None:
         _tell(codecs=None)
     except Exception as error:  # a peer would fail by the same error, whatever it is
         _tell(codecs=in_one_line(error))
+    board = None if asked["key"] is None else _board(asked["key"])
     try:
         # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
         socket.create_server((asked["host"], asked["port"])).close()
@@ -138,15 +139,23 @@ def main(asked: dict) -> None:
             start=True,
             host_maddrs=[f"/ip4/{asked['host']}/tcp/{asked['port']}"],
             client_mode=asked["client_mode"],
+            record_validators=board.validators if board else (),
             startup_timeout=START_TIMEOUT_S,
         )
     except Exception as error:
         _tell(p2pd=in_one_line(error))
         return
     answering = asyncio.run(_meet(dht, asked["first_peers"]))
-    if asked["key"] is not None and answering:
-        _look(dht, asked["key"], answering)
+    if board is not None and answering:
+        _look(dht, board, answering)
     dht.shutdown()
+
+
+def _board(key: str):
+    """Return where the peers of a run tell of themselves."""
+    from dalle_lib.swarm.peer.metrics import MetricsBoard
+
+    return MetricsBoard(key)
 
 
 async def _meet(dht, first_peers: Sequence[str]) -> list[str]:
@@ -165,15 +174,13 @@ async def _meet(dht, first_peers: Sequence[str]) -> list[str]:
     return [peer for peer, problem in zip(by_peer, problems, strict=True) if problem is None]
 
 
-def _look(dht, key: str, first_peers: Sequence[str]) -> None:
+def _look(dht, board, first_peers: Sequence[str]) -> None:
     """Print who trains a run, as its hash table tells whoever asks, or why that is not known."""
     from hivemind.p2p import PeerID
 
-    from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
+    from dalle_lib.swarm.peer.metrics import LOOK_S
 
     try:
-        board = MetricsBoard(key)
-        dht.add_validators(board.validators)
         peers = [PeerID.from_base58(peer) for peer in first_peers]
         if not dht.run_coroutine(partial(_ping, peers=peers), return_future=True).result(LOOK_S):
             _tell(look="the first peers' hash table does not answer")
