@@ -9,12 +9,16 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import hivemind
 import pandas as pd
 import psutil
 import pytest
 from conftest import living
 from hivemind.p2p import P2P
+from statuses import peer_status
+from waiting import wait_until
 
+from dalle_lib.auth import Identity
 from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
 from dalle_lib.cli import Doctor
@@ -22,6 +26,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.peer.greeter import Greeter
+from dalle_lib.swarm.peer.metrics import MetricsBoard
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -79,6 +84,8 @@ def test_a_machine_that_can_take_part_learns_what_the_first_peer_sees_of_it(mini
         assert re.fullmatch(r"a first peer can connect to port \d+", checks.loc["reachable", "here"])
         assert checks.loc["clock", "here"] == "+0.0 s from a first peer's, +0.0 s from the Hub's"
         assert re.match(r"[\d.e+]+ Mbit/s to a first peer: [\d.]+ s of each round", checks.loc["upload", "here"])
+        assert checks.loc["speed", "figures"]["is_measured"]
+        assert checks.loc["an epoch", "here"].startswith("alone "), "the hash table says that nobody trains"
 
 
 def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
@@ -88,6 +95,29 @@ def test_a_machine_that_cannot_take_part_is_told_what_to_do_and_fails(hub):
     row, remedy = done.stdout[done.stdout.index("FAILED") :].splitlines()[:2]
     assert DEAD.split("/")[-1] in row
     assert "ask the run's organiser for other addresses" in remedy
+
+
+def test_the_trial_looks_who_trains_in_the_hash_table(mini, swarm_folder, tmp_path):
+    identity = Identity.load_or_create(tmp_path / "identity")
+    with local_swarm(mini, swarm_folder) as swarm:
+        card = RunCard.load(swarm.run)
+        board = MetricsBoard(card.key, identity.private_key)
+        ada = hivemind.DHT(
+            start=True,
+            initial_peers=list(card.initial_peers),
+            record_validators=board.validators,
+            host_maddrs=["/ip4/127.0.0.1/tcp/0"],
+            identity_path=str(tmp_path / "identity"),
+        )
+        try:
+            board.post(ada, peer_status(identity.peer_id, "ada", epoch=5, samples_per_s=2.0))
+            wait_until(lambda: board.read(ada))
+            found = probe(here(), list(card.initial_peers), key=card.key)
+            other = probe(here(), list(card.initial_peers), key="another run")
+        finally:
+            ada.shutdown()
+    assert (found.look, found.others, found.epoch) == (None, [2.0], 5)
+    assert (other.look, other.others) == (None, [])
 
 
 def test_the_trial_tells_what_it_finds_at_once(broken):

@@ -22,9 +22,17 @@ def here(**settings) -> PeerSettings:
     return PeerSettings(**{"run": "emoji-mini", "host": "127.0.0.1", **settings})
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Measure the speed by a single step."""
+    monkeypatch.setattr("dalle_lib.checks.speed.MEASURE_S", 0.0)
+
+
 def test_each_check_is_told_when_it_is_done(hub, monkeypatch):
     """A first peer that does not answer for minutes hides nothing that is known before."""
-    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": None}, {"p2pd": None}, {"first_peers": {}}]))
+    monkeypatch.setattr(
+        doctors, "trial", lambda *_, **__: iter([{"codecs": None}, {"p2pd": None}, {"first_peers": {}}])
+    )
     checks = doctors.doctor_checks(here(), ".", None)
     assert next(checks).what == "system"
     monkeypatch.setattr("dalle_lib.checks.preflight.gpus", lambda: pytest.fail("it is not this one's turn"))
@@ -32,7 +40,8 @@ def test_each_check_is_told_when_it_is_done(hub, monkeypatch):
     assert told[-1].what == "free disk"
     monkeypatch.setattr("dalle_lib.checks.preflight.gpus", list)
     assert [check.what for check in checks] == [
-        "GPU", "codecs", "p2pd", "first peers", "reachable", "upload", "clock",
+        "GPU", "codecs", "p2pd", "first peers", "reachable", "upload", "clock", "speed", "an epoch", "milestones",
+        "traffic",
     ]  # fmt: skip
 
 
@@ -52,7 +61,7 @@ def test_first_peers_that_do_not_answer_keep_only_those_away_who_begin_nothing(m
         assert (row.ok, row.here) == (True, "0 of 1 answer, not 12D3 (connection refused)")
         assert "would begin the swarm" in row.remedy
     tried = []
-    monkeypatch.setattr(doctors, "trial", lambda _, first_peers: tried.append(first_peers) or iter([]))
+    monkeypatch.setattr(doctors, "trial", lambda _, first_peers, **__: tried.append(first_peers) or iter([]))
     monkeypatch.setattr(doctors, "Findings", lambda: Findings(codecs=None, p2pd="-", first_peers={}))
     identity = Identity.load_or_create(tmp_path / "emoji-mini" / "volunteer" / IDENTITY)
     own, other = (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}" for peer in (identity.peer_id, "12D3"))
@@ -61,7 +70,7 @@ def test_first_peers_that_do_not_answer_keep_only_those_away_who_begin_nothing(m
 
 
 def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, monkeypatch):
-    monkeypatch.setattr(doctors, "trial", lambda *_: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
+    monkeypatch.setattr(doctors, "trial", lambda *_, **__: iter([{"codecs": "-", "p2pd": "-", "first_peers": {}}]))
     authority, peer = Authority.generate(), tmp_path / "peers" / "emoji-mini" / "volunteer"
     card = mini.with_changes(members={"authority": authority.public_key})
     run = str(card.save(tmp_path / "run"))

@@ -177,7 +177,7 @@ def test_the_panel_says_why_a_gpu_idles(tmp_path):
 def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub, monkeypatch):
     peer = finished_peer(tmp_path, event="failed", error="RuntimeError: it broke")
     unfinished = {"codecs": None, "p2pd": "it broke before", "first_peers": {}}
-    monkeypatch.setattr("dalle_lib.checks.doctor.trial", lambda *_: iter([unfinished]))
+    monkeypatch.setattr("dalle_lib.checks.doctor.trial", lambda *_, **__: iter([unfinished]))
     with pytest.raises(PeerFailed, match="it broke"):
         watch(peer)
     block = capsys.readouterr().out

@@ -41,6 +41,7 @@ def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_t
         "Joined at epoch 9, found 2 other peers. Computing on cpu.",
         "ada-2: Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
         "ada-2: Joined at epoch 9, found 2 other peers. Computing on cpu.",
+        "ada-2: From start to the first counted gradient: 4 s",
         "ada-2: 10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
     ]
     assert "ada-2: Training with the others · 10/60 · loss 1.43" in console.export_text()

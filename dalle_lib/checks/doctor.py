@@ -12,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from dalle_lib.auth.clocks import seconds_ahead
+from dalle_lib.checks.company import company_now
+from dalle_lib.checks.forecast import Link, forecast_checks
 from dalle_lib.checks.preflight import Check, preflight_checks, require, table
 from dalle_lib.checks.traffic import traffic_checks
 from dalle_lib.hub_http import httpx
@@ -44,7 +46,8 @@ def doctor(settings: PeerSettings, folder: str | Path = ".", token: str | None =
     """Return the table of `preflight` for the settings' run, with more rows: how far a peer with them would come.
 
     A process is started to find out, and ended. It connects to the run's first peers and sends one of them up to 8 MB;
-    the Hub is asked for the time. What cannot be tried without hivemind or its p2pd is left out. Where the
+    the Hub is asked for the time. Gradients are computed for a second or two, and last come forecasts of what taking
+    part would come to. What cannot be tried without hivemind or its p2pd is left out. Where the
     run has members, the peer's access token is checked: `folder` is the peer's, or the one in which `dalle-lib join`
     keeps peers. `token` is a Hub token, for private runs.
     """
@@ -68,7 +71,8 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
     yield from traffic_checks(settings, card)
     first_peers = of_others([*(card.initial_peers if card else ()), *settings.initial_peers], own_id(own))
     facts = {}
-    for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers):
+    key = card.key if card is not None and card.members is None else None
+    for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers, key=key):
         facts |= news
         if "codecs" in news:
             right = "values survive"
@@ -83,6 +87,10 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         yield _reachable(found, settings)
         yield _upload(found, settings, card)
     yield clock_row(found.ahead, seconds_ahead_of_hub())
+    if card is not None and settings.role == "trainer":
+        is_reached = None if found.reached is None else found.reached > 0
+        link = Link(mbps=found.mbps, reduces=False if settings.client_mode else is_reached)
+        yield from forecast_checks(card, settings, company_now(card, found), link)
 
 
 def _access_token(card: RunCard, folder: Path) -> Check:

@@ -42,6 +42,8 @@ class Check:
     """Whether this machine can take part as far as this check goes."""
     remedy: str = ""
     """What to do; advice where `ok` is true."""
+    figures: dict[str, object] | None = None
+    """The numbers in `here`, for programs, where it has any that matter."""
 
 
 def require(what: str, needed: str, here: str, ok: bool, remedy: str) -> Check:

@@ -5,10 +5,14 @@ from html import escape
 from dalle_lib.amounts import duration
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.run_view import RunView
+from dalle_lib.dashboard.start import start_html
 from dalle_lib.dashboard.tables import table_html
 from dalle_lib.dashboard.words import computing_line, last_looked, last_round, state_in_words
+from dalle_lib.swarm.process.events import read_starts
+from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.history import epochs_of
 from dalle_lib.swarm.process.join import Peer
+from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.standing import LOOKS_ON, Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
@@ -27,7 +31,8 @@ _STYLE = """
 
 def panel_html(peer: Peer, view: RunView | None = None) -> str:
     """Return the panel of a peer as it is now, as HTML; `view` adds what is known of the run beside the peer."""
-    events, standing, epochs = peer.events(), Standing.of(peer), epochs_of(peer)
+    starts, standing, epochs = read_starts(peer.folder), Standing.of(peer), epochs_of(peer)
+    events = starts[-1]
     joined = next((event for event in events if event["event"] == "joined"), None)
     parts = [_linked(f"{state_in_words(standing)}.", is_bold=True)]
     if view is not None and (message := view.message()):
@@ -36,6 +41,8 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         parts.append(f"<p>{escape(_devices(joined))}</p>")
     if (computing := computing_line(events)) is not None:
         parts.append(_linked(f"{computing}."))
+    if standing.role == "trainer":
+        parts.append(start_html(standing, starts, PeerSettings.load(peer.folder / SETTINGS).start_after_s))
     if standing.swarm is not None:
         you = joined and joined["peer_id"]
         if standing.role == "trainer" and (looked := last_looked(standing)) is not None:  # a helper's state tells it

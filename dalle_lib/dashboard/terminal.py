@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dalle_lib.dashboard.run_view import RunView
+from dalle_lib.dashboard.start import TITLE, counted_line, start_lines, steps_of
 from dalle_lib.dashboard.words import (
     STAYS,
     Invite,
@@ -70,10 +71,12 @@ class Teller:
 
     def new_of(self, peer: Peer, hint: str = "", *, with_epochs: bool = False) -> Iterator[str]:
         """Yield new lines: where it listens, whom it found, a line an epoch if wished, troubles, the hint."""
-        events = self.reader(peer).starts()[-1]
-        settings = PeerSettings.load(peer.folder / SETTINGS)
+        starts, settings = self.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS)
+        events = starts[-1]
         yield from self._untold(news(events, self._invite, expects_others=not settings.alone))
         if with_epochs:
+            if settings.role == "trainer":
+                yield from self._untold([counted_line(starts, settings.start_after_s) or ""])
             yield from self._untold([computing_line(events) or ""])
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
@@ -151,7 +154,16 @@ class LivePanel:
             self._print(teller.new_of(other))
             standings.append(Standing.of(other, teller.reader(other)))
         standing = Standing.of(peer, self._first.reader(peer))
-        self._live.update(panel(standing, hint, standings, self._beside(peer, standing)), refresh=True)
+        beside = [*self._start(peer, standing), *self._beside(peer, standing)]
+        self._live.update(panel(standing, hint, standings, beside), refresh=True)
+
+    def _start(self, peer: Peer, standing: Standing) -> list[str]:
+        """Return the steps of the peer's start while they matter; then how long they took in all."""
+        starts, waits_s = self._first.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS).start_after_s
+        if steps := steps_of(standing, starts, waits_s):
+            return [f"{TITLE}:", *start_lines(steps)]
+        line = counted_line(starts, waits_s) if standing.role == "trainer" else None
+        return [] if line is None else [line]
 
     def _beside(self, peer: Peer, standing: Standing) -> list[str]:
         """Return what is known of the run and of this machine beside how the peer stands, a line each."""

@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.status import MAX_SHOWN
 
 TIMEOUT_S = 150.0
 """Seconds after which the whole trial is ended."""
@@ -54,19 +56,29 @@ class Findings:
     """Why the upload was not measured."""
     mbps: float | None = None
     """Megabits per second from this machine to that peer."""
+    look: str | None = "no first peer answers"
+    """Why it is not known who trains."""
+    others: Sequence[float] | None = None
+    """Samples a second of each peer that trains, by its own account; None if that is not known."""
+    epoch: int = 0
+    """The epoch of the one in their middle."""
 
 
-def trial(settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S) -> Iterator[dict]:
+def trial(
+    settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S, *, key: str | None = None
+) -> Iterator[dict]:
     """Yield what a peer with `settings` would meet, fields of `Findings` as soon as they are known.
 
     At the end all fields without a default are known, and all that was started to find them out is ended.
-    `first_peers` are addresses such as /ip4/.../tcp/.../p2p/...; the trial is ended after `timeout_s` seconds.
+    `first_peers` are addresses such as /ip4/.../tcp/.../p2p/...; the trial is ended after `timeout_s` seconds. `key` is
+    that of the run's card, by which the hash table is asked who trains; members alone can ask that of theirs.
     """
     asked = {
         "first_peers": list(first_peers),
         "host": settings.host,
         "port": settings.port,
         "client_mode": settings.client_mode,
+        "key": key,
     }
     known = set()
     with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +131,7 @@ def main(asked: dict) -> None:
         _tell(codecs=None)
     except Exception as error:  # a peer would fail by the same error, whatever it is
         _tell(codecs=in_one_line(error))
+    board = None if asked["key"] is None else _board(asked["key"])
     try:
         # Two p2pd would share a port, and each would get some of the other's connections: try the port without one.
         socket.create_server((asked["host"], asked["port"])).close()
@@ -126,16 +139,27 @@ def main(asked: dict) -> None:
             start=True,
             host_maddrs=[f"/ip4/{asked['host']}/tcp/{asked['port']}"],
             client_mode=asked["client_mode"],
+            record_validators=board.validators if board else (),
             startup_timeout=START_TIMEOUT_S,
         )
     except Exception as error:
         _tell(p2pd=in_one_line(error))
         return
-    asyncio.run(_meet(dht, asked["first_peers"]))
+    answering = asyncio.run(_meet(dht, asked["first_peers"]))
+    if board is not None and answering:
+        _look(dht, board, answering)
     dht.shutdown()
 
 
-async def _meet(dht, first_peers: Sequence[str]) -> None:
+def _board(key: str):
+    """Return where the peers of a run tell of themselves."""
+    from dalle_lib.swarm.peer.metrics import MetricsBoard
+
+    return MetricsBoard(key)
+
+
+async def _meet(dht, first_peers: Sequence[str]) -> list[str]:
+    """Print what the first peers answer, and return the ids of those that do."""
     p2p = await dht.replicate_p2p()
     _tell(p2pd=None, addresses=[str(address) for address in await p2p.get_visible_maddrs()])
     by_peer: dict[str, list[str]] = {}
@@ -147,6 +171,30 @@ async def _meet(dht, first_peers: Sequence[str]) -> None:
     for peer, problem in zip(by_peer, problems, strict=True):
         if problem is None and await _is_greeted(p2p, peer):
             break
+    return [peer for peer, problem in zip(by_peer, problems, strict=True) if problem is None]
+
+
+def _look(dht, board, first_peers: Sequence[str]) -> None:
+    """Print who trains a run, as its hash table tells whoever asks, or why that is not known."""
+    from hivemind.p2p import PeerID
+
+    from dalle_lib.swarm.peer.metrics import LOOK_S
+
+    try:
+        peers = [PeerID.from_base58(peer) for peer in first_peers]
+        if not dht.run_coroutine(partial(_ping, peers=peers), return_future=True).result(LOOK_S):
+            _tell(look="the first peers' hash table does not answer")
+            return
+        there = board.read(dht)[:MAX_SHOWN]
+        epochs = sorted(peer.epoch for peer in there)
+        _tell(look=None, others=[peer.samples_per_s for peer in there], epoch=epochs[len(epochs) // 2] if there else 0)
+    except Exception as error:  # a stranger may answer anything
+        _tell(look=_strangers_words(error))
+
+
+async def _ping(_dht, node, peers: Sequence) -> bool:
+    """Return whether one of these peers answers in the hash table, in whose process this runs."""
+    return any(answer is not None for answer in await asyncio.gather(*map(node.protocol.call_ping, peers)))
 
 
 async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:

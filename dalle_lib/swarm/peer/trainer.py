@@ -68,17 +68,14 @@ class Trainer(Telling):
         self.samples, self.sent_bytes, self.received_bytes = 0, 0, 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
         self.last_loss: float | None = None
-        self.witnessed, self.trained, self._posted = "", "", time.monotonic()
-        self.clock, self.holder = (
-            AwakeClock(),
-            Holder(settings, self.folder, events, is_month_used=lambda: traffic.is_used),
-        )
+        self.witnessed, self.trained, self.told_left_out, self._posted = "", "", "", time.monotonic()
+        self.clock = AwakeClock()
+        self.holder = Holder(settings, self.folder, events, is_month_used=lambda: traffic.is_used)
         self.so_far = EpochSoFar(self.clock.now())
         self._still_s, self._has_handed_in = 0.0, False
         """Whether this peer, which computes nothing now, has nothing left to be averaged."""
         self._is_of_epoch = False
         """Whether the model has the parameters of this epoch, and no update of it is still to be taken over."""
-        self.told_left_out = ""
         peers, total = self.optimizer.tracker.global_progress.num_peers, self.card.optimizer.total_epochs
         self.events.write(
             "joined",
@@ -139,6 +136,8 @@ class Trainer(Telling):
             self.so_far.add(batch)
         if losses is None:
             return
+        if not self.samples:  # a volunteer waits for the first
+            self.events.write("computed", samples=samples)
         self.samples += samples
         for batch, loss in zip(batches, losses, strict=True):
             self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
