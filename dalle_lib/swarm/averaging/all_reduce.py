@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dalle_lib.aggregation import part_problem
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.answers import made_ahead
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.trust import Trust
@@ -193,7 +194,17 @@ class Runner(AllReduceRunner):
             self._not_understood.add(reducer)
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
 
+    def should_delay_results(self, peer_id: PeerID) -> bool:
+        # hivemind lets peers that do not reduce read their first average when they have sent their last part. A
+        # reducer's link would be full in one direction, then in the other, and the round take twice the time.
+        return False
+
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
+        # Peers of plain hivemind that do not reduce still read nothing before they have sent all.
+        async for message in made_ahead(self._answers(stream, sender_index)):
+            yield message
+
+    async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
         if self.sender_timeout is not None:
             stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))

@@ -18,3 +18,23 @@ async def until_hung_up(answers: AsyncIterator) -> AsyncIterator:
         is_answered = True
     if is_answered:
         await asyncio.sleep(HANG_UP_S)
+
+
+async def made_ahead(answers: AsyncIterator) -> AsyncIterator:
+    """Iterate over answers, which are made no later if their reader is slow; those that wait are kept."""
+    made: asyncio.Queue = asyncio.Queue()
+
+    async def make() -> None:
+        try:
+            async for answer in answers:
+                made.put_nowait(answer)
+        finally:
+            made.put_nowait(None)
+
+    making = asyncio.create_task(make())
+    try:
+        while (answer := await made.get()) is not None:
+            yield answer
+        await making  # raises what went wrong
+    finally:
+        making.cancel()
