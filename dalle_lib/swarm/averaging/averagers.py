@@ -11,6 +11,7 @@ import contextlib
 import logging
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
@@ -22,6 +23,7 @@ from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, as_aiter
+from torch import Tensor
 
 from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
@@ -38,6 +40,7 @@ from dalle_lib.swarm.averaging.donors import (
 )
 from dalle_lib.swarm.averaging.earned import votes_of
 from dalle_lib.swarm.averaging.introductions import Introduction, counted_in, for_hivemind, read, signed
+from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
@@ -73,6 +76,15 @@ class RunAverager(KeepsTasks):
         if (roster := trust.roster) is not None:
             calls.members_first(lambda caller: roster.known(str(caller)) is not None)
         super().__init__(*args, **kwargs)
+
+    def run(self) -> None:
+        """Be the averager's own process."""
+        let_go(self.of_trainer())
+        super().run()
+
+    def of_trainer(self) -> list[Tensor]:
+        """Return the tensors that only the trainer's process uses."""
+        raise NotImplementedError
 
     def schedule_step(self, scheduled_time=None, **kwargs):
         """Return the handle of a round, for which the averager begins to look for a group.
@@ -268,3 +280,13 @@ class RunGradientAverager(RunAverager, GradientAverager):
     """Averages gradients, as hivemind's gradient averager does."""
 
     wire_type = GradientAverager
+
+    def __init__(self, *args, others: Sequence[Tensor] = (), **kwargs) -> None:
+        """Take `others`, tensors that only the trainer's process uses, beside the parameters and their gradients."""
+        self._others = others
+        super().__init__(*args, **kwargs)
+
+    def of_trainer(self) -> list[Tensor]:
+        """Return parameters, their gradients and sums, and the other tensors that this averager was given."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return [*self.parameters, *gradients, *(self._local_accumulators or ()), *self._others]

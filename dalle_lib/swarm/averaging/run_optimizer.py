@@ -99,4 +99,5 @@ class RunOptimizer(hivemind.Optimizer):
         )
 
     def _make_gradient_averager(self, factory, **kwargs) -> RunGradientAverager:
-        return super()._make_gradient_averager(factory, **{"request_timeout": self._request_timeout_s, **kwargs})
+        own = {"request_timeout": self._request_timeout_s, "others": self.state_averager.of_trainer()}
+        return super()._make_gradient_averager(factory, **{**own, **kwargs})

@@ -163,12 +163,12 @@ class Trainer:
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer.state_averager)
+            self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
 
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
-        snapshot = take_snapshot(self.optimizer.state_averager)
+        snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
         save_state(self.folder, self.card, self.model, snapshot, self.batches)  # before others can hold it up
         self._write_status()
         self._post(is_leaving=True)
