@@ -2,10 +2,14 @@
 
 Peers in networks of their own average the same gradients again and again: with hivemind's averager and codec, with the
 kit's, and over plain sockets that exchange as many bytes at once, which shows the time of TCP itself. Prints JSON: the
-kit's seconds (figure), the seconds that the fullest link needs for a byte a parameter (reference), their ratio, and for
+kit's seconds (figure), the seconds that the fullest link needs for the bytes sent (reference), their ratio, and for
 each way its seconds and ratio, with the seconds of each round and the share of this machine's processors that worked.
 A round lasts from the moment the first peer knows its group until the last one has the average; seconds are medians of
-rounds.
+rounds. With them comes what a round of the paper's size would take at that ratio, and which share of an epoch of 200 s
+its peers would wait for it, if they wait and with delayed averaging.
+
+Eight volunteers at home and two reducers of the organiser's: `--clients 8 --reducers 2 --megabits 1000 --client-up 10
+--client-down 100 --round-trip-ms 30`.
 
 Needs Linux, root, iproute2 (apt-get install iproute2), and numpy below 2.4, where hivemind's codec still works. On a
 machine that does other work too, figures are too high: an averaging peer needs up to 0.3 seconds of a core each round.
@@ -23,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import SynchronizedArray
 from pathlib import Path
@@ -33,56 +37,23 @@ import hivemind
 import psutil
 import torch
 import tyro
+from averaging_setup import Benchmark, paper_waits
 from hivemind.compression import Float16Compression, SizeAdaptiveCompression, Uniform8BitQuantization
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.optim.grad_averager import GradientAverager
 from shaped_network import ShapedNetwork, isolate
 
 from dalle_lib.auth import Identity
+from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.peer.build import shared_options
 
 TENSOR_SIZE, EIGHT_BIT_FROM = 2**20, 2**16
 MAX_LOST = 0.2
 PATIENCE_S = 300
 fork = get_context("fork")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """What is averaged, by how many peers, and over which links."""
-
-    reducers: int = 4
-    """Number of peers that every other can reach, so that they reduce."""
-    clients: int = 0
-    """Number of peers that only connect out, and send everything to the reducers."""
-    parameters: int = 12_500_000
-    megabits: float = 100.0
-    """Rate of each peer's link each way, in Mbit/s."""
-    round_trip_ms: float = 0.0
-    part_bytes: int = 2**19
-    """Size of the kit's messages; hivemind's have 2**19 bytes."""
-    rounds: int = 5
-    """Rounds that count, after a first one in which peers connect to each other."""
-    congestion_control: str | None = None
-    """How TCP finds its rate: "cubic" or "bbr", where the kernel has it; None keeps this machine's setting."""
-    ways: tuple[str, ...] = ("plain TCP", "hivemind", "kit")
-
-    @property
-    def peers(self) -> int:
-        """Number of all peers."""
-        return self.reducers + self.clients
-
-    @property
-    def ideal_s(self) -> float:
-        """Seconds for which a reducer's link is full each way, with its parts for others and its answers to others."""
-        return sum(self.exchanged(0, other) for other in range(self.peers)) * 8 / (self.megabits * 1e6)
-
-    def exchanged(self, peer: int, other: int) -> float:
-        """Return the bytes that two peers send each other each way, as senders of parts and as reducers."""
-        ends = (peer < self.reducers) + (other < self.reducers) if peer != other else 0
-        return ends * self.parameters / self.reducers
 
 
 class Seen(NamedTuple):
@@ -123,8 +94,11 @@ def hivemind_averager(_benchmark: Benchmark, _identity: Identity) -> tuple[type[
 def kit_averager(benchmark: Benchmark, identity: Identity) -> tuple[type[GradientAverager], dict]:
     """Return the averager class of the kit's peers and its arguments."""
     codec.install()
-    parts = {"compression": codec.compression(EIGHT_BIT_FROM), "part_size_bytes": benchmark.part_bytes}
-    return RunGradientAverager, {"trust": Trust(identity=identity), **parts}
+    card = RunCard.load("emoji-mini")
+    card = card.with_changes(averaging={**card.averaging.model_dump(), **benchmark.card})
+    trust = Trust(identity=identity)
+    compression = shared_options(card, None, trust)["grad_compression"]
+    return RunGradientAverager, {"trust": trust, "compression": compression, "part_size_bytes": benchmark.part_bytes}
 
 
 def timed(kind: type[GradientAverager], times: SynchronizedArray) -> type[GradientAverager]:
@@ -187,11 +161,17 @@ def average(
 
 def exchange(address: str, benchmark: Benchmark, number: int, known: list[str], meeting: Meeting) -> None:
     """Be a peer that exchanges as many bytes as in averaging with the others, over a plain connection to each."""
-    sizes = [int(benchmark.exchanged(number, other)) for other in range(benchmark.peers)]
+    others = [
+        other for other in range(benchmark.peers) if benchmark.sent(number, other) or benchmark.sent(other, number)
+    ]
     server = socket.create_server((address, 5000), backlog=benchmark.peers)
     meeting.arrived.put(address)
-    links = [(socket.create_connection((host, 5000)), size) for host, size in zip(known, sizes, strict=False) if size]
-    links += [(server.accept()[0], size) for size in sizes[number + 1 :] if size]
+    links = {other: socket.create_connection((known[other], 5000)) for other in others if other < number}
+    for link in links.values():
+        link.sendall(bytes([number]))
+    for _ in range(len(others) - len(links)):
+        link = server.accept()[0]
+        links[link.recv(1)[0]] = link
 
     def receive(link: socket.socket, size: int) -> None:
         while size:
@@ -201,8 +181,10 @@ def exchange(address: str, benchmark: Benchmark, number: int, known: list[str], 
         for _ in range(1 + benchmark.rounds):
             meeting.together.wait()
             start = time.monotonic(), busy()
-            moves = [pool.submit(receive, link, size) for link, size in links]
-            moves += [pool.submit(link.sendall, bytes(size)) for link, size in links]
+            moves = [pool.submit(receive, link, int(benchmark.sent(other, number))) for other, link in links.items()]
+            moves += [
+                pool.submit(link.sendall, bytes(int(benchmark.sent(number, other)))) for other, link in links.items()
+            ]
             for move in moves:
                 move.result()
             meeting.seen.put(Seen(*start, time.monotonic(), busy()))
@@ -222,7 +204,8 @@ def rounds(network: ShapedNetwork, benchmark: Benchmark, way: str) -> list[list[
     meeting = Meeting(fork.Queue(), together, fork.Queue())
     known, processes, result = [], [], []
     for number in range(benchmark.peers):
-        processes.append(network.start(WAYS[way], benchmark, number, list(known), meeting))
+        up, down = benchmark.rates(number)
+        processes.append(network.start(WAYS[way], benchmark, number, list(known), meeting, up=up, down=down))
         where = meeting.arrived.get(timeout=PATIENCE_S)
         known += [where] if where else []
     for number in range(1 + benchmark.rounds):
@@ -247,7 +230,8 @@ def report(network: ShapedNetwork, benchmark: Benchmark, way: str) -> dict:
         raise RuntimeError(f"{way} did not average: after a round, a peer's error was {max(lost):.0%} of the average.")
     median = statistics.median(seconds)
     ratio = median / benchmark.ideal_s
-    return {"seconds": median, "ratio": ratio, "rounds": seconds, "at work": shares, "lost": max(lost)}
+    told = {"rounds": seconds, "at work": shares, "lost": max(lost), "paper's size": paper_waits(median, benchmark)}
+    return {"seconds": median, "ratio": ratio, **told}
 
 
 def main(benchmark: Benchmark) -> None:

@@ -82,23 +82,26 @@ class ShapedNetwork:
             _run("ip route add default dev delay table 100")
             _run("ip rule add iif delay lookup main priority 1")
 
-    def start(self, target: Callable, *args) -> BaseProcess:
-        """Start a process at the end of a new link, which runs `target` with its address and `args`; return it."""
+    def start(self, target: Callable, *args, up: float | None = None, down: float | None = None) -> BaseProcess:
+        """Start a process at the end of a new link, which runs `target` with its address and `args`; return it.
+
+        `up` and `down` are rates of this link as the process sees it, in Mbit/s; without them it has the network's.
+        """
         number, agree = next(self._links), _fork.Barrier(2, timeout=_PATIENCE_S)
         link, network = f"link{number}", f"10.77.{number}"
-        process = _fork.Process(target=self._at_the_end, args=(network, agree, target, *args))
+        process = _fork.Process(target=self._at_the_end, args=(network, up, agree, target, *args))
         process.start()
         agree.wait()
         _run(f"ip link add {link} type veth peer name end netns {process.pid}")
         _run(f"ip address add {network}.1/24 dev {link}")
-        self._limit(link)
+        self._limit(link, down)
         if self.round_trip_ms:
             _run(f"ip rule add iif {link} lookup 100 priority 2")
         agree.wait()
         agree.wait()
         return process
 
-    def _at_the_end(self, network: str, agree: Barrier, target: Callable, *args) -> None:
+    def _at_the_end(self, network: str, up: float | None, agree: Barrier, target: Callable, *args) -> None:
         _separate(_NETWORK)
         agree.wait()  # now there is a network to which the other process can link
         agree.wait()  # now it has
@@ -106,14 +109,15 @@ class ShapedNetwork:
             _set("tcp_congestion_control", self.congestion_control)
         _run("ip link set lo up")
         _run(f"ip address add {network}.2/24 dev end")
-        self._limit("end")
+        self._limit("end", up)
         _run(f"ip route add default via {network}.1")
         agree.wait()
         target(f"{network}.2", *args)
 
-    def _limit(self, device: str) -> None:
+    def _limit(self, device: str, megabits: float | None) -> None:
         # An idle link passes a little more than the largest packet at once; the kernel would split larger ones.
-        _run(f"tc qdisc add dev {device} root tbf rate {self.megabits}mbit burst 70kb latency {self.queue_ms}ms")
+        rate = f"rate {megabits or self.megabits}mbit burst 70kb latency {self.queue_ms}ms"
+        _run(f"tc qdisc add dev {device} root tbf {rate}")
         _run(f"ip link set {device} up")
 
 

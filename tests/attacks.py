@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Runner
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.reducing import Reducer

@@ -14,7 +14,7 @@ from hivemind.dht.crypto import RSASignatureValidator
 
 from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, shares_and_counted
 from dalle_lib.swarm.averaging.trust import Trust
 

@@ -29,8 +29,8 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging import codec
 from dalle_lib.swarm.averaging.all_reduce import Runner
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.earned import SLACK
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import read
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer

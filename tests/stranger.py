@@ -23,7 +23,7 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.swarm.peer.membership import Membership

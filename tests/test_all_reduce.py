@@ -8,9 +8,12 @@ import pytest
 import torch
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
+from two_peers import two_peers
 
-from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights, within
+from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
+from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.paces import Paces
+from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
 
@@ -117,3 +120,44 @@ def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():
     came, why = asyncio.run(received([0.2] * 5, 0.5))
     assert len(came) <= 2, "three would have taken 0.6 s"
     assert why == "it kept the others waiting for 0.5 s"
+
+
+def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
+    async def averages() -> list[torch.Tensor]:
+        async with two_peers(1e9) as (reducer, client, _link):
+            ids = [reducer.peer_id, client.peer_id]
+            own = {reducer: torch.zeros(1000), client: torch.arange(1000.0)}
+            runners = {
+                p2p: Runner(
+                    trust=Trust(), tell=print, counts=[True, True], p2p=p2p, servicer_type=Runner, prefix="round",
+                    tensors=[own[p2p]], group_id=b"group", ordered_peer_ids=ids, peer_fractions=(1.0, 0.0),
+                    part_size_bytes=400,
+                )
+                for p2p in own
+            }  # fmt: skip
+            for p2p, runner in runners.items():
+                await runner.add_p2p_handlers(p2p, namespace="round")
+            container, is_read = runners[client].tensor_part_container, asyncio.Event()
+            take, give = container.register_processed_part, container.iterate_input_parts_for
+
+            def taken(*result) -> None:
+                take(*result)
+                is_read.set()
+
+            async def given(index: int):
+                async for part in give(index):
+                    if len(sent) == 9:  # the last one
+                        await is_read.wait()
+                    sent.append(part)
+                    yield part
+
+            sent = []
+            container.register_processed_part, container.iterate_input_parts_for = taken, given
+            both = await asyncio.wait_for(asyncio.gather(*(collected(each) for each in runners.values())), 30)
+            return [own[p2p] + update for p2p, update in zip(own, both, strict=True)]
+
+    async def collected(runner: Runner) -> torch.Tensor:
+        return torch.cat([update async for update in runner])
+
+    for average in asyncio.run(averages()):
+        assert torch.equal(average, torch.arange(1000.0) / 2)

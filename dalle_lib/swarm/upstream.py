@@ -14,6 +14,7 @@ NAMES: dict[str, dict[str, str]] = {
     # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py, same_answers.py
     # and local_updates.py.
     "averaging.averager.DecentralizedAverager": {
+        "def run(self)": "RunAverager lets go of the trainer's memory before",
         "async def _get_current_state_from_host_process(self)": "RunAverager makes one copy at a time",
         "async def _step(self, *, step, future_for_init)": "RunAverager puts its matchmaking in; KeepsTasks holds it",
         "async def _aggregate_with_group(self, group_info, min_vector_size, **kwargs)": (
@@ -64,6 +65,7 @@ NAMES: dict[str, dict[str, str]] = {
         ),
         "async for run(self)": "Runner tells whose tensors did not count",
         "def _get_peer_stub(self, peer)": "Runner listens to what reducers say; Auditor asks groupmates",
+        "def should_delay_results(self, peer_id)": "Runner gives and reads averages while parts are still sent",
         "async for _accumulate_parts_streaming(self, stream, sender_index)": (
             "Runner says what each sender counted for; SameAnswers answers with averages"
         ),
@@ -93,6 +95,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def load_accumulators_into_averager_(self)": "DistanceAverager averages distances in place of gradients",
         "def reset_accumulated_grads_(self)": "DistanceAverager has no sums of gradients",
         "_accumulators_used_in_step": "DistanceAverager resets it, as hivemind does",
+        "_local_accumulators": "RunGradientAverager lets go of them in the averager's process",
     },
     "optim.state_averager.TrainingStateAverager": {
         "def schedule_step(self, scheduled_time=None, **kwargs)": "RunAverager introduces this peer to its group",

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dalle_lib.aggregation import part_problem
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.answers import made_ahead, within
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
@@ -206,7 +207,17 @@ class Runner(SameAnswers):
             self._not_understood.add(reducer)
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
 
+    def should_delay_results(self, peer_id: PeerID) -> bool:
+        # hivemind lets peers that do not reduce read their first average when they have sent their last part. A
+        # reducer's link would be full in one direction, then in the other, and the round take twice the time.
+        return False
+
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
+        # Peers of plain hivemind that do not reduce still read nothing before they have sent all.
+        async for message in made_ahead(self._answers(stream, sender_index)):
+            yield message
+
+    async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
         if self.sender_timeout is not None:
             stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))
@@ -255,22 +266,6 @@ class Runner(SameAnswers):
                 self.failed.add(peer_id)
             self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
             raise
-
-
-async def within(parts: AsyncGenerator, limit_s: float) -> AsyncIterator:
-    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all."""
-    left_s = limit_s
-    async with contextlib.aclosing(parts):
-        while True:
-            began = time.monotonic()
-            try:
-                part = await asyncio.wait_for(anext(parts, None), left_s)
-            except TimeoutError as error:
-                raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s") from error
-            if part is None:
-                return
-            left_s -= time.monotonic() - began
-            yield part
 
 
 class _Listening:

@@ -1,7 +1,9 @@
-"""Answers to the calls of other peers, which stay open until the caller has read them."""
+"""Streams of tensors between peers: answers stay open until they are read, and wait for a slow reader or sender."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 
 HANG_UP_S = 3.0
 """Seconds that the caller has to close a stream before we do."""
@@ -18,3 +20,39 @@ async def until_hung_up(answers: AsyncIterator) -> AsyncIterator:
         is_answered = True
     if is_answered:
         await asyncio.sleep(HANG_UP_S)
+
+
+async def made_ahead(answers: AsyncIterator) -> AsyncIterator:
+    """Iterate over answers, which are made no later if their reader is slow; those that wait are kept."""
+    made: asyncio.Queue = asyncio.Queue()
+
+    async def make() -> None:
+        try:
+            async for answer in answers:
+                made.put_nowait(answer)
+        finally:
+            made.put_nowait(None)
+
+    making = asyncio.create_task(make())
+    try:
+        while (answer := await made.get()) is not None:
+            yield answer
+        await making  # raises what went wrong
+    finally:
+        making.cancel()
+
+
+async def within(parts: AsyncGenerator, limit_s: float) -> AsyncIterator:
+    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all."""
+    left_s = limit_s
+    async with contextlib.aclosing(parts):
+        while True:
+            began = time.monotonic()
+            try:
+                part = await asyncio.wait_for(anext(parts, None), left_s)
+            except TimeoutError as error:
+                raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s") from error
+            if part is None:
+                return
+            left_s -= time.monotonic() - began
+            yield part

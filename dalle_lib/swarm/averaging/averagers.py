@@ -1,4 +1,4 @@
-"""What averagers share, and that of gradients: hivemind's, among members only, with rounds that report their content.
+"""What averagers share: hivemind's, among members only, with rounds that report their content.
 
 An averager is one object in two processes. The trainer's process makes it and calls its ordinary methods. hivemind then
 forks: the copy in the averager's own process runs an event loop with all `async` methods, and talks to other peers.
@@ -18,11 +18,11 @@ from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.averager import DecentralizedAverager
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.load_balancing import hagenbach_bishoff
-from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import achain, as_aiter
+from torch import Tensor
 
 from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
@@ -41,6 +41,7 @@ from dalle_lib.swarm.averaging.donors import (
 )
 from dalle_lib.swarm.averaging.earned import votes_of
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed
+from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
@@ -87,6 +88,15 @@ class RunAverager(KeepsTasks):
         if (roster := trust.roster) is not None:
             calls.members_first(lambda caller: roster.known(str(caller)) is not None)
         super().__init__(*args, **kwargs)
+
+    def run(self) -> None:
+        """Be the averager's own process."""
+        let_go(self.of_trainer())
+        super().run()
+
+    def of_trainer(self) -> list[Tensor]:
+        """Return the tensors that only the trainer's process uses."""
+        raise NotImplementedError
 
     def schedule_step(self, scheduled_time=None, **kwargs):
         """Return the handle of a round, for which the averager begins to look for a group.
@@ -291,9 +301,3 @@ class RunAverager(KeepsTasks):
     def _get_handle_name(cls, namespace, method_name):
         # hivemind takes the name of `cls`. Here it is that of hivemind's class: its peers and ours find each other.
         return cls.wire_type._get_handle_name(namespace, method_name)
-
-
-class RunGradientAverager(RunAverager, GradientAverager):
-    """Averages gradients, as hivemind's gradient averager does."""
-
-    wire_type = GradientAverager

@@ -12,7 +12,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import hivemind
 
-from dalle_lib.swarm.averaging.averagers import RunGradientAverager
 from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Pace
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
@@ -103,4 +103,5 @@ class RunOptimizer(hivemind.Optimizer):
         )
 
     def _make_gradient_averager(self, factory, **kwargs) -> RunGradientAverager:
-        return super()._make_gradient_averager(factory, **{"request_timeout": self._request_timeout_s, **kwargs})
+        own = {"request_timeout": self._request_timeout_s, "others": self.state_averager.of_trainer()}
+        return super()._make_gradient_averager(factory, **{**own, **kwargs})

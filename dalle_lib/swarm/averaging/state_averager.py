@@ -38,6 +38,13 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
         super().__init__(*args, trust=replace(trust, max_weight=1.0, most_decide=True), **kwargs)
 
+    def of_trainer(self) -> list[torch.Tensor]:
+        """Return the model's parameters, the optimizer's statistics, and all their gradients."""
+        own = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        _layout, statistics = dump_optimizer_state(self.optimizer)
+        gradients = [p.grad for p in (*self.main_parameters, *own) if p.grad is not None]
+        return [*self.main_parameters, *statistics, *gradients]
+
     def get_current_state(self):
         """Return metadata, copies of the tensors, and how to compress them, for a peer that asked for the state.
 

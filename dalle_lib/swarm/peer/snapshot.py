@@ -26,9 +26,15 @@ class Snapshot:
         return bool(torch.stack([tensor.isfinite().all() for tensor in (*self.parameters, *statistics)]).all())
 
 
-def take_snapshot(averager: RunStateAverager) -> Snapshot:
-    """Return a copy of the parameters and statistics. If an update is under way, it is waited for."""
+def take_snapshot(averager: RunStateAverager, earlier: Snapshot | None = None) -> Snapshot:
+    """Return a copy of the parameters and statistics. If an update is under way, it is waited for.
+
+    An `earlier` copy is emptied before, so that the two are never in memory together.
+    """
     averager.step(wait_for_delayed_updates=True)
+    if earlier is not None:
+        earlier.parameters.clear()
+        earlier.statistics.clear()
     with torch.no_grad(), averager.lock_averaged_tensors:
         parameters = [p.detach().clone() for group in averager.optimizer.param_groups for p in group["params"]]
         return Snapshot(averager.local_epoch, parameters, copy.deepcopy(averager.optimizer.state_dict()))

@@ -148,7 +148,7 @@ class Trainer(Telling):
         self.work.pace.looked(computed)
         self._note_rounds()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer.state_averager)
+            self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
 
     def _stand_by(self, stop: threading.Event) -> None:
         """Compute nothing for a moment, but take part in the round that this peer's gradients are for."""
@@ -168,7 +168,7 @@ class Trainer(Telling):
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
         self.events.write("leaving", epoch=self.epoch)
-        snapshot = take_snapshot(self.optimizer.state_averager)
+        snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
         save_state(self.folder, self.card, self.model, snapshot, self.batches)  # before others can hold it up
         self._write_status()
         self._post(is_leaving=True)

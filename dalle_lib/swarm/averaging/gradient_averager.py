@@ -1,0 +1,24 @@
+"""The averager of gradients."""
+
+from collections.abc import Sequence
+
+from hivemind.optim.grad_averager import GradientAverager
+from torch import Tensor
+
+from dalle_lib.swarm.averaging.averagers import RunAverager
+
+
+class RunGradientAverager(RunAverager, GradientAverager):
+    """Averages gradients, as hivemind's gradient averager does."""
+
+    wire_type = GradientAverager
+
+    def __init__(self, *args, others: Sequence[Tensor] = (), **kwargs) -> None:
+        """Take `others`, tensors that only the trainer's process uses, beside the parameters and their gradients."""
+        self._others = others
+        super().__init__(*args, **kwargs)
+
+    def of_trainer(self) -> list[Tensor]:
+        """Return parameters, their gradients and sums, and the other tensors that this averager was given."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return [*self.parameters, *gradients, *(self._local_accumulators or ()), *self._others]
