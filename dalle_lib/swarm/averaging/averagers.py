@@ -89,14 +89,13 @@ class RunAverager(KeepsTasks):
             calls.members_first(lambda caller: roster.known(str(caller)) is not None)
         super().__init__(*args, **kwargs)
 
-    def run(self) -> None:
-        """Be the averager's own process."""
-        let_go(self.of_trainer())
-        super().run()
-
     def of_trainer(self) -> list[Tensor]:
         """Return the tensors that only the trainer's process uses."""
         raise NotImplementedError
+
+    def run(self) -> None:  # the averager's own process
+        let_go(self.of_trainer())
+        super().run()
 
     def schedule_step(self, scheduled_time=None, **kwargs):
         """Return the handle of a round, for which the averager begins to look for a group.
@@ -144,13 +143,12 @@ class RunAverager(KeepsTasks):
                 await asyncio.wait_for(self._state_updated.wait(), max(0.0, expires - get_dht_time()))
 
     async def _aggregate_with_group(self, group_info: GroupInfo, min_vector_size: int, **kwargs) -> Group:
-        # hivemind gives each peer parts to reduce, by the bandwidth that it claims, and returns what the peers sent
-        # along. Here the run's card says who may reduce, the others how much it can carry, and the caller of `step`
-        # learns what the round came to.
-        peers = zip(group_info.gathered, group_info.peer_ids, strict=True)
-        told = {peer: read(gathered, peer, self.prefix) for gathered, peer in peers}
-        shares = shares_of(told, self.trust)
-        gathered = tuple(for_hivemind(share, of.is_counted) for share, of in zip(shares, told.values(), strict=True))
+        # hivemind gives each peer parts to reduce by the bandwidth that it claims. Here the run's card says who may
+        # reduce, the others how much it can carry, and the caller of `step` learns what the round came to.
+        by_peer = zip(group_info.peer_ids, group_info.gathered, strict=True)
+        told = {peer: read(gathered, peer, self.prefix) for peer, gathered in by_peer}
+        shared = zip(shares_of(told, self.trust), told.values(), strict=True)
+        gathered = tuple(for_hivemind(share, of.is_counted) for share, of in shared)
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
