@@ -51,7 +51,7 @@ def pack(values: Float[Tensor, " n"]) -> tuple[BFloat16[Tensor, " blocks"], UInt
             scales = torch.stack([block.abs().max() for block in x.split(128)]).bfloat16()
             scales[scales < 2.0**-120] = 0
             known = scales.double().repeat_interleave(128)[: len(x)]
-            steps = (x / known).nan_to_num(0.0).mul(110).round()
+            steps = torch.where(known > 0, x / known, 0).mul(110).round()
             u = torch.cat([torch.arange(-7, 0) / 7, torch.arange(9) / 8]).double()
             levels = u.sign() * (4 ** u.abs() - 1) / 3
             numbers = [int((step / 110 - levels).abs().argmin()) for step in steps] + [7] * (len(x) % 2)

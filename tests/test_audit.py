@@ -88,7 +88,7 @@ async def round_of_three(
             ordered_peer_ids=ids,
             peer_fractions=(1.0, 1.0, 1.0),
             counts=(True, True, True),
-            part_size_bytes=48,
+            part_size_bytes=12 * (4 if upload_bits == 8 else 1),  # in 4 bits a part is as long as its answer in 8
             compression=compression,
         )
         for kind, peer, own, weight in zip((AuditedRunner, AuditedRunner, last), peers, tensors, WEIGHTS, strict=True)

@@ -25,7 +25,7 @@ def cards_html(peer: Peer, card: RunCard) -> str:
         "How peers find each other: matchmaking": _matchmaking(card, rounds),
         "What averaging does": _averaging(peer, card, rounds, epochs),
         "What you do not wait for: the delayed step": _delayed(card, epochs),
-        "What eight bits do": _eight_bits(card, rounds),
+        f"What {'eight' if card.averaging.upload_bits == 8 else 'four'} bits do": _few_bits(card, rounds),
     }
     if pauses := list(_pauses(peer.events())):
         told["What your peer does while it is paused"] = _while_paused(pauses)
@@ -115,7 +115,7 @@ def _while_paused(pauses: list[float]) -> Iterator[str]:
     yield f"Yours has been paused {count(len(pauses), 'time')}, for {duration(sum(pauses))} in all."
 
 
-def _eight_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:
+def _few_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:
     work = Work.of(card)
     yield (
         f"In 32 bits a value, your gradient has {4 * work.parameters / MB:,.1f} MB. Before it is sent, each value is "
@@ -123,6 +123,8 @@ def _eight_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:
         f"{work.up_bytes / MB:,.1f} MB. "
         f"Tensors with fewer than {card.averaging.eight_bit_from:,} values travel in 16 bits: they are small anyway."
     )
+    if card.averaging.upload_bits < 8:
+        yield f"Averages come back in 8 bits: {work.answer_bytes / MB:,.1f} MB, the same bytes for all."
     if card.optimizer.bits == 8:
         yield (
             f"The optimizer keeps its two statistics of each value in 8 bits as well: {2 * work.parameters / MB:,.1f} "

@@ -30,7 +30,8 @@ def reducers_enough(plan: Plan) -> int | None:
 def what_if(plan: Plan) -> dict[str, Plan]:
     """Return plans of the same run with one thing changed each, by what that is in words."""
     work = plan.work
-    many, bits = 8, 8 if work.up_bits < 8 else 4
+    many = 8
+    bits = 8 if work.up_bits < 8 else 4
     changes = {
         f"{bits} bits a value on the way up (`upload_bits`)": {"up_bits": UP_BITS[bits]},
         "delayed averaging: peers compute on meanwhile": {"delayed": "averaging", "strategy": "gradients"},

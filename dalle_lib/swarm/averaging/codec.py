@@ -17,7 +17,7 @@ from dalle_lib.compression import LEVELS, dequantize, quantize
 from dalle_lib.four_bits import BLOCK, pack, unpack
 
 _HEADER = 8
-_IN_4_BITS = b"4bits128"
+_IN_4_BITS = b"4bits\0\0\0"
 """Where an 8-bit message tells the size of its codebook, 256 at most, a message in 4 bits has these bytes."""
 _FLOATS = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
 _ALL = _FLOATS | {name: getattr(torch, name) for name in ("uint8", "int8", "int16", "int32", "int64")}
