@@ -64,9 +64,10 @@ def _say(peer: "Peer", told: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Pause(_OfPeers):
-    """Pause the peers of this machine: they hand in what they have and compute nothing, until you resume them.
+    """Pause the peers of this machine, until you resume them.
 
-    A paused peer stays in its run and answers others. It stays paused if it is started again. For example:
+    A paused peer hands in what it has and computes nothing. It stays in its run, answers others, and stays paused if it
+    is started again. For example:
 
     dalle-lib pause
 
@@ -82,9 +83,10 @@ class Pause(_OfPeers):
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(_OfPeers):
-    """Let the peers of this machine go on that you have paused, or asked to finish.
+    """Let the peers of this machine go on.
 
-    What else holds one, such as its schedule, goes on to do so. For example:
+    It takes back what `dalle-lib pause` or `dalle-lib finish` has asked. What else holds one, such as its schedule,
+    goes on to do so. For example:
 
     dalle-lib resume
 
@@ -102,9 +104,10 @@ class Resume(_OfPeers):
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(_OfPeers):
-    """Let the peers of this machine leave when their epoch has ended, so that all they computed counts.
+    """Let the peers of this machine leave after their epoch.
 
-    Until then `dalle-lib resume` takes it back. `dalle-lib stop` does not wait for the epoch. For example:
+    So all that they computed counts. Until then `dalle-lib resume` takes it back. `dalle-lib stop` does not wait
+    for the epoch. For example:
 
     dalle-lib finish
 
@@ -120,9 +123,10 @@ class Finish(_OfPeers):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(_OfPeers):
-    """Stop the peers of this machine: they save their progress and leave at once.
+    """Stop the peers of this machine.
 
-    What they computed since their last epoch ended counts in no update; `dalle-lib finish` waits for that. For example:
+    They save their progress and leave at once. What they computed since their last epoch ended counts in no update;
+    `dalle-lib finish` waits for that. For example:
 
     dalle-lib stop
 

@@ -6,11 +6,16 @@ and a single one of them goes on alone. It still answers in the hash table, and 
 the updates that are made meanwhile, and takes over the others' state when it comes back.
 """
 
+from abc import abstractmethod
+
 from dalle_lib.swarm.averaging.catching_up import CatchingUp
 
 
 class StandingBy(CatchingUp):
     """An optimizer that can be without batches."""
+
+    is_updating: bool
+    """Whether an update, or a round of parameters, runs in the background."""
 
     def stand_by(self) -> bool:
         """Go on with what is under way, and return whether nothing of this peer is left to be averaged.
@@ -46,6 +51,18 @@ class StandingBy(CatchingUp):
         self._should_check_synchronization_on_update = True
         if self.is_counted and self._should_load_state_from_peers():
             self.load_state_from_peers()
+
+    @abstractmethod
+    def _collect_parameters(self) -> None:
+        """Take over the result of a round of parameters that is over."""
+
+    @abstractmethod
+    def _begin_averaging_parameters(self) -> None:
+        """Begin the round of parameters that is due."""
+
+    @abstractmethod
+    def _introduce(self) -> None:
+        """Set what this peer tells the group of its next round of gradients."""
 
     def _has_to_hand_in(self) -> bool:
         """Return whether gradients of this peer can still count in a round of the others."""

@@ -174,7 +174,7 @@ class Holder:
         try:
             return wish_of(self._folder)
         except BrokenFile as error:
-            logger.warning("nothing is asked of this peer: %s", error)
+            logger.warning("%s", error)
             return None
 
 

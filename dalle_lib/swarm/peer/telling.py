@@ -36,6 +36,8 @@ class Telling:
     optimizer: CollaborativeOptimizer
     holder: Holder
     clock: AwakeClock
+    _is_complete: bool
+    """Whether it has the run's last epoch."""
     _posted: float
     """When it last told the others of itself, in seconds of `time.monotonic`."""
 
