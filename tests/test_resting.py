@@ -93,13 +93,13 @@ def test_a_real_peer_leaves_when_its_month_is_used_and_comes_back_in_the_next(mi
     with local_swarm(mini, swarm_folder / "swarm") as swarm:
         others = {"host": "127.0.0.1", "batch_size": 8, "run": swarm.run}
         swarm.add(PeerSettings(name="bob", **others))
-        ada = swarm.add(PeerSettings(name="ada", monthly_gb=0.02, max_upload_mbps=40.0, **others))
+        ada = swarm.add(PeerSettings(name="ada", monthly_gb=0.02, max_upload_mbps=60.0, **others))
         ada.wait_for("resting", timeout_s=240)
-        kinds = [event["event"] for event in ada.events()]
-        assert kinds[-3:] == ["leaving", "left", "resting"] or kinds[-2:] == ["left", "resting"]
-        used = Months().used()
-        counted = sum(e["bytes_sent"] + e["bytes_received"] for e in ada.events() if e["event"] == "averaged")
-        assert used.sent + used.received >= max(0.02 * GB, 0.9 * counted)
+        assert [event["event"] for event in ada.events()][-2:] == ["left", "resting"]
+        used, rounds = Months().used(), [event for event in ada.events() if event["event"] == "averaged"]
+        assert used.gigabytes >= 0.02
+        assert used.sent >= sum(event["bytes_sent"] for event in rounds) > 0, "answers of a reducer count, too"
+        assert used.received >= sum(event["bytes_received"] for event in rounds) > 0
         assert Standing.of(ada).state == "paused"
         Months().file(time.time()).unlink()
         ada.wait_for("joined", timeout_s=240)
