@@ -121,6 +121,9 @@ def test_all_get_the_mean_and_know_whose_tensors_it_holds():
         assert list(runner.counted().values()) == list(WEIGHTS)
         assert runner.is_whole
         assert runner.bytes_sent > 0
+        # Answers are held back and counted where RunAverager gives them.
+        assert runner.upload.sent_bytes > runner.tensor_part_container.bytes_sent > 0
+        assert runner.upload.received_bytes > runner.bytes_received
     assert sum(runner.bytes_received for runner in runners) == sum(runner.bytes_sent for runner in runners)
 
 

@@ -67,7 +67,7 @@ def log_to(file: Path) -> None:
 
 
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
-    """Join the run in the settings' role, and return after leaving it, at the latest when standard input ends.
+    """Join the run in the settings' role, leave at the latest when standard input ends; return whether it only rests.
 
     Raises CannotJoin for what the volunteer or the organiser can mend.
     """

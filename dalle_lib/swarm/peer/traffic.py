@@ -1,5 +1,6 @@
 """A peer's traffic: whether its limit lets it take part in a run, and what it adds to the traffic of the month."""
 
+import contextlib
 import ipaddress
 import logging
 import threading
@@ -119,7 +120,9 @@ class MonthlyTraffic:
         return Traffic(sent=self.upload.sent_bytes, received=self.upload.received_bytes + downloaded.bytes)
 
     def _tell(self, why: str) -> None:
-        if why != self._told:
-            self._told = why
-            logger.warning("this month's traffic cannot be counted: %s", why)
+        if why == self._told:
+            return
+        logger.warning("this month's traffic cannot be counted: %s", why)
+        with contextlib.suppress(OSError):  # a full disk has no room for this, either: it is told when there is some
             self._events.write("problem", peer="", problem=f"this month's traffic cannot be counted: {why}")
+            self._told = why
