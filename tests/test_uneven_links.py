@@ -20,20 +20,25 @@ TENSORS = 12
 PATIENCE_S = 300
 
 
-def started(folder: Path, plug: Plug, settings: dict) -> tuple[subprocess.Popen, str]:
-    """Start a peer at the end of a link; return its process and its id."""
+def started(folder: Path, plug: Plug, settings: dict) -> subprocess.Popen:
+    """Start a peer at the end of a link; return its process."""
     folder.mkdir(parents=True)
     where = {"listens_at": plug.listens_at, "announced_at": plug.announced_at}
     (folder / "settings.json").write_text(json.dumps(settings | where))
     with (folder / "peer.log").open("w") as log:
         process = subprocess.Popen([sys.executable, SCRIPT, folder], stdout=log, stderr=log)
     plug.process = process.pid
+    return process
+
+
+def id_of(folder: Path, process: subprocess.Popen) -> str:
+    """Return the id of a peer, once it can be reached."""
     deadline = time.monotonic() + PATIENCE_S
     while not ((folder / "id").exists() and (folder / "id").read_text()):
         has_ended = process.poll() is not None or time.monotonic() > deadline
         assert not has_ended, (folder / "peer.log").read_text()
         time.sleep(0.1)
-    return process, (folder / "id").read_text()
+    return (folder / "id").read_text()
 
 
 def rounds_of(folder: Path, links: list[Link], measures: bool, rounds: int) -> list[tuple[dict, ...]]:
@@ -43,11 +48,10 @@ def rounds_of(folder: Path, links: list[Link], measures: bool, rounds: int) -> l
         try:
             for number, link in enumerate(links):
                 settings = {"measures": measures, "tensors": TENSORS, "rounds": rounds, "value": float(number)}
-                plug = relay.plug(link)
-                process, peer_id = started(
-                    folder / f"peer-{number}", plug, settings | {"known": known, "peers": len(links)}
-                )
-                peers, ids, known = [*peers, process], [*ids, peer_id], [*known, f"{plug.announced_at}/p2p/{peer_id}"]
+                plug, own = relay.plug(link), folder / f"peer-{number}"
+                peers.append(started(own, plug, settings | {"known": known, "peers": len(links)}))
+                ids.append(id_of(own, peers[-1]))
+                known.append(f"{plug.announced_at}/p2p/{ids[-1]}")
             for process in peers:
                 process.wait(timeout=PATIENCE_S)
         finally:
