@@ -45,7 +45,7 @@ def test_uploads_of_4_bits_halve_what_clients_send_of_gradients_but_not_of_param
     four, eight = (
         plan_run(Work.of(mini.with_changes(averaging=averaging | {"upload_bits": bits})), [VM, HOME]) for bits in (4, 8)
     )
-    assert four.work.up_bytes / eight.work.up_bytes == pytest.approx(4.125 / 8, rel=0.02)
+    assert four.work.up_bytes / eight.work.up_bytes == pytest.approx(4.125 / 8, rel=0.04)
     assert four.work.answer_bytes == eight.work.answer_bytes
     saved = eight.traffic[1].sent_per_epoch - four.traffic[1].sent_per_epoch
     assert saved == pytest.approx(eight.work.up_bytes - four.work.up_bytes, rel=0.05)  # audits send a little less, too
