@@ -28,6 +28,14 @@ TROUBLES = (
         "`dalle-lib memory` says what a model needs; `--device cpu` uses the RAM.",
     ),
     Trouble(
+        title="Speed not measured",
+        severity="note",
+        patterns=("speed not measured: ...",),
+        means="The doctor could not compute anything on the device that is named, so it forecasts neither speed nor "
+        "traffic. A peer with these settings would not compute there either.",
+        remedy="Name another `--device`; `--device cpu` uses the processor.",
+    ),
+    Trouble(
         title="Not enough room",
         severity="stops",
         patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),

@@ -82,8 +82,7 @@ class RunAverager(KeepsTasks):
         self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
         self.carried, self.upload = carried or Carried(), upload or Upload()
         self.complaints = Complaints()
-        self.line = Line(states_at_once(self.upload.bytes_per_s))
-        self._copying: asyncio.Task | None = None
+        self.line, self._copying = Line(states_at_once(self.upload.bytes_per_s)), None
         self.auditor, self._reachable = Auditor(trust), []
         if (roster := trust.roster) is not None:
             calls.members_first(lambda caller: roster.known(str(caller)) is not None)
