@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from dalle_lib.checks.forecast import Link, forecast_checks
 from dalle_lib.checks.preflight import Check, preflight_checks, require, table
 from dalle_lib.checks.traffic import traffic_checks
 from dalle_lib.hub_http import httpx
-from dalle_lib.memory import estimate
 from dalle_lib.one_line import in_one_line
+from dalle_lib.planning import Work
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.process.addresses import of_others
@@ -199,15 +199,16 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({why_unknown(found.upload)})", True)
-    limit = card.averaging.timeout_s / 2
-    model = estimate({"model_type": "dalle", **asdict(card.model)})
-    both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
-    as_client = both_ways / 2  # a client sends gradients, but no averages
-    seconds = as_client if settings.client_mode else both_ways
-    here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round"
+    limit, bits, work = card.averaging.timeout_s / 2, card.averaging.upload_bits, Work.of(card)
+    gradients, averages = work.up_bytes, 0 if settings.client_mode else work.answer_bytes  # a client sends none
+    bytes_per_s = 1e6 / 8 * found.mbps
+    seconds, as_client = (size / bytes_per_s if bytes_per_s else math.inf for size in (gradients + averages, gradients))
+    sent = f"{gradients / 1e6:.3g} MB of gradients in {bits} bits"
+    sent += f" and {averages / 1e6:.3g} MB of averages" if averages else ""
+    here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round, for {sent}"
     needed = f"at most {limit:g} s"
     if as_client <= limit < seconds:
-        return Check("upload", needed, here, True, "join with --client-mode, which sends half as much")
+        return Check("upload", needed, here, True, "join with --client-mode, which sends no averages")
     return require(
         "upload", needed, here, seconds <= limit, "use a faster connection: this run leaves out peers that take longer"
     )

@@ -16,7 +16,7 @@ TROUBLES = (
         patterns=("note reachable",),
         means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all "
         "the same: it connects to them.",
-        remedy="Join with `--client-mode`, which sends half as much. To help as a reducer, forward a TCP port of the "
+        remedy="Join with `--client-mode`, which sends no averages. To help as a reducer, forward a TCP port of the "
         "router to this machine and join with it as `--port`.",
     ),
     Trouble(
