@@ -13,6 +13,7 @@ from dalle_lib.cli.status import Status
 from dalle_lib.dashboard.cards import cards_html
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.words import news, state_in_words
+from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.lending import WISH, ask, wish_of
 from dalle_lib.swarm.process.standing import Standing
 
@@ -53,15 +54,39 @@ def test_resume_takes_back_what_was_asked_also_of_a_peer_that_does_not_run(peers
     assert capsys.readouterr().out.endswith(": it will compute when it is started again.\n")
     assert (asked(ada), asked(bob)) == ("finish", None)
     (ada.folder / WISH).write_text("{")
-    Resume(folder=tmp_path, run_name="emoji-mini").run()
+    Resume(folder=tmp_path, name="ada", run_name="emoji-mini").run()
     assert capsys.readouterr().out == f"ada in {tmp_path / 'emoji-mini'}: it goes on.\n"
     assert asked(ada) is None
 
 
 def test_a_name_or_run_that_is_not_there_is_told(peers, tmp_path):
-    for chosen in {"name": "eve"}, {"run_name": "emoji"}, {"name": "bob", "run_name": "emoji-mini"}:
+    for chosen in {"name": "eve"}, {"run_name": "emoji"}, {"name": "bob", "run_name": "emoji"}:
         with pytest.raises(ValueError, match="`dalle-lib status` shows those that are; name another --folder"):
             Pause(folder=tmp_path, **chosen).run()
+    with pytest.raises(ValueError, match="Go to the folder in which you typed `dalle-lib join`"):
+        Pause(folder=tmp_path / "peers").run()
+
+
+def test_a_run_is_also_what_was_typed_for_it_at_joining(peers, tmp_path, capsys):
+    ada, _, _ = peers
+    PeerSettings(run="owner/name", name="ada").save(ada.folder / "settings.json")
+    Pause(folder=tmp_path, run_name="owner/name").run()
+    assert capsys.readouterr().out.startswith("ada in ")
+    assert asked(ada) == "pause"
+
+
+def test_what_a_peer_is_told_fits_what_it_does(mini, tmp_path, capsys):
+    def said(command, events: list[dict]) -> str:
+        with running(peer_with(tmp_path / "ada", [*BEGINNING, *epoch(12), *events], mini)):
+            command(folder=tmp_path).run()
+        return capsys.readouterr().out.partition(f"{tmp_path}: ")[2].strip()
+
+    at_night = {**HELD, "reason": "schedule", "until": 1e9}
+    assert said(Pause, []).startswith("it pauses after the batch that it computes")
+    assert said(Pause, [at_night]) == "it is paused, and stays so until `dalle-lib resume`."
+    assert "nothing more is asked of it; it is paused until " in said(Resume, [at_night])
+    assert "nothing was asked of it; it is paused until " in said(Resume, [at_night])
+    assert said(Resume, []) == "nothing was asked of it."
 
 
 def test_stop_never_signals_a_process_that_has_begun_after_the_supervisor_wrote_its_id(tmp_path, capsys, monkeypatch):

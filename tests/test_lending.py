@@ -189,6 +189,17 @@ def test_a_peer_that_is_to_finish_leaves_after_its_epoch_or_when_it_is_held_and_
     assert held.is_finished(4, True)
 
 
+def test_a_peer_that_is_paused_and_then_to_finish_computes_no_more(tmp_path):
+    holder = Holder(LendingSettings(), tmp_path, EventLog(tmp_path))
+    for wish in "pause", "finish", "finish":
+        ask(tmp_path, wish)
+        assert holder.look(3) == Hold("you")
+    assert holder.is_finished(3, True)
+    take_back(tmp_path)
+    assert holder.look(3) is None
+    assert not holder.is_finished(3, True)
+
+
 def test_a_pause_lasts_over_starts_and_finish_does_not(tmp_path):
     for wish, left in ("pause", "pause"), ("finish", None):
         ask(tmp_path, wish)
