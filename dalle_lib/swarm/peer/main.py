@@ -17,7 +17,6 @@ from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, RESTS, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
-from dalle_lib.swarm.process.threads import threads_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +88,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     from dalle_lib.swarm.peer.traffic import MonthlyTraffic
     from dalle_lib.swarm.peer.trainer import Trainer
 
-    torch.set_num_threads(threads_of(settings))
+    # A fork of a process with OpenMP's threads may hang, and these keep their priority: a trainer takes more later.
+    torch.set_num_threads(1)
     codec.install()
     hash_table.install()
     card, membership, workplace = _prepare(folder, settings, token, events)
