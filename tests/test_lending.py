@@ -1,6 +1,9 @@
 """What holds a peer: its volunteer's wish, a schedule by the clock on the wall, the battery, other programs."""
 
 import json
+import os
+import subprocess
+import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -232,6 +235,28 @@ def test_settings_come_back_from_their_file(tmp_path):
     settings = PeerSettings(run="emoji-mini", between=("22:00-07:00", "12:00-13:00"), niceness=15, only_when_idle=True)
     settings.save(tmp_path / "settings.json")
     assert PeerSettings.load(tmp_path / "settings.json") == settings
+
+
+STANDS_BACK = """
+import os, psutil, torch
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.peer.trainer import stand_back
+torch.set_num_threads(1)  # as a peer's process does before it forks others
+matrix = torch.ones(512, 512)
+matrix @ matrix
+before = {thread.id for thread in psutil.Process().threads()} - {os.getpid()}
+stand_back(PeerSettings(run="r", niceness=7, threads=2))
+matrix @ matrix
+computing = {thread.id for thread in psutil.Process().threads()} - before
+print(torch.get_num_threads(), *sorted(os.getpriority(os.PRIO_PROCESS, thread) for thread in computing))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads of a process have its priority")
+def test_all_threads_that_compute_stand_back():
+    done = subprocess.run([sys.executable, "-c", STANDS_BACK], capture_output=True, text=True, timeout=300)
+    began_at = os.getpriority(os.PRIO_PROCESS, 0)
+    assert done.stdout.split() == ["2", *[str(min(19, began_at + 7))] * 2], done.stderr
 
 
 def test_a_share_limits_the_memory_of_a_gpu_alone(monkeypatch):

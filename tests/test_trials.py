@@ -145,7 +145,9 @@ def test_several_batches_come_between_slow_looks_at_the_swarm(monkeypatch):
 def test_work_tells_each_change_of_the_way_and_keeps_the_reason():
     model, told = random_model(is_reversible=False).float(), []
     work = Work(model, CPU, Pace(192, None, steps_itself=False), lambda **fields: told.append(fields))
+    work.computer.use(replace(work.computer.way, threads=9))  # a peer may compute on others from then on
     work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
+    assert told[0]["threads"] == torch.get_num_threads()
     assert told[0]["told"].startswith("float32, ")
     assert len(told[0]["tried"]) > 1
     work.computer.use(replace(work.computer.way, batch=8))

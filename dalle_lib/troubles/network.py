@@ -59,11 +59,13 @@ TROUBLES = (
             "This month's traffic is not known",
             "FAILED month's traffic",
             "--monthly-gb limits. If you know how much",
+            "expected to count this month's traffic in",
         ),
         means="The file in which your peers count what they send and receive in a month cannot be read or written. "
-        "With `--monthly-gb` a peer does not start on a broken one: a count from zero would pass your limit.",
-        remedy="What the message says: write the file, or remove it. Where the disk is full, free some room: what "
-        "could not be written is added then, as long as the peer runs.",
+        "With `--monthly-gb` a peer does not start then: a count from zero would pass your limit. One that runs leaves "
+        "when its limit is reached, and does not come back by itself.",
+        remedy="What the message says: write the file, or remove it, or let your user write there. Where the disk is "
+        "full, free some room: what could not be written is added then, as long as the peer runs.",
     ),
     Trouble(
         title="Hub away",

@@ -32,11 +32,22 @@ from dalle_lib.swarm.peer.workplace import Workplace
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_of
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
 """Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
+
+
+def stand_back(settings: PeerSettings) -> None:
+    """Let this thread compute at a peer's niceness and on as many threads as it may, which begin after this.
+
+    Linux gives a priority to the calling thread and to those that it makes later: answering other peers goes before
+    computing.
+    """
+    os.nice(settings.niceness)
+    torch.set_num_threads(threads_of(settings))
 
 
 class Trainer(Telling):
@@ -90,8 +101,7 @@ class Trainer(Telling):
 
     def run(self, stop: threading.Event) -> None:
         """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
-        # Linux gives this priority to the calling thread alone: answering other peers goes before computing.
-        os.nice(self.settings.niceness)
+        stand_back(self.settings)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
         self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
