@@ -45,11 +45,11 @@ TROUBLES = (
     Trouble(
         title="Month is used",
         severity="costs",
-        patterns=("this month's traffic is used", "note month's traffic"),
+        patterns=("this month's traffic is used", "note month's traffic", "GB that --monthly-gb allows, but your peers"),
         means="All your peers on this machine together have sent and received what you allow for a calendar month. "
         "They have saved and left the run.",
-        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins. To "
-        "go on at once, stop them and join with a higher `--monthly-gb`.",
+        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins, "
+        "unless they have `--max-minutes`. To go on at once, stop them and join with a higher `--monthly-gb`.",
     ),
     Trouble(
         title="Traffic not counted",

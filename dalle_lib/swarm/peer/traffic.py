@@ -31,17 +31,23 @@ def require_traffic(card: RunCard, settings: PeerSettings) -> None:
     """Raise ValueError if a peer can never be in an average of a run because it may not send fast enough.
 
     Raises BrokenFile if its month has a limit, and what was used of it cannot be read; ValueError if it cannot be
-    written.
+    written, or all of it is used and the peer has no time to wait for the next month.
     """
     if settings.monthly_gb is not None:
         months = Months()
         try:
-            months.add(Traffic())
+            used = months.add(Traffic())
         except OSError as error:
             raise ValueError(
                 f"expected to count this month's traffic in {months.folder}, but {in_one_line(error)}. Without that "
                 "--monthly-gb cannot be kept: let this user write there, or name another folder as XDG_STATE_HOME."
             ) from error
+        if settings.max_minutes is not None and used.gigabytes >= settings.monthly_gb:
+            raise ValueError(
+                f"expected less than the {settings.monthly_gb:g} GB that --monthly-gb allows, but your peers on this "
+                f"machine have sent and received {used.gigabytes:.3g} GB this month, and a peer with --max-minutes does "
+                "not wait for the next one. Allow more, or leave --max-minutes out."
+            )
     needed, limit = needed_mbps(card), settings.max_upload_mbps
     if limit is not None and limit < needed:
         raise ValueError(

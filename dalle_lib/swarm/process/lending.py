@@ -15,16 +15,15 @@ from dalle_lib.files import read_record, write_record
 from dalle_lib.swarm.process.month import day_of, require_limits
 
 Reason = Literal["you", "schedule", "battery", "busy", "month"]
-"""What may hold a peer; the peers of a run tell each other no other words."""
+"""What may hold a peer; the peers of a run tell each other no other words, and not that of the month."""
 REASONS: tuple[str, ...] = get_args(Reason)
 WHY = {
     "you": "paused by its volunteer",
     "schedule": "paused: outside of the hours of its volunteer's schedule",
     "battery": "paused: on battery",
     "busy": "paused: other programs use its machine",
-    "month": "paused: what its volunteer lets it send and receive in this month is used",
 }
-"""What each of them says of a peer of somebody else."""
+"""What each of them says of a peer of somebody else. One whose month is used has left, and tells nothing."""
 WISH = "wish.json"
 DAY_MIN = 24 * 60
 LONGEST_NICENESS = 19
@@ -32,7 +31,10 @@ LONGEST_NICENESS = 19
 
 @dataclass(frozen=True, kw_only=True)
 class LendingSettings:
-    """When the peer computes, and how much of the machine it takes. While something holds it, it stays in the run."""
+    """When the peer computes, and how much of the machine it takes.
+
+    While something holds it, it stays in the run; only when its month's traffic is used, it leaves.
+    """
 
     between: tuple[str, ...] = ()
     """Compute only between these times of this machine's clock: 22:00-07:00, or several. Without it, always."""
@@ -50,8 +52,9 @@ class LendingSettings:
     """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
     next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
     monthly_gb: float | None = None
-    """GB that all your peers on this machine send and receive in a calendar month, up to one round more; then this
-    one leaves, and comes back by itself in the next month. Tensors and data count, the hash table does not."""
+    """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
+    this one leaves. It comes back by itself in the next month if its program is still open, and has no `max_minutes`.
+    Tensors and data count, the hash table does not."""
 
     @property
     def spans(self) -> tuple["Span", ...]:

@@ -24,7 +24,7 @@ from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.swarm.process.threads import threads_of
 
 LOOK_EVERY_S = 20.0
-"""Seconds between two looks at whether the month is over, or its limit was raised, for a peer that rests."""
+"""Seconds between two looks at whether the month is over, for a peer that rests."""
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
@@ -56,7 +56,9 @@ def _supervise(folder: Path) -> int:
     code = None
     while code in (None, RESTS) and _may_run(folder, settings, events, leave, begins=code is None):
         code = _run(folder, settings, token, events, leave)
-    code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested
+        if code == RESTS and settings.max_minutes is not None:
+            break  # its minutes would be over long before the month is
+    code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested, or does not rest
     if code != 0:
         how = KILLED if code < 0 else "ended with exit code {}."
         events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
@@ -83,7 +85,8 @@ def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: thre
 
 def _rests_until(settings: PeerSettings) -> float | None:
     try:
-        return rests_until(settings.monthly_gb if settings.role == "trainer" else None)
+        rests = settings.role == "trainer" and settings.max_minutes is None
+        return rests_until(settings.monthly_gb if rests else None)
     except (BrokenFile, OSError):  # the peer tells of it
         return None
 
