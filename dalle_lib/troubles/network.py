@@ -45,7 +45,11 @@ TROUBLES = (
     Trouble(
         title="Month is used",
         severity="costs",
-        patterns=("this month's traffic is used", "note month's traffic", "GB that --monthly-gb allows, but your peers"),
+        patterns=(
+            "this month's traffic is used",
+            "note month's traffic",
+            "GB that --monthly-gb allows, but your peers",
+        ),
         means="All your peers on this machine together have sent and received what you allow for a calendar month. "
         "They have saved and left the run.",
         remedy="Nothing: where their program still runs, they come back by themselves when the next month begins, "

@@ -45,8 +45,8 @@ def require_traffic(card: RunCard, settings: PeerSettings) -> None:
         if settings.max_minutes is not None and used.gigabytes >= settings.monthly_gb:
             raise ValueError(
                 f"expected less than the {settings.monthly_gb:g} GB that --monthly-gb allows, but your peers on this "
-                f"machine have sent and received {used.gigabytes:.3g} GB this month, and a peer with --max-minutes does "
-                "not wait for the next one. Allow more, or leave --max-minutes out."
+                f"machine have sent and received {used.gigabytes:.3g} GB this month, and a peer with --max-minutes "
+                "does not wait for the next one. Allow more, or leave --max-minutes out."
             )
     needed, limit = needed_mbps(card), settings.max_upload_mbps
     if limit is not None and limit < needed:
