@@ -61,6 +61,12 @@ class LendingSettings:
         """The times between which it computes; none for always. Raises ValueError for what is no time."""
         return tuple(map(Span.of, self.between))
 
+    @property
+    def hours_a_day(self) -> float:
+        """Hours of a day in which its schedule lets it compute."""
+        spans = self.spans
+        return sum(not spans or any(span.holds(minute) for span in spans) for minute in range(DAY_MIN)) / 60
+
 
 def require_lending(settings: LendingSettings) -> None:
     """Raise ValueError if one of these settings cannot be."""
