@@ -55,6 +55,8 @@ def test_one_step_is_under_way_and_begins_where_the_one_before_ended():
 def test_what_is_expected_is_what_it_took_last_or_else_what_is_typical():
     first = steps_seen([at(WHOLE[:1])], round_s=77.0)
     assert [each.expected_s for each in first] == [*(step.typical_s for step in STEPS[:-1]), 77.0]
+    unknown = steps_seen([at(WHOLE[:1])], round_s=77.0, is_typical=False)
+    assert [each.expected_s for each in unknown] == [None] * 5 + [77.0], "as of a large model, or on a GPU"
     again = steps_seen([at(WHOLE), at(RECORDED[:2], 2e9)], round_s=77.0)
     assert [each.expected_s for each in again] == pytest.approx([12.1, 2.4, 2.9, 3.1, 0.5, 18.5])
 

@@ -33,19 +33,22 @@ class StepSeen:
     """How it stands with one step of a peer's start."""
 
     step: Step
-    expected_s: float
-    """What it took at this peer's last start; else a forecast or `typical_s`."""
+    expected_s: float | None
+    """What it took at this peer's last start; else a forecast or `typical_s`; None where nothing is known."""
     began: float | None
     """When it began, in seconds since 1970; None before that."""
     seconds: float | None
     """What it took; None before its end."""
 
 
-def steps_seen(starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: float | None = None) -> list[StepSeen]:
+def steps_seen(
+    starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: float | None = None, *, is_typical: bool = True
+) -> list[StepSeen]:
     """Return the steps of a peer's last start, in their order; none of a peer that was never started.
 
     `starts` are its events, a list for each start. It waits for `waits_s` seconds before each. `round_s` is how long an
-    epoch takes, as far as that is known from the peers that are there.
+    epoch takes, as far as that is known from the peers that are there. `is_typical` says that a first start may take
+    about `typical_s`: the model is small, and a processor computes it.
     """
     if not starts or not starts[-1]:
         return []
@@ -56,7 +59,9 @@ def steps_seen(starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: 
     began = starts[-1][0]["time"] + waits_s
     last = max((STEPS.index(step) for step in ended), default=-1)
     for number, step in enumerate(STEPS):
-        forecast = round_s if step is FIRST_ROUND and round_s is not None else step.typical_s
+        forecast = step.typical_s if is_typical else None
+        if step is FIRST_ROUND and round_s is not None:
+            forecast = round_s
         expected = before.get(step, forecast)
         if step in ended:
             seen.append(StepSeen(step, expected, *ended[step]))
