@@ -46,16 +46,18 @@ def doctor(settings: PeerSettings, folder: str | Path = ".", token: str | None =
     """Return the table of `preflight` for the settings' run, with more rows: how far a peer with them would come.
 
     A process is started to find out, and ended. It connects to the run's first peers and sends one of them up to 8 MB;
-    the Hub is asked for the time. Gradients are computed for a second or two, and last come forecasts of what taking
-    part would come to. What cannot be tried without hivemind or its p2pd is left out. Where the
-    run has members, the peer's access token is checked: `folder` is the peer's, or the one in which `dalle-lib join`
-    keeps peers. `token` is a Hub token, for private runs.
+    the Hub is asked for the time. Gradients are computed for some seconds, on a GPU for up to half a minute, and last
+    come forecasts of what taking part would come to. What cannot be tried without hivemind or its p2pd is left out.
+    Where the run has members, the peer's access token is checked: `folder` is the peer's, or the one in which
+    `dalle-lib join` keeps peers. `token` is a Hub token, for private runs.
     """
     return table(doctor_checks(settings, folder, token))
 
 
-def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None) -> Iterator[Check]:
-    """Yield the rows of `doctor`, each as soon as it is checked."""
+def doctor_checks(
+    settings: PeerSettings, folder: str | Path, token: str | None, *, forecasts: bool = True
+) -> Iterator[Check]:
+    """Yield the rows of `doctor`, each as soon as it is checked. Without `forecasts` this machine computes nothing."""
     passed = {}
     for check in preflight_checks(settings.run, folder, token):
         passed[check.what] = check.ok
@@ -87,7 +89,7 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         yield _reachable(found, settings)
         yield _upload(found, settings, card)
     yield clock_row(found.ahead, seconds_ahead_of_hub())
-    if card is not None and settings.role == "trainer":
+    if forecasts and card is not None and settings.role == "trainer":
         is_reached = None if found.reached is None else found.reached > 0
         link = Link(mbps=found.mbps, reduces=False if settings.client_mode else is_reached)
         yield from forecast_checks(card, settings, company_now(card, found), link)
