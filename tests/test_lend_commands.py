@@ -123,10 +123,13 @@ def test_a_held_peer_is_paused_and_says_why(mini, tmp_path, events, state, words
         assert standing.seconds_left is None or state != "paused"
 
 
-def test_a_card_tells_of_pauses_that_are_over(mini, tmp_path):
+def test_a_card_tells_of_pauses_and_how_long_those_were_that_are_over(mini, tmp_path):
     title = "while it is paused"
-    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD], mini)
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12)], mini)
     assert title not in cards_html(peer, mini)
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD], mini)
+    assert title in cards_html(peer, mini)
+    assert "Yours has been paused" not in cards_html(peer, mini)
     peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD, HELD | {"reason": "busy"}, GOING_ON, HELD], mini)
     assert title in cards_html(peer, mini)
     assert "Yours has been paused 1 time, for 2 s in all." in cards_html(peer, mini)
