@@ -53,6 +53,7 @@ def test_resume_takes_back_what_was_asked_also_of_a_peer_that_does_not_run(peers
     assert capsys.readouterr().out.endswith(": it will compute when it is started again.\n")
     assert (asked(ada), asked(bob)) == ("finish", None)
     (ada.folder / WISH).write_text("{")
+    assert Standing.of(ada).asked is None, "a broken wish asks nothing"
     Resume(folder=tmp_path, run_name="emoji-mini").run()
     assert capsys.readouterr().out == f"ada in {tmp_path / 'emoji-mini'}: it goes on.\n"
     assert asked(ada) is None

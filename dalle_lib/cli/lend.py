@@ -77,8 +77,10 @@ class Pause(_OfPeers):
     def run(self) -> None:
         """Ask each that runs to pause."""
         for peer in self._running():
+            now = "after the batch that it computes, and hands in what it has when the epoch ends"
+            when = "when the month is over and it comes back" if _rests(peer) else now
             ask(peer.folder, "pause")
-            _say(peer, "it pauses after the batch that it computes, and hands in what it has when the epoch ends.")
+            _say(peer, f"it pauses {when}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +119,9 @@ class Finish(_OfPeers):
     def run(self) -> None:
         """Ask each that runs to leave after its epoch."""
         for peer in self._running():
+            when = "within a minute" if _rests(peer) else "after this epoch"
             ask(peer.folder, "finish")
-            _say(peer, "it leaves after this epoch.")
+            _say(peer, f"it leaves {when}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,14 @@ def _trying(act: Callable[[], None], failures: list[Exception]) -> None:
         act()
     except PeerFailed as failure:
         failures.append(failure)
+
+
+def _rests(peer: "Peer") -> bool:
+    """Return whether a peer that runs waits for the next month."""
+    from dalle_lib.swarm.process.standing import Standing
+
+    hold = Standing.of(peer).hold
+    return hold is not None and hold.reason == "month"
 
 
 def _was_asked(folder: Path) -> bool:
