@@ -54,6 +54,7 @@ def test_resume_takes_back_what_was_asked_also_of_a_peer_that_does_not_run(peers
     assert capsys.readouterr().out.endswith(": it will compute when it is started again.\n")
     assert (asked(ada), asked(bob)) == ("finish", None)
     (ada.folder / WISH).write_text("{")
+    assert Standing.of(ada).asked is None, "a broken wish asks nothing"
     Resume(folder=tmp_path, name="ada", run_name="emoji-mini").run()
     assert capsys.readouterr().out == f"ada in {tmp_path / 'emoji-mini'}: it goes on.\n"
     assert asked(ada) is None
@@ -81,6 +82,8 @@ def test_what_a_peer_is_told_fits_what_it_does(mini, tmp_path, capsys):
             command(folder=tmp_path).run()
         return capsys.readouterr().out.partition(f"{tmp_path}: ")[2].strip()
 
+    assert said(Finish, []) == "it leaves after this epoch."
+    assert said(Finish, [HELD]) == "it leaves at once, and computes no more."
     at_night = {**HELD, "reason": "schedule", "until": 1e9}
     assert said(Pause, []).startswith("it pauses after the batch that it computes")
     assert said(Pause, [at_night]) == "it is paused, and stays so until `dalle-lib resume`."

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
+from dalle_lib.cli.lend import Finish, Pause
 from dalle_lib.dashboard.words import news, state_in_words
 from dalle_lib.swarm import Peer, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.holding import Holder
@@ -75,6 +76,21 @@ def test_a_peer_with_minutes_of_its_own_does_not_rest(mini, tmp_path):
     assert told(tmp_path) == ["started", "ended"]
     with pytest.raises(ValueError, match="a peer with --max-minutes does not wait for the next one"):
         require_traffic(mini, PeerSettings(run="emoji-mini", monthly_gb=1.0, max_minutes=5.0))
+
+
+def test_a_peer_that_rests_leaves_when_it_is_asked_to_finish(tmp_path, capsys):
+    Months().add(USED)
+    supervisor = supervised(tmp_path, "exit 1")
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+    wait_until(lambda: told(tmp_path) == ["started", "resting"])
+    Pause(folder=tmp_path.parent, name=tmp_path.name).run()
+    Finish(folder=tmp_path.parent, name=tmp_path.name).run()
+    assert supervisor.wait(60) == 0
+    assert told(tmp_path) == ["started", "resting", "ended"]
+    paused, finished = capsys.readouterr().out.splitlines()
+    assert paused.endswith("it pauses when the month is over and it comes back.")
+    assert finished.endswith("it leaves within a minute.")
 
 
 def test_a_peer_whose_month_is_used_ends_its_epoch_first_and_rests_unless_it_was_asked_to_leave_for_good(tmp_path):

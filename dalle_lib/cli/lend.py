@@ -87,18 +87,22 @@ class Pause(_OfPeers):
     def run(self) -> None:
         """Ask each that runs to pause."""
         for peer in self._running():
+            told = _pauses(peer)
             ask(peer.folder, "pause")
-            _say(peer, _pauses(peer))
+            _say(peer, told)
 
 
 def _pauses(peer: "Peer") -> str:
-    """Return what a running peer does now that it was asked to pause."""
+    """Return what a running peer will do when it is asked to pause."""
     from dalle_lib.swarm.process.standing import AT_WORK, Standing
 
-    state = Standing.of(peer).state
-    if state in AT_WORK:
+    standing = Standing.of(peer)
+    if standing.state in AT_WORK:
         return "it pauses after the batch that it computes, and hands in what it has when the epoch ends."
-    return f"it {'is paused, and stays so' if state == 'paused' else 'will compute nothing'} until `dalle-lib resume`."
+    if _held_by(peer) == "month":
+        return "it pauses when the month is over and it comes back."
+    state = "is paused, and stays so" if standing.state == "paused" else "will compute nothing"
+    return f"it {state} until `dalle-lib resume`."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +153,10 @@ class Finish(_OfPeers):
     def run(self) -> None:
         """Ask each that runs to leave after its epoch."""
         for peer in self._running():
+            when = {"month": "within a minute", "you": "at once, and computes no more", None: "after this epoch"}
+            told = when.get(_held_by(peer), when[None])
             ask(peer.folder, "finish")
-            _say(peer, "it leaves after this epoch.")
+            _say(peer, f"it leaves {told}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +195,14 @@ def _trying(act: Callable[[], None], failures: list[Exception]) -> None:
         act()
     except PeerFailed as failure:
         failures.append(failure)
+
+
+def _held_by(peer: "Peer") -> str | None:
+    """Return what holds a peer that runs, if anything does."""
+    from dalle_lib.swarm.process.standing import Standing
+
+    hold = Standing.of(peer).hold
+    return None if hold is None else hold.reason
 
 
 def _was_asked(folder: Path) -> bool:

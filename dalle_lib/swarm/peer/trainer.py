@@ -101,7 +101,6 @@ class Trainer(Telling):
 
     def run(self, stop: threading.Event) -> None:
         """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
-        stand_back(self.settings)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
         self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
@@ -109,22 +108,24 @@ class Trainer(Telling):
         reporter.start()
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         threading.Thread(target=self.clock.watch, args=(stop,), daemon=True).start()
+        stand_back(self.settings)
         try:
             while not (stop.is_set() or time.monotonic() > deadline or self._is_complete or self._is_finished):
-                started = self.clock.now()
                 if self.holder.look(self.epoch) is not None:
                     self._stand_by(stop)
                     continue
                 if self.work.is_new:  # what follows comes after all processes of this peer are forked
                     self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
                     self.batches.prefetch(self.work.computer.sent)
+                    self.optimizer.tracker.performance_ema.reset_timer()  # or the first batch would count as slow
                 self._has_handed_in = False
                 self.optimizer.come_back()
                 self._note_rounds()
                 if not (batches := self._next_batches()):
                     return
+                computed_before_s = self.compute_s
                 self.step(batches)
-                stop.wait((self.clock.now() - started) * (1 / self._share_of_time - 1))
+                stop.wait((self.compute_s - computed_before_s) * (1 / self._share_of_time - 1))
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
@@ -138,10 +139,11 @@ class Trainer(Telling):
         started, samples = self.clock.now(), sum(map(len, batches))
         losses = self._compute_gradient(batches)
         computed = time.monotonic()
-        self.compute_s += self.clock.now() - started
-        if self.clock.still_s > self._still_s:  # or this would be taken for a slow batch
-            self._still_s = self.clock.still_s
-            self.optimizer.tracker.performance_ema.reset_timer()
+        computed_s = self.clock.now() - started
+        self.compute_s += computed_s
+        if (slept_s := self.clock.still_s - self._still_s) > 0:
+            self._still_s += slept_s
+            self.optimizer.tracker.leave_out(slept_s, computed_s)
         for batch in batches:
             self.so_far.add(batch)
         if losses is None:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.events import RESTING, TAKING, EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
@@ -233,7 +234,10 @@ def _last_of(events: list[dict], *kinds: str) -> dict:
 
 
 def _asked(peer: Peer) -> str | None:
-    wish = wish_of(peer.folder)
+    try:
+        wish = wish_of(peer.folder)
+    except BrokenFile:  # the peer takes it for none, and logs it
+        return None
     return None if wish is None else wish.wish
 
 

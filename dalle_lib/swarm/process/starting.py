@@ -54,9 +54,8 @@ def steps_seen(
         return []
     before: dict[Step, float] = {}
     for start in starts[:-1]:
-        before |= {step: seconds for step, (_, seconds) in _ended(start, waits_s).items()}
-    ended, seen = _ended(starts[-1], waits_s), []
-    began = starts[-1][0]["time"] + waits_s
+        before |= {step: seconds for step, (_, seconds) in _ended(start, waits_s)[0].items()}
+    (ended, began), seen = _ended(starts[-1], waits_s), []
     last = max((STEPS.index(step) for step in ended), default=-1)
     for number, step in enumerate(STEPS):
         forecast = step.typical_s if is_typical else None
@@ -65,7 +64,6 @@ def steps_seen(
         expected = before.get(step, forecast)
         if step in ended:
             seen.append(StepSeen(step, expected, *ended[step]))
-            began = sum(ended[step])
         elif number > last:
             is_next = all(later.seconds is not None for later in seen)
             seen.append(StepSeen(step, expected, began if is_next else None, None))
@@ -74,21 +72,26 @@ def steps_seen(
 
 def seconds_to_count(starts: Sequence[Sequence[dict]], waits_s: float = 0.0) -> float | None:
     """Return the seconds from a peer's last start to its first gradient that counted; None if none has."""
-    ended = _ended(starts[-1], waits_s) if starts else {}
+    ended = _ended(starts[-1], waits_s)[0] if starts else {}
     return sum(seconds for _, seconds in ended.values()) if FIRST_ROUND in ended else None
 
 
-def _ended(events: Sequence[dict], waits_s: float) -> dict[Step, tuple[float, float]]:
-    """Return when each step of a start that is over began, and how many seconds it took.
+def _ended(events: Sequence[dict], waits_s: float) -> tuple[dict[Step, tuple[float, float]], float]:
+    """Return when each step of a start that is over began and how many seconds it took, and when the next one began.
 
-    A clock that is set back meanwhile makes a step take no time, rather than less.
+    A pause is left out: a step in which one ends began so much later. A clock that is set back meanwhile makes a step
+    take no time, rather than less.
     """
     ended: dict[Step, tuple[float, float]] = {}
     if not events:
-        return ended
-    began, own = events[0]["time"] + waits_s, None
+        return ended, 0.0
+    began, own, paused_at = events[0]["time"] + waits_s, None, None
     waiting = list(STEPS)
     for event in events:
+        if event["event"] == "held" and paused_at is None:
+            paused_at = event["time"]
+        elif event["event"] == "going_on" and paused_at is not None:
+            began, paused_at = began + max(0.0, event["time"] - max(began, paused_at)), None
         own = event.get("peer_id") if event["event"] == "joined" else own
         step = next((step for step in waiting if step.ends_with == event["event"]), None)
         if step is None or (step is FIRST_ROUND and not _counts(event, own)):
@@ -96,7 +99,7 @@ def _ended(events: Sequence[dict], waits_s: float) -> dict[Step, tuple[float, fl
         waiting = waiting[waiting.index(step) + 1 :]
         ended[step] = began, max(0.0, event["time"] - began)
         began = max(began, event["time"])
-    return ended
+    return ended, began
 
 
 def _counts(averaged: dict, own: str | None) -> bool:
