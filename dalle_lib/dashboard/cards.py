@@ -17,6 +17,11 @@ def rounds_of(peer: Peer) -> list[dict]:
     return [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
 
 
+def was_held(peer: Peer) -> bool:
+    """Return whether something has held a peer since it was last started."""
+    return any(event["event"] == "held" for event in peer.events())
+
+
 def cards_html(peer: Peer, card: RunCard) -> str:
     """Return the cards of a peer in the run of `card` as HTML, folded; before its first round without its figures."""
     rounds = rounds_of(peer)
@@ -27,7 +32,7 @@ def cards_html(peer: Peer, card: RunCard) -> str:
         "What you do not wait for: the delayed step": _delayed(card, epochs),
         f"What {'eight' if card.averaging.upload_bits == 8 else 'four'} bits do": _few_bits(card, rounds),
     }
-    if any(event["event"] == "held" for event in peer.events()):
+    if was_held(peer):
         told["What your peer does while it is paused"] = _while_paused(list(_pauses(peer.events())))
     later = [] if rounds else ["After your first round, your own figures stand here."]
     cards = [f"<summary>{escape(title)}</summary>{_paragraphs([*told[title], *later])}" for title in told]
