@@ -4,18 +4,21 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from peer_files import BEGINNING, CONNECTED, LEFT, STARTED, epoch, peer_with, running, seen
+from statuses import peer_status
 
 from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.status import Status
 from dalle_lib.dashboard.cards import cards_html
 from dalle_lib.dashboard.panel import panel_html
-from dalle_lib.dashboard.words import news, state_in_words
+from dalle_lib.dashboard.words import helped_line, news, state_in_words
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.lending import WISH, ask, wish_of
 from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.status import SwarmStatus
 
 HELD = {"event": "held", "reason": "you", "until": None, "epoch": 12}
 GOING_ON = {"event": "going_on", "epoch": 14}
@@ -136,6 +139,18 @@ def test_a_card_tells_of_pauses_and_how_long_those_were_that_are_over(mini, tmp_
     peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD, HELD | {"reason": "busy"}, GOING_ON, HELD], mini)
     assert title in cards_html(peer, mini)
     assert "Yours has been paused 1 time, for 2 s in all." in cards_html(peer, mini)
+
+
+def test_paused_peers_are_marked_and_not_counted_among_those_that_compute(mini, tmp_path):
+    peer = peer_with(tmp_path, [STARTED, CONNECTED], mini, role="bootstrap")
+    seen(tmp_path, None, 12, ["ada"])
+    ada = SwarmStatus.read(tmp_path)
+    bob = peer_status("id1", "bob", samples_per_s=3.0, held="busy")
+    replace(ada, peers=[*ada.peers, bob]).write(tmp_path)
+    with running(peer):
+        standing = Standing.of(peer)
+        assert state_in_words(standing) == "Helping 2 trainers (1 of them paused) and newcomers to find each other"
+        assert helped_line(standing) == "12/60 · 1 peer · together 7 samples a second: ada, bob (paused)"
 
 
 def test_status_and_panel_show_what_holds_a_peer_and_what_it_was_asked(mini, tmp_path, capsys):

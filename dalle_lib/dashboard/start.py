@@ -79,5 +79,5 @@ def _rows(steps: Sequence[StepSeen], now: float | None = None) -> list[tuple[str
 
 def _epoch_s(swarm: SwarmStatus | None) -> float | None:
     """Return how long the peers that are there compute an epoch together; None if that is not known."""
-    speed = sum(peer.samples_per_s for peer in swarm.peers) if swarm is not None else 0.0
+    speed = sum(peer.samples_per_s for peer in swarm.at_work) if swarm is not None else 0.0
     return swarm.target_batch_size / speed if speed > 0 else None

@@ -142,7 +142,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
     swarm = SwarmStatus.read(peer.folder)
     peers = last.get("epoch", last.get("joined", {})).get("peers")
     if settings.role != "trainer" and swarm is not None:
-        epoch, peers = swarm.epoch, len(swarm.peers)
+        epoch, peers = swarm.epoch, len(swarm.at_work)
     total = bound.total_epochs if bound and bound.total_epochs else swarm and swarm.total_epochs
     done = None
     if swarm is not None and swarm.epoch == epoch:
