@@ -27,7 +27,7 @@ WHY = {
 """What each of them says of a peer of somebody else."""
 WISH = "wish.json"
 DAY_MIN = 24 * 60
-LONGEST_NICENESS = 19
+LARGEST_NICENESS = 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,8 @@ class LendingSettings:
     next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
     monthly_gb: float | None = None
     """GB that all your peers on this machine send and receive in a calendar month, up to one round more; then this
-    one leaves, and comes back by itself in the next month. Tensors and data count, the hash table does not."""
+    one leaves, and comes back by itself in the next month, for which --max-minutes and --start-after-s count anew.
+    Tensors and data count, the hash table does not."""
 
     @property
     def spans(self) -> tuple["Span", ...]:
@@ -63,8 +64,8 @@ def require_lending(settings: LendingSettings) -> None:
     """Raise ValueError if one of these settings cannot be."""
     _ = settings.spans
     require_limits(settings.max_upload_mbps, settings.monthly_gb)
-    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LONGEST_NICENESS):
-        raise ValueError(f"niceness must be a whole number from 0 to {LONGEST_NICENESS}, but is {settings.niceness}.")
+    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LARGEST_NICENESS):
+        raise ValueError(f"niceness must be a whole number from 0 to {LARGEST_NICENESS}, but is {settings.niceness}.")
     if not 0 < settings.gpu_share <= 1:
         raise ValueError(f"gpu_share must be above 0 and at most 1, but is {settings.gpu_share}.")
 
