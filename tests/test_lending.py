@@ -240,7 +240,7 @@ def test_settings_come_back_from_their_file(tmp_path):
 STANDS_BACK = """
 import os, psutil, torch
 from dalle_lib.swarm import PeerSettings
-from dalle_lib.swarm.peer.trainer import stand_back
+from dalle_lib.swarm.peer.workplace import stand_back
 torch.set_num_threads(1)  # as a peer's process does before it forks others
 matrix = torch.ones(512, 512)
 matrix @ matrix

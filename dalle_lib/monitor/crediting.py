@@ -52,7 +52,8 @@ class Crediting:
     counts, if it is still there afterwards. What it claims while it is flagged for its claims does not.
 
     Work waits until the peer's gradient has counted in an average; then that of the last SPAN epochs is given, and what
-    is older, in which it did not count, is not. A peer that is alone has nobody to average with, and needs no weight.
+    is older, in which it did not count, is not. While no other peer is at work, one has nobody to average with, and
+    needs no weight.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from itertools import islice
 import hivemind
 import torch
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
@@ -28,26 +28,16 @@ from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
-from dalle_lib.swarm.peer.workplace import Workplace
+from dalle_lib.swarm.peer.workplace import Workplace, stand_back
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
-from dalle_lib.swarm.process.threads import threads_of
 
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
-"""Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
-
-
-def stand_back(settings: PeerSettings) -> None:
-    """Let this thread compute at a peer's niceness and on as many threads as it may, which begin after this.
-
-    Linux gives a priority to the calling thread and to those that it makes later: answering other peers goes before
-    computing.
-    """
-    os.nice(settings.niceness)
-    torch.set_num_threads(threads_of(settings))
+"""Epochs between the copies that a peer goes back to: in memory when its parameters are no longer finite, and on disk
+when it is started again after it was killed."""
 
 
 class Trainer(Telling):
@@ -160,7 +150,16 @@ class Trainer(Telling):
         self.work.pace.looked(computed)
         self._note_rounds()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
+            try:
+                self._save()
+            except OSError as error:  # a full disk may have room again until it leaves
+                problem = f"this peer's progress was not saved: {in_one_line(error)}"
+                self.events.write("problem", peer="", problem=problem)
+
+    def _save(self) -> None:
+        """Copy parameters and statistics in memory and to disk, from where a peer goes on that was killed."""
+        self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
+        save_state(self.folder, self.card, self.model, self.snapshot, self.batches)
 
     def _stand_by(self, stop: threading.Event) -> None:
         """Compute nothing for a moment, but take part in the round that this peer's gradients are for."""
@@ -178,14 +177,18 @@ class Trainer(Telling):
             self._end_epoch()
 
     def leave(self) -> None:
-        """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
+        """Save this peer's progress, tell the others that it leaves, and disconnect from them.
+
+        Raises what kept it from saving, on a full disk or without memory, after all else.
+        """
         self.events.write("leaving", epoch=self.epoch)
-        snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
-        save_state(self.folder, self.card, self.model, snapshot, self.batches)  # before others can hold it up
-        self._write_status()
-        self._post(is_leaving=True)
-        self._tell_rounds()
-        self.optimizer.shutdown()
+        try:
+            self._save()  # before others can hold it up
+        finally:
+            self._write_status()
+            self._post(is_leaving=True)
+            self._tell_rounds()
+            self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 
     @property

@@ -26,7 +26,7 @@ WHY = {
 """What each of them says of a peer of somebody else. One whose month is used has left, and tells nothing."""
 WISH = "wish.json"
 DAY_MIN = 24 * 60
-LONGEST_NICENESS = 19
+LARGEST_NICENESS = 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class LendingSettings:
     next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
     monthly_gb: float | None = None
     """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
-    this one leaves. It comes back by itself in the next month if its program is still open, and has no `max_minutes`.
+    this one leaves. It comes back by itself in the next month if its program is still open, and no --max-minutes is set.
     Tensors and data count, the hash table does not."""
 
     @property
@@ -72,8 +72,8 @@ def require_lending(settings: LendingSettings) -> None:
     """Raise ValueError if one of these settings cannot be."""
     _ = settings.spans
     require_limits(settings.max_upload_mbps, settings.monthly_gb)
-    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LONGEST_NICENESS):
-        raise ValueError(f"niceness must be a whole number from 0 to {LONGEST_NICENESS}, but is {settings.niceness}.")
+    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LARGEST_NICENESS):
+        raise ValueError(f"niceness must be a whole number from 0 to {LARGEST_NICENESS}, but is {settings.niceness}.")
     if not 0 < settings.gpu_share <= 1:
         raise ValueError(f"gpu_share must be above 0 and at most 1, but is {settings.gpu_share}.")
 

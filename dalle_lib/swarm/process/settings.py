@@ -80,7 +80,7 @@ class ComputingSettings:
     threads: int | None = None
     """Processor threads for computing. Without it, one for each core, but for what answering other peers needs."""
     duty: float = 1.0
-    """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
+    """Share of the time in which the peer computes: 0.5 leaves its threads to you for half of it."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
