@@ -186,7 +186,7 @@ def limits(settings: PeerSettings) -> str:
     if settings.not_on_battery:
         told.append("not on battery")
     if settings.gpu_share < 1 and settings.device != "cpu":
-        told.append(f"with at most {settings.gpu_share:.0%} of a GPU")
+        told.append(f"with at most {settings.gpu_share:.0%} of a GPU's memory")
     if settings.batch_size is not None:
         told.append(f"at most {count(settings.batch_size, 'sample')} at a time")
     if settings.niceness != LendingSettings.niceness:

@@ -115,7 +115,7 @@ class Trainer(Telling):
                     return
                 computed_before_s = self.compute_s
                 self.step(batches)
-                stop.wait((self.compute_s - computed_before_s) * (1 / self._share_of_time - 1))
+                stop.wait((self.compute_s - computed_before_s) * (1 / self.settings.duty - 1))
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
@@ -199,11 +199,6 @@ class Trainer(Telling):
     @property
     def _is_finished(self) -> bool:
         return self.holder.is_finished(self.epoch, self._has_handed_in)
-
-    @property
-    def _share_of_time(self) -> float:
-        on_gpu = self.settings.gpu_share if self.device.type == "cuda" else 1.0
-        return min(self.settings.duty, on_gpu)
 
     @property
     def _is_complete(self) -> bool:

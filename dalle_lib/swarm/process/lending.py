@@ -46,15 +46,17 @@ class LendingSettings:
     niceness: int = 10
     """How far computing stands back behind other programs: 0 not at all, 19 as far as can be. Answering other peers
     never does."""
+    duty: float = 1.0
+    """Share of the time in which the peer computes: 0.5 leaves the processor or the GPU to you half of the time."""
     gpu_share: float = 1.0
-    """Share of a GPU's memory, and of the time, that computing takes at most: 0.5 leaves half of the GPU to you."""
+    """Share of a GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
     max_upload_mbps: float | None = None
     """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
     next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
     monthly_gb: float | None = None
     """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
-    this one leaves. It comes back by itself in the next month if its program is still open, and no --max-minutes is set.
-    Tensors and data count, the hash table does not."""
+    this one leaves. It comes back by itself in the next month, if its program is still open and no --max-minutes is
+    set. Tensors and data count, the hash table does not."""
 
     @property
     def spans(self) -> tuple["Span", ...]:
@@ -74,8 +76,9 @@ def require_lending(settings: LendingSettings) -> None:
     require_limits(settings.max_upload_mbps, settings.monthly_gb)
     if not (type(settings.niceness) is int and 0 <= settings.niceness <= LARGEST_NICENESS):
         raise ValueError(f"niceness must be a whole number from 0 to {LARGEST_NICENESS}, but is {settings.niceness}.")
-    if not 0 < settings.gpu_share <= 1:
-        raise ValueError(f"gpu_share must be above 0 and at most 1, but is {settings.gpu_share}.")
+    for name in "duty", "gpu_share":
+        if not 0 < (share := getattr(settings, name)) <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, but is {share}.")
 
 
 @dataclass(frozen=True)
