@@ -104,17 +104,20 @@ def test_without_a_look_both_cases_are_told_and_the_others_are_called_an_assumpt
     assert "7 others, an assumption" in found["an epoch"].here
     assert found["an epoch"].here.endswith("nobody could be asked who is there: nobody answers")
     for row in "milestones", "traffic":
-        assert found[row].here.startswith("with 7 others, an assumption, "), row
+        assert found[row].here.startswith("with 7 others, an assumption: "), row
     low, high = found["traffic"].figures["sent_bytes"]
     assert low < high, "as a client, and as one that averages for others"
 
 
 def test_the_limits_that_were_given_count(rows):
     company, link = Company(speeds=(20.0, 20.0)), Link(mbps=40.0, reduces=True)
-    free, night = rows(company, link), rows(company, link, settings=replace(HERE, between=("22:00-07:00",)))
-    assert night["an epoch"].figures["epoch_s"][0][0] > free["an epoch"].figures["epoch_s"][0][0]
+    by_night = replace(HERE, between=("22:00-07:00",))
+    free, night = rows(company, link), rows(company, link, settings=by_night)
     assert night["an epoch"].here.endswith("9% of it here; means over days of which your schedule leaves 9 hours")
     assert night["traffic"].figures["sent_bytes"][0] < 0.5 * free["traffic"].figures["sent_bytes"][0]
+    alone = [rows(Company(speeds=()), link, settings=chosen)["an epoch"] for chosen in (HERE, by_night)]
+    (day_s, _), (night_s, _) = (row.figures["epoch_s"][0] for row in alone)
+    assert night_s == pytest.approx(24 / 9 * day_s)
     slow = rows(company, link, settings=replace(HERE, max_upload_mbps=10.0))
     assert slow["traffic"].figures == rows(company, Link(mbps=10.0, reduces=False))["traffic"].figures
 

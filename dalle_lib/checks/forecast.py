@@ -149,7 +149,7 @@ def _with(case: Case, company: Company) -> str:
 
 def _assumed(case: Case, company: Company) -> str:
     """Return what begins a row that holds for others who are not known to be there."""
-    return f"{_with(case, company)} " if company.speeds is None else ""
+    return f"{_with(case, company).rstrip(',')}: " if company.speeds is None else ""
 
 
 def _milestones(card: RunCard, case: Case, company: Company) -> Check:
