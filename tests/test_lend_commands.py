@@ -166,7 +166,7 @@ def test_status_and_panel_show_what_holds_a_peer_and_what_it_was_asked(mini, tmp
         Status(folder=tmp_path, json=True).run()
         (told,) = json.loads(capsys.readouterr().out)
         assert told | {"state": "paused", "hold": {"reason": "schedule", "until": 0.0}, "epoch": 12} == told
-        assert ": your schedule" in told["words"]
+        assert told["words"].endswith(": your schedule; it was asked to leave")
         assert "Paused until" in panel_html(ada)
         held = "".join(line for line in news(ada.events()) if "schedule" in line)
         assert re.fullmatch(r"\d\d:\d\d: paused until \d\d:\d\d \(\w+\): your schedule\.", held)

@@ -39,6 +39,8 @@ def state_in_words(standing: Standing) -> str:
     """Return what a peer does now, or how it ended, as a sentence without its full stop."""
     if standing.asked is not None and standing.state in AT_WORK:
         return f"{_state_in_words(standing)}; {ASKED[standing.asked]}"
+    if standing.asked == "finish" and standing.state == "paused":
+        return f"{_state_in_words(standing)}; it was asked to leave"
     return _state_in_words(standing)
 
 
