@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from html import escape
 
 from dalle_lib.amounts import duration
-from dalle_lib.dashboard.tables import table_html
 from dalle_lib.run import EMBEDDED_RUNS
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 from dalle_lib.swarm.process.starting import StepSeen, seconds_to_count, steps_seen
@@ -60,6 +59,8 @@ def start_html(standing: Standing, starts: Sequence[Sequence[dict]], waits_s: fl
 
 
 def _table(steps: Sequence[StepSeen]) -> str:
+    from dalle_lib.dashboard.tables import table_html  # with IPython, which a terminal does without
+
     rows = [[escape(cell) for cell in row] for row in _rows(steps)]
     return table_html(["", "step", "took", "expected"], rows, is_words=True)
 
