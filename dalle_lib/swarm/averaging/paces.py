@@ -5,7 +5,6 @@ So a round gives two bounds of what a peer can upload, which lie close together 
 """
 
 import math
-import statistics
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -15,8 +14,6 @@ from hivemind.p2p import PeerID
 
 SHORTEST_S, FEWEST_PARTS = 1.0, 4
 """A stream that took less time, or had fewer parts after its first, tells nothing about a link."""
-LATE = 1.5
-"""A reducer whose last average takes this multiple of the others' time is taken to have sent as fast as it can."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,10 @@ class Paces:
         if not streams:
             return {}
         began, found = min(stream.began for stream in self.reducers.values()), {}
-        took_s = {peer: stream.ended - began for peer, stream in streams.items()}
         for peer, stream in streams.items():
             share = share_of[peer]
-            low = stream.bytes * (len(share_of) - 1 + (1 - share) / share) / took_s[peer]
-            others = [other for other in took_s if other != peer]
-            is_late = others and took_s[peer] > LATE * statistics.median(took_s[other] for other in others)
-            found[peer] = Bounds(low, low if is_late else math.inf)
+            low = stream.bytes * (len(share_of) - 1 + (1 - share) / share) / (stream.ended - began)
+            found[peer] = Bounds(low)  # its averages wait for all senders, who may be slow to it alone
         return found
 
 
