@@ -1,6 +1,7 @@
 """What a peer believes of a reducer's answers: averages within bounds, and weights that can be read."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,6 +58,21 @@ def test_a_reducer_that_fails_has_given_no_average_to_check(parts):
 
     assert asyncio.run(watched()).cancelled()
     assert torch.equal(parts._output_parts_by_peer[1][0], torch.zeros(8))
+
+
+@pytest.mark.parametrize("return_deltas", [True, False])
+def test_where_a_reducer_fails_own_values_stay_whatever_they_are(return_deltas):
+    async def kept() -> torch.Tensor:
+        own = torch.tensor([1.0, math.nan, 3.0, 4.0])
+        parts = Parts([own], (0, 4), return_deltas=return_deltas, part_size_bytes=8, keeps_sent=True)
+        parts.register_failed_reducer(1)
+        (tensor,) = [tensor async for tensor in parts.iterate_output_tensors()]
+        assert parts.failed_size == 4
+        parts.failed_size = 0  # or it warns when it is dropped
+        return own + tensor if return_deltas else tensor
+
+    expected = torch.tensor([1.0, math.nan, 3.0, 4.0])
+    torch.testing.assert_close(asyncio.run(asyncio.wait_for(kept(), 10)), expected, equal_nan=True)
 
 
 def test_packed_weights_are_read_as_they_were():

@@ -125,7 +125,12 @@ class Parts(TensorPartContainer):
         for (reducer, _part), average in self._watched.items():
             if reducer == peer_index:
                 average.cancel()
-        super().register_failed_reducer(peer_index)
+        # hivemind registers these as if they were a reducer's: one that is not finite would be refused.
+        parts = self._input_parts_by_peer[peer_index]
+        for index in range(self._outputs_registered_by_peer[peer_index], len(parts)):
+            own = parts[index][0]
+            super().register_processed_part(peer_index, index, torch.zeros_like(own) if self.return_deltas else own)
+            self.failed_size += own.numel()
 
 
 class Runner(SameAnswers):
