@@ -9,13 +9,52 @@ import pytest
 import torch
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import as_aiter
 from two_peers import two_peers
 
+from dalle_lib.swarm.averaging import answers
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
 from dalle_lib.swarm.averaging.answers import within
+from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
+
+
+class Round:
+    """A round whose averages are all there, but for the last."""
+
+    async def rpc_aggregate_part(self, _stream, _context):
+        """Answer with one average, and wait for the next."""
+        yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART)
+        await asyncio.sleep(600)
+
+
+class Averager(RunAverager, Round):
+    """What answers a groupmate, without a network."""
+
+    def __init__(self, allreduce_timeout: float) -> None:
+        self.trust, self.upload, self.request_timeout = Trust(), Upload(), 1.0
+        self.allreduce_kwargs, self._running_groups = {"sender_timeout": 1.0}, {b"round": None}
+        self._allreduce_timeout = allreduce_timeout
+
+
+def test_a_stream_that_is_not_read_ends_with_its_round(monkeypatch):
+    monkeypatch.setattr(answers, "HANG_UP_S", 0.1)
+
+    async def handle() -> int:
+        """Send answers as hivemind does, to a caller that reads none."""
+        context = SimpleNamespace(remote_id=PeerID(b"eve"))
+        request = averaging_pb2.AveragingData(group_id=b"round")
+        async for _ in Averager(allreduce_timeout=0.1).rpc_aggregate_part(as_aiter(request), context):
+            await asyncio.sleep(600)
+
+    async def ended() -> bool:
+        handling = asyncio.create_task(handle())
+        await asyncio.wait([handling], timeout=30)
+        return handling.cancelled()
+
+    assert asyncio.run(ended())
 
 
 @pytest.fixture

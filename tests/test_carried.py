@@ -73,6 +73,10 @@ def test_what_a_peer_sends_to_others_and_gives_back_meanwhile_counts_as_carried(
     receive(clock, seen, ADA, [0.0, *[0.5] * 8], busy_s=0.0)
     # Ada sends a quarter to each of three others, and gives the average of a quarter to the same three
     assert seen.bounds([OWN, ADA, BOB, EVE], [1, 1, 1, 1], OWN)[ADA].high == pytest.approx(2000 * 6)
+    # or of twice as many bytes, where answers have more bits
+    in_four_bits = Paces(answer_size=2)
+    receive(clock, in_four_bits, ADA, [0.0, *[0.5] * 8], busy_s=0.0)
+    assert in_four_bits.bounds([OWN, ADA, BOB, EVE], [1, 1, 1, 1], OWN)[ADA].high == pytest.approx(2000 * 9)
     # she sends this peer and Bob a half each, and gives nothing
     assert seen.bounds([OWN, ADA, BOB, EVE], [1, 0, 1, 0], OWN)[ADA].high == pytest.approx(2000 * 2)
 

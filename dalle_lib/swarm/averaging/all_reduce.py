@@ -98,11 +98,6 @@ class Parts(TensorPartContainer):
                 self.sent[peer_index].append(message)
             yield message
 
-    def compress_own(self, values: Tensor, peer_index: int, part_index: int) -> runtime_pb2.Tensor:
-        """Return a message of a part of this peer's own reducing, as exact as answers are: it counts as it is."""
-        codec = getattr(self.compression, "answers", self.compression)
-        return codec.compress(values, self.infos[peer_index][part_index])
-
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
         """Take over a result, which is the average, or if `return_deltas` the average minus this peer's own part.
 
@@ -159,7 +154,7 @@ class Runner(SameAnswers):
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
         self._bytes_answered, self._began = 0, time.monotonic()
-        self.paces = Paces()
+        self.paces = Paces(trust.answer_size)
         """How fast the others were."""
         self.bytes_received = 0
         """Bytes of tensors that have come: the senders' parts, if this peer reduces, and averages from reducers."""

@@ -45,6 +45,8 @@ class _Stream:
 class Paces:
     """Times of one round, as this peer sees it."""
 
+    answer_size: int = 1
+    """How long an average is on the wire, in multiples of a part on its way to a reducer."""
     senders: dict[PeerID, _Stream] = field(default_factory=dict)
     """What came from senders, if this peer reduces."""
     reducers: dict[PeerID, _Stream] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Paces:
                 continue
             # Its streams to other reducers, and the averages that it gives, share its link with the one to this peer.
             sends = sum(min(share, own_share) for other, share in share_of.items() if other != peer)
-            gives = (len(share_of) - 1) * min(share_of[peer], own_share)
+            gives = self.answer_size * (len(share_of) - 1) * min(share_of[peer], own_share)
             carried = stream.bytes * (sends + gives) / own_share
             took_s = stream.ended - stream.began
             found[peer] = Bounds(carried / took_s, carried / max(stream.waited_s, 1e-6))
@@ -114,7 +116,8 @@ class Paces:
         began, found = min(stream.began for stream in self.reducers.values()), {}
         for peer, stream in streams.items():
             share = share_of[peer]
-            low = stream.bytes * (len(share_of) - 1 + (1 - share) / share) / (stream.ended - began)
+            sent = (1 - share) / share / self.answer_size
+            low = stream.bytes * (len(share_of) - 1 + sent) / (stream.ended - began)
             found[peer] = Bounds(low)  # its averages wait for all senders, who may be slow to it alone
         return found
 
