@@ -195,7 +195,7 @@ class Runner(SameAnswers):
             yield part
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
-        """Note an answer's bytes and its weights, as its reducer tells them; peers of plain hivemind tell none."""
+        """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
         self.paces.answered(reducer, answer.tensor_part.ByteSize())
@@ -213,7 +213,7 @@ class Runner(SameAnswers):
         return False
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
-        # Peers of plain hivemind that do not reduce still read nothing before they have sent all.
+        # Peers of earlier versions that do not reduce read nothing before they have sent all.
         async for message in made_ahead(self._answers(stream, sender_index)):
             yield message
 
