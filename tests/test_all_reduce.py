@@ -42,7 +42,7 @@ class Averager(RunAverager, Round):
 def test_a_stream_that_is_not_read_ends_with_its_round(monkeypatch):
     monkeypatch.setattr(answers, "HANG_UP_S", 0.1)
 
-    async def handle() -> int:
+    async def handle() -> None:
         """Send answers as hivemind does, to a caller that reads none."""
         context = SimpleNamespace(remote_id=PeerID(b"eve"))
         request = averaging_pb2.AveragingData(group_id=b"round")

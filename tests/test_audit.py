@@ -153,19 +153,16 @@ def test_an_audit_names_a_reducer_that_lies_and_no_other(installed, upload_bits)
     assert set(caught) == {runners[2].peer_id}
 
 
-class Round(SimpleNamespace):
-    """What an auditor reads of a round's runner."""
-
-
 def test_an_auditor_is_answered_and_nothing_else_of_the_round_is_kept():
     own, eve = PeerID(b"own"), PeerID(b"eve")
 
     async def answers() -> list[averaging_pb2.AveragingData]:
         parts = Parts([torch.ones(8), torch.ones(8)], (8, 8), return_deltas=True, keeps_sent=True)
-        runner = Round(
-            group_id=b"round", peer_id=own, ordered_peer_ids=(own, eve), sender_peer_ids=(own, eve), weight=2.0,
-            tensor_part_container=parts, parts_for_local_averaging=parts.get_raw_input_parts(0),
-        )  # fmt: skip
+        runner = Runner.__new__(Runner)  # without a network
+        runner.group_id, runner.peer_id, runner.weight = b"round", own, WEIGHTS[1]
+        runner.ordered_peer_ids = runner.sender_peer_ids = (own, eve)
+        runner.tensor_part_container = parts
+        runner.parts_for_local_averaging = parts.get_raw_input_parts(0)
         assert [message async for message in parts.iterate_input_parts_for(1)]
         auditor, kept = Auditor(Trust(audits=1.0)), weakref.ref(runner)
         auditor.begin(runner, (own, eve))
