@@ -153,6 +153,8 @@ def test_every_setting_of_a_peer_is_an_option_by_its_own_name(monkeypatch):
     given |= {"device": "cpu", "role": "trainer", "host": "127.0.0.1", "port": 7, "client_mode": False, "seed": 3}
     given |= {"announce": ("/dns4/home.example/tcp/7",)}
     given |= {"team": "cats", "anonymous": True, "start_after_s": 1.5, "batch_size": 5, "threads": 2, "duty": 0.5}
+    given |= {"between": ("22:00-07:00", "12:00-13:00"), "only_when_idle": True, "not_on_battery": True, "niceness": 5}
+    given |= {"gpu_share": 0.5, "max_upload_mbps": 20.0, "monthly_gb": 50.0}
     settings = PeerSettings(**given)
     names = {field.name for field in fields(PeerSettings)}
     assert {*given, "state_every_s", "keeps_signed"} == names, "but a monitor's own"

@@ -95,6 +95,26 @@ def test_a_sample_for_which_there_is_no_room_makes_layers_reversible_and_then_en
     assert trouble_in(str(error.value)).title == "Out of memory"
 
 
+def test_a_batch_for_which_no_memory_can_be_pinned_is_sent_by_the_step(monkeypatch):
+    computer, batch = Computer(random_model(), CPU), batch_of(2)
+    computer.device = torch.device("cuda")
+    for error in RuntimeError("CUDA error: out of memory"), torch.OutOfMemoryError("CUDA out of memory."):
+        with_pinning(monkeypatch, error)
+        assert computer.sent(batch) is batch
+    with_pinning(monkeypatch, RuntimeError("no driver"))
+    with pytest.raises(RuntimeError, match="no driver"):
+        computer.sent(batch)
+
+
+def with_pinning(monkeypatch, error: Exception) -> None:
+    """Let pinning memory fail."""
+
+    def fail(_tensor: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
+
+
 def test_other_errors_are_not_taken_for_a_lack_of_memory():
     model = random_model()
     with_room_for(model, 0, RuntimeError("shapes do not match"))

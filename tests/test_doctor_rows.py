@@ -13,9 +13,11 @@ from dalle_lib.auth import Authority, Identity
 from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
 from dalle_lib.checks.preflight import in_words, preflight, preflight_checks
+from dalle_lib.planning import Work
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.dry_run import Findings
 from dalle_lib.swarm.peer.membership import IDENTITY
+from dalle_lib.swarm.peer.traffic import needed_mbps
 
 
 def here(**settings) -> PeerSettings:
@@ -130,19 +132,23 @@ def test_without_a_network_the_clock_is_not_checked(hub, monkeypatch):
 
 
 def test_the_upload_is_compared_with_the_runs_time_limit(mini):
-    def check(mbps: float, **settings):
+    def check(mbps: float, card=mini, **settings):
         answering = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, upload=None, mbps=mbps)
-        return doctors._upload(answering, here(**settings), mini)
+        return doctors._upload(answering, here(**settings), card)
 
-    sent = doctors.estimate("dalle-emoji").sent
-    enough = 8e-6 * sent / (mini.averaging.timeout_s / 2)
-    assert check(1.01 * enough) == check(1.01 * enough)
+    work = Work.of(mini)
+    enough = 8e-6 * (work.up_bytes + work.answer_bytes) / (mini.averaging.timeout_s / 2)
     for mbps, ok, has_remedy in (
         (1.01, True, False), (0.99, True, True), (0.51, True, True), (0.49, False, True), (0.0, False, True)
     ):  # fmt: skip
         found = check(mbps * enough)
         assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
     assert not check(0.51 * enough, client_mode=True).remedy
+    four = mini.with_changes(averaging=mini.averaging.model_copy(update={"upload_bits": 4}))
+    least = needed_mbps(four)  # for parameters, which travel in 8 bits
+    assert not check(0.99 * least, four, client_mode=True).ok
+    assert check(1.01 * least, four).remedy == "join with --client-mode, which sends no averages"
+    assert check(1.01 * least, four, client_mode=True).here.endswith(" MB of parameters")
 
 
 def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):

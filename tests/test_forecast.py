@@ -24,9 +24,9 @@ TEN = Speed(low=10.0, high=10.0, where="a processor", how="by this test", is_mea
 def rows(mini, monkeypatch):
     """Return a function that gives the rows of a machine of a known speed by their subjects."""
 
-    def made(company: Company, link: Link, card=mini, found: Speed = TEN) -> dict:
+    def made(company: Company, link: Link, card=mini, found: Speed = TEN, settings: PeerSettings = HERE) -> dict:
         monkeypatch.setattr(forecast, "speed_here", lambda *_: found)
-        return {row.what: row for row in forecast_checks(card, HERE, company, link)}
+        return {row.what: row for row in forecast_checks(card, settings, company, link)}
 
     return made
 
@@ -94,16 +94,32 @@ def test_milestones_come_in_order_and_none_after_the_end_of_the_run(mini, rows):
     row = rows(company, link, long)["milestones"]
     assert list(row.figures["seconds"])[:2] == ["first gradient that counted", "10 epochs"]
     assert list(row.figures["seconds"].values()) == sorted(row.figures["seconds"].values())
-    assert "1 hour" in row.figures["seconds"]
+    assert "hour" not in row.here, "an hour after an hour is no news"
 
 
 def test_without_a_look_both_cases_are_told_and_the_others_are_called_an_assumption(rows):
-    found = rows(Company(), Link(mbps=None, reduces=None))
+    found = rows(Company(why_unknown="nobody answers"), Link(mbps=None, reduces=None))
     assert found["an epoch"].figures["others"] == [0, forecast.TYPICAL_OTHERS]
     assert "alone" in found["an epoch"].here
     assert "7 others, an assumption" in found["an epoch"].here
+    assert found["an epoch"].here.endswith("nobody could be asked who is there: nobody answers")
+    for row in "milestones", "traffic":
+        assert found[row].here.startswith("with 7 others, an assumption: "), row
     low, high = found["traffic"].figures["sent_bytes"]
     assert low < high, "as a client, and as one that averages for others"
+
+
+def test_the_limits_that_were_given_count(rows):
+    company, link = Company(speeds=(20.0, 20.0)), Link(mbps=40.0, reduces=True)
+    by_night = replace(HERE, between=("22:00-07:00",))
+    free, night = rows(company, link), rows(company, link, settings=by_night)
+    assert night["an epoch"].here.endswith("9% of it here; means over days of which your schedule leaves 9 hours")
+    assert night["traffic"].figures["sent_bytes"][0] < 0.5 * free["traffic"].figures["sent_bytes"][0]
+    alone = [rows(Company(speeds=()), link, settings=chosen)["an epoch"] for chosen in (HERE, by_night)]
+    (day_s, _), (night_s, _) = (row.figures["epoch_s"][0] for row in alone)
+    assert night_s == pytest.approx(24 / 9 * day_s)
+    slow = rows(company, link, settings=replace(HERE, max_upload_mbps=10.0))
+    assert slow["traffic"].figures == rows(company, Link(mbps=10.0, reduces=False))["traffic"].figures
 
 
 def test_alone_nothing_is_sent_and_no_epoch_counts(rows):
@@ -124,7 +140,7 @@ def test_a_slow_machine_of_a_long_run_has_a_day_of_traffic(mini, rows):
 def test_the_monitors_status_on_the_hub_tells_who_is_there_if_it_is_new(mini, hub):
     def told(written: float, **changes) -> Company:
         peers = [{"samples_per_s": 3.0, "state": "training"}, {"samples_per_s": 9.0, "state": "gone"}]
-        peers.append({"samples_per_s": None, "state": "joining"})
+        peers += [{"samples_per_s": None, "state": "joining"}, {"samples_per_s": 4.0, "state": "paused"}]
         status = {"written": written, "epoch": 12, "peers": peers, **changes}
         hub.add("owner/kept", {"status.json": json.dumps(status).encode()})
         return company_now(
@@ -134,9 +150,9 @@ def test_the_monitors_status_on_the_hub_tells_who_is_there_if_it_is_new(mini, hu
     company = told(time.time() - 120)
     assert (company.speeds, company.epoch) == ((3.0, 0.0), 12)
     assert company.source == "as the run's monitor told 2 min ago"
-    assert told(time.time() - OLD_S - 60) == Company()
+    assert told(time.time() - OLD_S - 60) == Company(why_unknown="no first peer answers")
     for nonsense in {"peers": [7]}, {"epoch": None}, {"peers": [{"samples_per_s": -1, "state": "training"}]}:
-        assert told(time.time(), **nonsense) == Company()
+        assert told(time.time(), **nonsense).speeds is None
 
 
 def test_what_the_hash_table_told_goes_before_the_monitors_word(mini):

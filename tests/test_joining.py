@@ -21,12 +21,14 @@ def test_the_lines_to_type_are_commands(monkeypatch):
     for line in typed:
         monkeypatch.setattr(sys, "argv", ["dalle-lib", *shlex.split(line)])
         main()
-    assert started == ["doctor", "join", "status", "status", "receipt", "receipt", "doctor"]
+    lent = ["pause", "resume", "finish", "stop"]
+    assert started == ["doctor", "join", "status", "status", *lent, "receipt", "receipt", "doctor"]
 
 
 def test_each_option_and_command_in_the_text_exists(monkeypatch, capsys):
     options = {"--help", "--version"}
-    for command in ("join", "doctor", "generate", "status", "monitor", "run finish"):
+    lent = ("pause", "resume", "finish", "stop")
+    for command in ("join", "doctor", "generate", "status", "monitor", "run finish", *lent):
         monkeypatch.setattr(sys, "argv", ["dalle-lib", *command.split(), "--help"])
         with pytest.raises(SystemExit):
             main()

@@ -4,17 +4,21 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from peer_files import BEGINNING, CONNECTED, LEFT, STARTED, epoch, peer_with, running, seen
+from statuses import peer_status
 
 from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.status import Status
 from dalle_lib.dashboard.cards import cards_html
 from dalle_lib.dashboard.panel import panel_html
-from dalle_lib.dashboard.words import news, state_in_words
+from dalle_lib.dashboard.words import helped_line, news, state_in_words
+from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.lending import WISH, ask, wish_of
 from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.status import SwarmStatus
 
 HELD = {"event": "held", "reason": "you", "until": None, "epoch": 12}
 GOING_ON = {"event": "going_on", "epoch": 14}
@@ -53,15 +57,42 @@ def test_resume_takes_back_what_was_asked_also_of_a_peer_that_does_not_run(peers
     assert capsys.readouterr().out.endswith(": it will compute when it is started again.\n")
     assert (asked(ada), asked(bob)) == ("finish", None)
     (ada.folder / WISH).write_text("{")
-    Resume(folder=tmp_path, run_name="emoji-mini").run()
+    assert Standing.of(ada).asked is None, "a broken wish asks nothing"
+    Resume(folder=tmp_path, name="ada", run_name="emoji-mini").run()
     assert capsys.readouterr().out == f"ada in {tmp_path / 'emoji-mini'}: it goes on.\n"
     assert asked(ada) is None
 
 
 def test_a_name_or_run_that_is_not_there_is_told(peers, tmp_path):
-    for chosen in {"name": "eve"}, {"run_name": "emoji"}, {"name": "bob", "run_name": "emoji-mini"}:
+    for chosen in {"name": "eve"}, {"run_name": "emoji"}, {"name": "bob", "run_name": "emoji"}:
         with pytest.raises(ValueError, match="`dalle-lib status` shows those that are; name another --folder"):
             Pause(folder=tmp_path, **chosen).run()
+    with pytest.raises(ValueError, match="Go to the folder in which you typed `dalle-lib join`"):
+        Pause(folder=tmp_path / "peers").run()
+
+
+def test_a_run_is_also_what_was_typed_for_it_at_joining(peers, tmp_path, capsys):
+    ada, _, _ = peers
+    PeerSettings(run="owner/name", name="ada").save(ada.folder / "settings.json")
+    Pause(folder=tmp_path, run_name="owner/name").run()
+    assert capsys.readouterr().out.startswith("ada in ")
+    assert asked(ada) == "pause"
+
+
+def test_what_a_peer_is_told_fits_what_it_does(mini, tmp_path, capsys):
+    def said(command, events: list[dict]) -> str:
+        with running(peer_with(tmp_path / "ada", [*BEGINNING, *epoch(12), *events], mini)):
+            command(folder=tmp_path).run()
+        return capsys.readouterr().out.partition(f"{tmp_path}: ")[2].strip()
+
+    assert said(Finish, []) == "it leaves after this epoch."
+    assert said(Finish, [HELD]) == "it leaves at once, and computes no more."
+    at_night = {**HELD, "reason": "schedule", "until": 1e9}
+    assert said(Pause, []).startswith("it pauses after the batch that it computes")
+    assert said(Pause, [at_night]) == "it is paused, and stays so until `dalle-lib resume`."
+    assert "nothing more is asked of it; it is paused until " in said(Resume, [at_night])
+    assert "nothing was asked of it; it is paused until " in said(Resume, [at_night])
+    assert said(Resume, []) == "nothing was asked of it."
 
 
 def test_stop_never_signals_a_process_that_has_begun_after_the_supervisor_wrote_its_id(tmp_path, capsys, monkeypatch):
@@ -98,13 +129,28 @@ def test_a_held_peer_is_paused_and_says_why(mini, tmp_path, events, state, words
         assert standing.seconds_left is None or state != "paused"
 
 
-def test_a_card_tells_of_pauses_that_are_over(mini, tmp_path):
+def test_a_card_tells_of_pauses_and_how_long_those_were_that_are_over(mini, tmp_path):
     title = "while it is paused"
-    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD], mini)
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12)], mini)
     assert title not in cards_html(peer, mini)
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD], mini)
+    assert title in cards_html(peer, mini)
+    assert "Yours has been paused" not in cards_html(peer, mini)
     peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), HELD, HELD | {"reason": "busy"}, GOING_ON, HELD], mini)
     assert title in cards_html(peer, mini)
     assert "Yours has been paused 1 time, for 2 s in all." in cards_html(peer, mini)
+
+
+def test_paused_peers_are_marked_and_not_counted_among_those_that_compute(mini, tmp_path):
+    peer = peer_with(tmp_path, [STARTED, CONNECTED], mini, role="bootstrap")
+    seen(tmp_path, None, 12, ["ada"])
+    ada = SwarmStatus.read(tmp_path)
+    bob = peer_status("id1", "bob", samples_per_s=3.0, held="busy")
+    replace(ada, peers=[*ada.peers, bob]).write(tmp_path)
+    with running(peer):
+        standing = Standing.of(peer)
+        assert state_in_words(standing) == "Helping 2 trainers (1 of them paused) and newcomers to find each other"
+        assert helped_line(standing) == "12/60 · 1 peer · together 7 samples a second: ada, bob (paused)"
 
 
 def test_status_and_panel_show_what_holds_a_peer_and_what_it_was_asked(mini, tmp_path, capsys):
@@ -120,7 +166,7 @@ def test_status_and_panel_show_what_holds_a_peer_and_what_it_was_asked(mini, tmp
         Status(folder=tmp_path, json=True).run()
         (told,) = json.loads(capsys.readouterr().out)
         assert told | {"state": "paused", "hold": {"reason": "schedule", "until": 0.0}, "epoch": 12} == told
-        assert ": your schedule" in told["words"]
+        assert told["words"].endswith(": your schedule; it was asked to leave")
         assert "Paused until" in panel_html(ada)
         held = "".join(line for line in news(ada.events()) if "schedule" in line)
         assert re.fullmatch(r"\d\d:\d\d: paused until \d\d:\d\d \(\w+\): your schedule\.", held)

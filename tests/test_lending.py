@@ -1,6 +1,9 @@
 """What holds a peer: its volunteer's wish, a schedule by the clock on the wall, the battery, other programs."""
 
 import json
+import os
+import subprocess
+import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -189,6 +192,17 @@ def test_a_peer_that_is_to_finish_leaves_after_its_epoch_or_when_it_is_held_and_
     assert held.is_finished(4, True)
 
 
+def test_a_peer_that_is_paused_and_then_to_finish_computes_no_more(tmp_path):
+    holder = Holder(LendingSettings(), tmp_path, EventLog(tmp_path))
+    for wish in "pause", "finish", "finish":
+        ask(tmp_path, wish)
+        assert holder.look(3) == Hold("you")
+    assert holder.is_finished(3, True)
+    take_back(tmp_path)
+    assert holder.look(3) is None
+    assert not holder.is_finished(3, True)
+
+
 def test_a_pause_lasts_over_starts_and_finish_does_not(tmp_path):
     for wish, left in ("pause", "pause"), ("finish", None):
         ask(tmp_path, wish)
@@ -221,6 +235,28 @@ def test_settings_come_back_from_their_file(tmp_path):
     settings = PeerSettings(run="emoji-mini", between=("22:00-07:00", "12:00-13:00"), niceness=15, only_when_idle=True)
     settings.save(tmp_path / "settings.json")
     assert PeerSettings.load(tmp_path / "settings.json") == settings
+
+
+STANDS_BACK = """
+import os, psutil, torch
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.peer.workplace import stand_back
+torch.set_num_threads(1)  # as a peer's process does before it forks others
+matrix = torch.ones(512, 512)
+matrix @ matrix
+before = {thread.id for thread in psutil.Process().threads()} - {os.getpid()}
+stand_back(PeerSettings(run="r", niceness=7, threads=2))
+matrix @ matrix
+computing = {thread.id for thread in psutil.Process().threads()} - before
+print(torch.get_num_threads(), *sorted(os.getpriority(os.PRIO_PROCESS, thread) for thread in computing))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads of a process have its priority")
+def test_all_threads_that_compute_stand_back():
+    done = subprocess.run([sys.executable, "-c", STANDS_BACK], capture_output=True, text=True, timeout=300)
+    began_at = os.getpriority(os.PRIO_PROCESS, 0)
+    assert done.stdout.split() == ["2", *[str(min(19, began_at + 7))] * 2], done.stderr
 
 
 def test_a_share_limits_the_memory_of_a_gpu_alone(monkeypatch):

@@ -113,6 +113,14 @@ def test_a_peer_alone_needs_no_weight_and_records_of_short_epochs_may_be_late(ob
     assert found == {"ada": 400, "bob": 300}
 
 
+@pytest.mark.parametrize("held", ["", "you"])
+def test_who_says_that_it_is_paused_is_not_alone_with_a_peer_at_work(observer, held):
+    for second in 5, 65, 125:
+        liar = ada(second, samples=second, counted=0.0, peer="M", name="mallory", held=held)
+        found = {one.user: one.samples for one in look(observer, second, ada(second, samples=second), liar)}
+    assert found == {"ada": 125, "mallory": 0}
+
+
 def test_a_look_that_is_not_newer_changes_nothing_as_with_two_monitors(observer):
     first = look(observer, 60, ada(30, samples=50))
     assert look(observer, 60, ada(60, samples=90)) == first

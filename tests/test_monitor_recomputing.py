@@ -127,6 +127,14 @@ def test_few_losses_judge_nobody_and_tiny_differences_fit(database):
     assert not list(misfits(status, database))
 
 
+def test_who_computes_in_16_bits_among_others_that_do_not_fits(database):
+    status = swarm_at(50, dict.fromkeys(IDS, ""))
+    for epoch in range(MIN_RECOMPUTED):
+        for peer in IDS:
+            note_recomputed(database, epoch, peer, 0.5 + 0.006 * (-1) ** epoch * (peer == IDS[1]), 0.5)
+    assert not list(misfits(status, database))
+
+
 @pytest.mark.parametrize(
     "text", ["", "5 96 16", "5 96 16 nan", "5 96 16 1", "-5 96 16 1.5", "5 96 16 1.5 ", "5 96 16 1e3.5", "٥ 96 16 1.5",
              f"5 {10**15} 16 1.5"]

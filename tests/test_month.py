@@ -1,9 +1,11 @@
 """What peers send and receive in a month is counted over restarts, kills and full disks, and held to its limit."""
 
+import fcntl
 import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from calendar import timegm
 
@@ -15,6 +17,7 @@ from dalle_lib.hub_http import downloaded
 from dalle_lib.run import initial_model
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic, needed_mbps, require_traffic
+from dalle_lib.swarm.process import month
 from dalle_lib.swarm.process.events import EventLog, read_events
 from dalle_lib.swarm.process.month import Months, Traffic, next_month, used_in_words
 
@@ -120,6 +123,32 @@ def test_a_broken_count_is_no_zero(mini, months, tmp_path, monkeypatch, content)
     assert str(file) in used_in_words()
 
 
+def test_a_peer_with_a_limit_does_not_start_where_nothing_can_be_counted(mini):
+    with (
+        full_disk(),
+        pytest.raises(ValueError, match=r"count this month's traffic in .*traffic, but .* XDG_STATE_HOME"),
+    ):
+        require_traffic(mini, PeerSettings(run="emoji-mini", monthly_gb=1.0))
+    require_traffic(mini, PeerSettings(run="emoji-mini", monthly_gb=1.0))
+
+
+def test_a_peer_that_was_stopped_while_it_writes_holds_nobody_up(months, tmp_path, monkeypatch):
+    traffic = peers_traffic(tmp_path, months, monthly_gb=0.001)
+    months.add(Traffic(sent=100_000))
+    monkeypatch.setattr(month, "LOCK_S", 0.1)
+    with open(months.folder / "lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        traffic.upload.claim(1_000_000)
+        saving = threading.Thread(target=traffic.save, daemon=True)
+        saving.start()
+        saving.join(60)
+        assert not saving.is_alive()
+        assert traffic.is_used
+        assert not traffic.is_saved
+    traffic.save()
+    assert months.used().sent >= 1_100_000
+
+
 def test_what_a_full_disk_does_not_take_is_counted_later_and_held_to_the_limit_at_once(months, tmp_path):
     traffic = peers_traffic(tmp_path, months, monthly_gb=0.001)
     traffic.upload.claim(400_000)
@@ -128,8 +157,10 @@ def test_what_a_full_disk_does_not_take_is_counted_later_and_held_to_the_limit_a
         traffic.upload.receive(900_000)
         traffic.save()
         assert traffic.is_used
+        assert not traffic.is_saved, "its supervisor would not know that it is to rest"
     assert months.used().received == 0
     traffic.save()
+    assert traffic.is_saved
     assert months.used().received >= 900_000
     assert months.used().gigabytes == pytest.approx(0.0013, rel=0.01)
 

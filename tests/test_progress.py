@@ -169,6 +169,19 @@ def progress(
     )
 
 
+def test_a_batch_in_which_a_peer_slept_is_neither_slow_nor_infinitely_fast(tracker, monkeypatch):
+    now, speed = 100.0, tracker.performance_ema
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    speed.reset_timer()
+    now += 4.0 + 60.0
+    tracker.leave_out(60.0, computed_s=3.0)
+    assert speed.update(8) == pytest.approx(2.0)
+    speed.reset_timer()  # as a peer does that slept while it was paused, and goes on
+    now += 4.0
+    tracker.leave_out(60.0, computed_s=4.0)
+    assert speed.update(8) == pytest.approx(2.0)
+
+
 def test_survivors_believe_each_other_when_most_peers_have_died(tracker):
     dead = [record(7, peer) for peer in (3, 4, 5)]
     found = progress(tracker, [record(10, peer=0), record(11, peer=1), record(11, peer=2), *dead])

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
+from dalle_lib.cli.lend import Finish, Pause
 from dalle_lib.dashboard.words import news, state_in_words
 from dalle_lib.swarm import Peer, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.holding import Holder
+from dalle_lib.swarm.peer.traffic import require_traffic
 from dalle_lib.swarm.process.events import EventLog, read_starts
 from dalle_lib.swarm.process.join import RESTS
 from dalle_lib.swarm.process.lending import ask
@@ -20,11 +22,11 @@ from dalle_lib.swarm.process.standing import Standing
 USED = Traffic(sent=int(2 * GB))
 
 
-def supervised(folder: Path, script: str) -> subprocess.Popen:
+def supervised(folder: Path, script: str, **settings) -> subprocess.Popen:
     """Start the supervisor of a peer with a month of 1 GB, whose process is a shell script."""
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    PeerSettings(run="emoji-mini", name="ada", monthly_gb=1.0).save(folder / "settings.json")
+    PeerSettings(run="emoji-mini", name="ada", monthly_gb=1.0, **settings).save(folder / "settings.json")
     supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
     supervise += f"s.LOOK_EVERY_S = 0.1; sys.executable = {str(program)!r}; sys.exit(s.main(Path({str(folder)!r})))"
     return subprocess.Popen([sys.executable, "-c", supervise], stdin=subprocess.PIPE, text=True)
@@ -64,6 +66,31 @@ def test_a_peer_that_begins_in_a_used_month_waits_and_can_be_stopped_meanwhile(t
     supervisor.communicate("stop\n", timeout=60)
     assert supervisor.returncode == 0
     assert told(tmp_path) == ["started", "resting", "ended"]
+
+
+def test_a_peer_with_minutes_of_its_own_does_not_rest(mini, tmp_path):
+    Months().add(USED)
+    supervisor = supervised(tmp_path, f"exit {RESTS}", max_minutes=5.0)
+    supervisor.communicate("\n", timeout=60)
+    assert supervisor.returncode == 0
+    assert told(tmp_path) == ["started", "ended"]
+    with pytest.raises(ValueError, match="a peer with --max-minutes does not wait for the next one"):
+        require_traffic(mini, PeerSettings(run="emoji-mini", monthly_gb=1.0, max_minutes=5.0))
+
+
+def test_a_peer_that_rests_leaves_when_it_is_asked_to_finish(tmp_path, capsys):
+    Months().add(USED)
+    supervisor = supervised(tmp_path, "exit 1")
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+    wait_until(lambda: told(tmp_path) == ["started", "resting"])
+    Pause(folder=tmp_path.parent, name=tmp_path.name).run()
+    Finish(folder=tmp_path.parent, name=tmp_path.name).run()
+    assert supervisor.wait(60) == 0
+    assert told(tmp_path) == ["started", "resting", "ended"]
+    paused, finished = capsys.readouterr().out.splitlines()
+    assert paused.endswith("it pauses when the month is over and it comes back.")
+    assert finished.endswith("it leaves within a minute.")
 
 
 def test_a_peer_whose_month_is_used_ends_its_epoch_first_and_rests_unless_it_was_asked_to_leave_for_good(tmp_path):

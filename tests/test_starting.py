@@ -16,6 +16,7 @@ AVERAGED = {"event": "averaged", "epoch": 9, "shares": {"id0": 0.5, "id1": 0.5},
 AVERAGED |= {"seconds": 2.7, "counted": {"id0": 112.0, "id1": 112.0}}
 ALONE = AVERAGED | {"shares": {"id0": 1.0}, "peers": 1}
 OTHERS = AVERAGED | {"shares": {"id1": 1.0, "id2": 0.0}}
+HELD, GOING_ON = {"event": "held", "reason": "schedule", "until": None, "epoch": 9}, {"event": "going_on", "epoch": 9}
 COMPUTING, COMPUTED = {"event": "computing", "told": "bf16"}, {"event": "computed", "samples": 16}
 RECORDED = [(0.0, STARTED), (12.1, LOADED), (14.5, CONNECTED), (17.4, JOINED), (23.7, AVERAGED)]
 """Seconds of one of three peers of emoji-mini that shared two cores, by its own log."""
@@ -39,6 +40,16 @@ def test_each_step_takes_the_time_until_its_event_and_all_together_the_whole():
     assert seconds_to_count([at(WHOLE[:-1])]) is None, "neither a round alone counts, nor one without this peer"
 
 
+def test_a_pause_is_no_part_of_a_step():
+    night = 9 * 3600.0
+    later = [(seconds + night, event) for seconds, event in WHOLE[4:]]
+    events = at([*WHOLE[:4], (17.5, HELD), (3000.0, HELD), (17.5 + night, GOING_ON), *later])
+    assert took(events) == pytest.approx(took(at(WHOLE)), abs=0.01)
+    assert seconds_to_count([events]) == pytest.approx(39.5, abs=0.01)
+    under_way = next(step for step in steps_seen([events[:7]]) if step.seconds is None)
+    assert under_way.began == pytest.approx(1e9 + 17.4 + night), "it shows the seconds without the pause"
+
+
 def test_steps_that_a_peer_does_not_tell_are_left_out():
     assert took(at(RECORDED)) == pytest.approx({"loaded": 12.1, "connected": 2.4, "joined": 2.9, "averaged": 6.3})
 
@@ -55,6 +66,8 @@ def test_one_step_is_under_way_and_begins_where_the_one_before_ended():
 def test_what_is_expected_is_what_it_took_last_or_else_what_is_typical():
     first = steps_seen([at(WHOLE[:1])], round_s=77.0)
     assert [each.expected_s for each in first] == [*(step.typical_s for step in STEPS[:-1]), 77.0]
+    unknown = steps_seen([at(WHOLE[:1])], round_s=77.0, is_typical=False)
+    assert [each.expected_s for each in unknown] == [None] * 5 + [77.0], "as of a large model, or on a GPU"
     again = steps_seen([at(WHOLE), at(RECORDED[:2], 2e9)], round_s=77.0)
     assert [each.expected_s for each in again] == pytest.approx([12.1, 2.4, 2.9, 3.1, 0.5, 18.5])
 

@@ -142,6 +142,18 @@ def test_a_bootstrap_peer_that_has_left_is_told_what_that_means_and_no_totals(mi
 def test_limits_and_the_command_to_go_on_name_what_was_given():
     told = "it leaves after 30 minutes, it computes 50% of the time, on 1 processor thread"
     assert told == limits(PeerSettings(run="r", max_minutes=30.0, duty=0.5, device="cpu", threads=1))
+    most = PeerSettings(
+        run="r", monthly_gb=5.0, max_upload_mbps=8.0, niceness=19, batch_size=4, gpu_share=0.5, device="cpu"
+    )
+    told = limits(most)
+    for part in (
+        "at most 4 samples at a time",
+        "at niceness 19",
+        "sending at most 8 Mbit/s",
+        "5 GB of traffic in a month",
+    ):
+        assert part in told, part
+    assert "GPU" not in told
     assert limits(PeerSettings(run="r", role="bootstrap")) == "until you press Ctrl+C"
     settings = PeerSettings(run="owner/run", name="ada", initial_peers=("/ip4/a", "/ip4/b"), client_mode=True)
     assert Join(peer=settings, folder=Path("here")).as_typed() == [

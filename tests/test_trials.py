@@ -76,6 +76,55 @@ def test_what_does_not_work_here_is_told_and_not_taken():
     assert not way.is_compiled
 
 
+def failing_in_16_bits(computer: Computer, error: Exception | None) -> None:
+    """Let passes in 16 bits raise an error, or, without one, have no finite gradient whatever the loss scale is."""
+    plain = computer.model.forward
+
+    def failing(*batch):
+        output = plain(*batch)
+        if torch.is_autocast_enabled("cpu"):
+            if error is not None:
+                raise error
+            output.image_logits.register_hook(lambda gradient: gradient * float("inf"))
+        return output
+
+    computer.model.forward = failing
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no kernel for this on a GPU of 2016")])
+def test_a_first_way_in_16_bits_that_does_not_work_is_told_and_float32_is_taken(error):
+    computer = computer_of()
+    failing_in_16_bits(computer, error)
+    computer.use(replace(computer.way, precision="float16"))
+    found = Trials(computer, 2, budget_s=60.0)
+    way = found.find()
+    assert way.precision == computer.way.precision == "float32"
+    assert (found.done[0].way.precision, found.done[0].problem) == (
+        "float16",
+        str(error or "no finite gradient in 16 steps"),
+    )
+    assert not any(trial.problem for trial in found.done[1:])
+    assert computer.once([batch_of(2)]).is_finite
+
+
+def test_another_precision_that_does_not_work_ends_no_peer_and_an_error_in_float32_does(monkeypatch):
+    monkeypatch.setattr(trials, "has_bf16_instructions", lambda: True)
+    computer = computer_of()
+    failing_in_16_bits(computer, RuntimeError("no kernel for this"))
+    found = Trials(computer, 2, budget_s=60.0)
+    assert found.find().precision == "float32"
+    assert [trial.problem for trial in found.done if trial.way.precision == "bfloat16"] == ["no kernel for this"]
+    with_room_for(computer.model, 0, RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        Trials(computer, 2, budget_s=60.0).find()
+
+
+def test_a_way_whose_speed_is_not_known_gives_way_to_one_that_was_measured():
+    computer = computer_of()
+    unknown = replace(computer.way, samples_per_s=None)
+    assert Trials(computer, 2, budget_s=60.0)._better(unknown, {"is_reversible": True}).is_reversible
+
+
 def test_a_model_of_which_one_sample_takes_longer_than_all_trials_is_not_tried():
     computer = computer_of()
     found = Trials(computer, 64, budget_s=1e-9)
@@ -145,7 +194,9 @@ def test_several_batches_come_between_slow_looks_at_the_swarm(monkeypatch):
 def test_work_tells_each_change_of_the_way_and_keeps_the_reason():
     model, told = random_model(is_reversible=False).float(), []
     work = Work(model, CPU, Pace(192, None, steps_itself=False), lambda **fields: told.append(fields))
+    work.computer.use(replace(work.computer.way, threads=9))  # a peer may compute on others from then on
     work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
+    assert told[0]["threads"] == torch.get_num_threads()
     assert told[0]["told"].startswith("float32, ")
     assert len(told[0]["tried"]) > 1
     work.computer.use(replace(work.computer.way, batch=8))

@@ -62,6 +62,7 @@ REASONS = """
     expected … to be …, but got …
     expected param_groups such as …, but got …
     expected finite numbers, but it holds NaN or infinity
+    no finite gradient in … steps
     expected a serial from 0 to 2**63 - 1, not …
     expected names of banned users in lower case, not …
     expected versions of the kit as in ">=0.2" or ">=0.2,<0.4", but got …
@@ -139,6 +140,9 @@ REAL = {
     "peers/cats/ada/model.safetensors cannot be read as progress (it is cut off). Remove it": "progress-broken",
     "32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30: took over their state.":
         "samples-lost",
+    "this peer's progress was not saved: [Errno 28] No space left on device": "progress-not-saved",
+    "expected to count this month's traffic in /home/ada/.local/state/dalle-lib/traffic, but [Errno 30] Read-only file "
+    "system: '/home/ada/.local'. Without that --monthly-gb cannot be kept": "traffic-not-counted",
     "Data: 7 of 900 rows left out (7 no caption).": "data-left-out",
     "2026-11-26 01:00:00 WARNING dalle_lib.swarm.averaging.complaints: QmX: its tensors were refused: too long":
         "tensors-refused",

@@ -19,7 +19,9 @@ from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import PeerID
 from hivemind.utils import MPFuture
 
+from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.trust import Trust
 
 pytestmark = pytest.mark.usefixtures("no_event_loop")
 
@@ -152,4 +154,30 @@ def test_parameters_that_lack_an_update_still_count_in_full():
     assert "weight" not in begun[0], (
         "hivemind weighs parameters: CollaborativeOptimizer need not average them itself (ParameterRounds), "
         "and MemberMatchmaking need not look for groups by epoch"
+    )
+
+
+def handed_in(averager: GradientAverager, sizes: list[int]) -> torch.Tensor:
+    """Return what a peer hands in after batches of these sizes, whose mean gradients are 1, 2 and so on."""
+    (parameter,) = averager.parameters
+    for number, size in enumerate(sizes, 1):
+        parameter.grad = torch.full((3,), float(number))
+        averager.accumulate_grads_(batch_size=size)
+    assert averager.local_samples_accumulated == sum(sizes)
+    averager.load_accumulators_into_averager_()
+    averager.reset_accumulated_grads_()
+    with averager.get_tensors() as (gradient,):
+        return gradient.clone()
+
+
+def test_a_mean_over_batches_of_several_sizes_is_over_samples_and_hiveminds_still_is_not():
+    own, theirs = (
+        cls([torch.nn.Parameter(torch.zeros(3))], dht=table(), prefix="run", start=False, **more)
+        for cls, more in ((RunGradientAverager, {"trust": Trust()}), (GradientAverager, {}))
+    )
+    for sizes in [16, 16], [16, 128, 8], [128, 16]:
+        mean = sum(number * size for number, size in enumerate(sizes, 1)) / sum(sizes)
+        assert handed_in(own, sizes).tolist() == pytest.approx([mean] * 3)
+    assert handed_in(theirs, [16, 128]).tolist() == pytest.approx([(1 + 8 * 2) / 2] * 3), (
+        "hivemind divides by samples: RunGradientAverager.accumulate_grads_ can go"
     )

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from dalle_lib.checks.forecast import Link, forecast_checks
 from dalle_lib.checks.preflight import Check, preflight_checks, require, table
 from dalle_lib.checks.traffic import traffic_checks
 from dalle_lib.hub_http import httpx
-from dalle_lib.memory import estimate
 from dalle_lib.one_line import in_one_line
+from dalle_lib.planning import Work
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.process.addresses import of_others
@@ -46,16 +46,18 @@ def doctor(settings: PeerSettings, folder: str | Path = ".", token: str | None =
     """Return the table of `preflight` for the settings' run, with more rows: how far a peer with them would come.
 
     A process is started to find out, and ended. It connects to the run's first peers and sends one of them up to 8 MB;
-    the Hub is asked for the time. Gradients are computed for a second or two, and last come forecasts of what taking
-    part would come to. What cannot be tried without hivemind or its p2pd is left out. Where the
-    run has members, the peer's access token is checked: `folder` is the peer's, or the one in which `dalle-lib join`
-    keeps peers. `token` is a Hub token, for private runs.
+    the Hub is asked for the time. Gradients are computed for some seconds, on a GPU for up to half a minute, and last
+    come forecasts of what taking part would come to. What cannot be tried without hivemind or its p2pd is left out.
+    Where the run has members, the peer's access token is checked: `folder` is the peer's, or the one in which
+    `dalle-lib join` keeps peers. `token` is a Hub token, for private runs.
     """
     return table(doctor_checks(settings, folder, token))
 
 
-def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None) -> Iterator[Check]:
-    """Yield the rows of `doctor`, each as soon as it is checked."""
+def doctor_checks(
+    settings: PeerSettings, folder: str | Path, token: str | None, *, forecasts: bool = True
+) -> Iterator[Check]:
+    """Yield the rows of `doctor`, each as soon as it is checked. Without `forecasts` this machine computes nothing."""
     passed = {}
     for check in preflight_checks(settings.run, folder, token):
         passed[check.what] = check.ok
@@ -87,7 +89,7 @@ def doctor_checks(settings: PeerSettings, folder: str | Path, token: str | None)
         yield _reachable(found, settings)
         yield _upload(found, settings, card)
     yield clock_row(found.ahead, seconds_ahead_of_hub())
-    if card is not None and settings.role == "trainer":
+    if forecasts and card is not None and settings.role == "trainer":
         is_reached = None if found.reached is None else found.reached > 0
         link = Link(mbps=found.mbps, reduces=False if settings.client_mode else is_reached)
         yield from forecast_checks(card, settings, company_now(card, found), link)
@@ -199,15 +201,17 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({why_unknown(found.upload)})", True)
-    limit = card.averaging.timeout_s / 2
-    model = estimate({"model_type": "dalle", **asdict(card.model)})
-    both_ways = model.seconds_to_send(1e6 * found.mbps) if found.mbps else math.inf
-    as_client = both_ways / 2  # a client sends gradients, but no averages
-    seconds = as_client if settings.client_mode else both_ways
-    here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round"
+    limit, bytes_per_s = card.averaging.timeout_s / 2, 1e6 / 8 * found.mbps
+    parameters = Work.of(card).answer_bytes  # they travel in 8 bits, as averages do
+    averages = 0 if settings.client_mode else parameters  # a client sends none
+    sizes = parameters + averages, parameters
+    seconds, as_client = (size / bytes_per_s if bytes_per_s else math.inf for size in sizes)
+    sent = f"{parameters / 1e6:.3g} MB of parameters"
+    sent += f" and {averages / 1e6:.3g} MB of averages" if averages else ""
+    here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round, for {sent}"
     needed = f"at most {limit:g} s"
     if as_client <= limit < seconds:
-        return Check("upload", needed, here, True, "join with --client-mode, which sends half as much")
+        return Check("upload", needed, here, True, "join with --client-mode, which sends no averages")
     return require(
         "upload", needed, here, seconds <= limit, "use a faster connection: this run leaves out peers that take longer"
     )

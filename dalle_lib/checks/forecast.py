@@ -16,6 +16,8 @@ from dalle_lib.organizing.sizing import expected, traffic
 from dalle_lib.planning import Machines, Plan, Work, plan_run
 from dalle_lib.planning.constants import DAY_S, HOME_DOWN_MBPS, HOME_UP_MBPS
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.upload import REDUCES_FROM_MBPS
+from dalle_lib.swarm.peer.computing.pace import STEPS_AN_EPOCH
 from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE
 from dalle_lib.swarm.process.milestones import seconds_until
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -25,9 +27,6 @@ TYPICAL_OTHERS = 7
 `dalle_lib.organizing.sizing.expected`."""
 MAX_SHOWN = 4
 """Milestones that are told, the nearest ones."""
-PART_OF_AN_EPOCH = 1 / 4
-"""The largest batch as a part of what this machine computes in an epoch: a peer takes smaller batches of long epochs'
-samples, so that nobody waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ def forecast_checks(card: RunCard, settings: PeerSettings, company: Company, lin
     """Yield rows with this machine's samples a second in a run, and what follows from them; none of them can fail."""
     try:
         speed = speed_here(card.model, settings)
-    except (ValueError, RuntimeError) as error:  # no such GPU, or none that has room for one sample
+    except (ValueError, RuntimeError, MemoryError) as error:  # no such GPU, or no room for one sample
         yield Check(
             "speed", "any", f"not measured: {in_one_line(error)}", True, "try --device cpu, or a GPU with more memory"
         )
@@ -80,6 +79,8 @@ class Case:
     others: int
     share: float
     """The part of an epoch's samples that this machine computes, by the lower end of its speed."""
+    hours: float
+    """Hours of a day in which this machine computes; seconds of epochs are means over the whole day."""
     plans: tuple[Plan, ...]
 
     @classmethod
@@ -90,15 +91,19 @@ class Case:
             work = work.with_changes(codes=0)  # the data come with the run, once
         theirs = sum(group.count * group.samples_per_second for group in others)
         reduces = [link.reduces] if link.reduces is not None else [False, True]
+        if settings.max_upload_mbps is not None and settings.max_upload_mbps < REDUCES_FROM_MBPS:
+            reduces = [False]
         plans = [
             plan_run(work, [_this_machine(settings, rate, theirs, link, is_reducer, work.target_batch_size), *others])
             for rate in (speed.low, speed.high)
             for is_reducer in reduces
         ]
-        share = speed.low / (speed.low + theirs)
+        hours = settings.hours_a_day
+        own = hours / 24 * speed.low
         return cls(
+            hours=hours,
             others=round(sum(group.count for group in others)),
-            share=share,
+            share=own / (own + theirs),
             plans=tuple(sorted(plans, key=lambda plan: plan.epoch_s)),
         )
 
@@ -114,8 +119,9 @@ def _this_machine(
     own = target * rate / (rate + theirs)
     up = max(0.1, HOME_UP_MBPS if link.mbps is None else link.mbps)
     return Machines(
-        name="this machine", samples_per_second=rate, up_mbps=up, down_mbps=max(up, HOME_DOWN_MBPS),
-        reduces=is_reducer, batch_size=max(1, min(settings.batch_size or MAX_AT_ONCE, int(PART_OF_AN_EPOCH * own))),
+        name="this machine", samples_per_second=rate, hours_a_day=settings.hours_a_day, reduces=is_reducer,
+        up_mbps=min(up, settings.max_upload_mbps or up), down_mbps=max(up, HOME_DOWN_MBPS),
+        batch_size=max(1, min(settings.batch_size or MAX_AT_ONCE, int(own / STEPS_AN_EPOCH))),
     )  # fmt: skip
 
 
@@ -124,6 +130,10 @@ def _epoch(cases: list[Case], company: Company) -> Check:
     for case in cases:
         of_it = f", {case.share:.0%} of it here" if case.others else ""
         told.append(f"{_with(case, company)} {_span(*case.epoch_s, duration)}{of_it}")
+    if company.speeds is None:
+        told.append(f"nobody could be asked who is there: {company.why_unknown}")
+    if (hours := cases[0].hours) < 24:
+        told.append(f"means over days of which your schedule leaves {hours:g} hours")
     figures = {"others": [case.others for case in cases], "epoch_s": [list(case.epoch_s) for case in cases]}
     return Check("an epoch", "any", "; ".join(told), True, figures=figures)
 
@@ -137,6 +147,11 @@ def _with(case: Case, company: Company) -> str:
     return f"with the {count(case.others, 'peer')} that {'is' if case.others == 1 else 'are'} there ({company.source})"
 
 
+def _assumed(case: Case, company: Company) -> str:
+    """Return what begins a row that holds for others who are not known to be there."""
+    return f"{_with(case, company).rstrip(',')}: " if company.speeds is None else ""
+
+
 def _milestones(card: RunCard, case: Case, company: Company) -> Check:
     """Return when the next milestones are reached, of those that the rest of the run has room for."""
     left, figures, told = max(0, card.optimizer.total_epochs - company.epoch), {}, []
@@ -148,7 +163,8 @@ def _milestones(card: RunCard, case: Case, company: Company) -> Check:
     if not case.others:
         told, figures = ["epochs count with others only"], {}
     told.append(f"the run is complete after {_span(*ends, duration)}" if left else "the run is complete")
-    return Check("milestones", "any", "; ".join(told), True, figures={"seconds": figures, "complete_s": ends})
+    here = _assumed(case, company) + "; ".join(told)
+    return Check("milestones", "any", here, True, figures={"seconds": figures, "complete_s": ends})
 
 
 def _traffic(card: RunCard, case: Case, company: Company) -> Check:
@@ -159,7 +175,7 @@ def _traffic(card: RunCard, case: Case, company: Company) -> Check:
         amounts.append((days * own.sent_per_day, days * own.received_per_day))
     up, down = ([min(way), max(way)] for way in zip(*amounts, strict=True))
     is_short = left * case.epoch_s[1] < DAY_S
-    here = f"{_span(*up, traffic)} up, {_span(*down, traffic)} down"
+    here = f"{_assumed(case, company)}{_span(*up, traffic)} up, {_span(*down, traffic)} down"
     here += " until the run is complete" if is_short else " a day"
     if not case.others:
         here = "none while nobody else is there"

@@ -38,8 +38,8 @@ def versions() -> pd.Series:
 def problem_report(peer: Peer | None = None, run: str | None = None) -> str:
     """Return a text that helps to understand a failure: versions, checks, the end of the peer's log; without secrets.
 
-    The checks are those of `doctor`, network included, for a peer that failed, and else those of `preflight`, of `run`
-    or the peer's run. What is broken on this machine appears in the text and raises no error.
+    The checks are those of `doctor` without its forecasts, network included, for a peer that failed, and else those of
+    `preflight`, of `run` or the peer's run. What is broken on this machine appears in the text and raises no error.
     """
     return "\n".join(report_lines(peer, _checks(peer, run)))
 
@@ -99,6 +99,7 @@ def _checks(peer: Peer | None, run: str | None) -> Iterator[Check]:
     run = run or (settings.run if settings else EMBEDDED_RUNS[-1])
     token = hub_token_for(run)
     if settings and any(event["event"] == "failed" for event in peer.events()):
-        yield from doctor_checks(replace(settings, run=run), peer.folder, token)
+        # Its GPU may be full, and other programs there at work: nothing is computed to see how fast it is.
+        yield from doctor_checks(replace(settings, run=run), peer.folder, token, forecasts=False)
     else:
         yield from preflight_checks(run, peer.folder if peer else ".", token)

@@ -35,5 +35,7 @@ def _this_month(limit_gb: float) -> Check:
     except (BrokenFile, OSError) as error:
         return Check(what, needed, "not known", False, in_one_line(error))
     here = f"{in_gb(used.sent + used.received)} of {limit_gb:g} GB, by all your peers on this machine"
-    rests = f"your peers rest until {day_of(next_month(now))}; to go on now, join with a higher --monthly-gb"
+    rests = (
+        f"your peers rest until {day_of(next_month(now))}; to go on now, stop them and join with a higher --monthly-gb"
+    )
     return Check(what, needed, here, True, rests if used.gigabytes >= limit_gb else "")

@@ -13,6 +13,7 @@ from dalle_lib.amounts import count
 from dalle_lib.cli.peer_options import Options
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
+from dalle_lib.swarm.process.lending import LendingSettings
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
@@ -184,8 +185,16 @@ def limits(settings: PeerSettings) -> str:
         told.append("while other programs are idle")
     if settings.not_on_battery:
         told.append("not on battery")
-    if settings.gpu_share < 1:
-        told.append(f"with at most {settings.gpu_share:.0%} of a GPU")
+    if settings.gpu_share < 1 and settings.device != "cpu":
+        told.append(f"with at most {settings.gpu_share:.0%} of a GPU's memory")
+    if settings.batch_size is not None:
+        told.append(f"at most {count(settings.batch_size, 'sample')} at a time")
+    if settings.niceness != LendingSettings.niceness:
+        told.append(f"at niceness {settings.niceness}")
+    if settings.max_upload_mbps is not None:
+        told.append(f"sending at most {settings.max_upload_mbps:g} Mbit/s")
+    if settings.monthly_gb is not None:
+        told.append(f"until all your peers on this machine have had {settings.monthly_gb:g} GB of traffic in a month")
     threads = count(threads_of(settings), "processor thread")
     if settings.device == "auto":
         told.append(f"on each GPU, or on {threads} where there is none")

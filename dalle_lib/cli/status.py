@@ -23,7 +23,7 @@ TEAMS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Show the peers of this machine, those that run and those that have ended, each with its run, epoch and state.
+    """Show the peers of a folder, those that run and those that have ended, each with its run, epoch and state.
 
     It only looks: it starts, stops and changes nothing. Of a peer with a broken file it says which, and what to do; of
     a monitor's, the run's first teams, too. For example:
@@ -53,18 +53,22 @@ class Status:
             told_of = [_told(peer, describe_peer, describe_broken) for peer in peers]
             print("\n\n".join([*told_of, *([told(line)] if (line := month_line(peers)) else [])]))
         else:
-            print(f"No peer has run in {self.folder} yet. A folder of others is named with --folder.")
+            print(
+                f"No peer has run in {self.folder} yet. Go to the folder in which you typed `dalle-lib join`, or name "
+                "it: --folder PATH/peers."
+            )
 
 
 def month_line(peers: list["Peer"]) -> str:
-    """Return this month's traffic of all peers here, of the lowest limit that one has, as a line; "" for none."""
+    """Return this month's traffic of all peers here, of the lowest limit of those that run, as a line; "" for none."""
     from dalle_lib.swarm.process.month import used_in_words
     from dalle_lib.swarm.process.settings import PeerSettings
 
     limits = []
     for peer in peers:
         with suppress(BrokenFile, OSError):  # what is told of that peer says so
-            limits.append(PeerSettings.load(peer.folder / SETTINGS).monthly_gb)
+            if peer.is_running:
+                limits.append(PeerSettings.load(peer.folder / SETTINGS).monthly_gb)
     return used_in_words(min((limit for limit in limits if limit is not None), default=None))
 
 

@@ -17,6 +17,11 @@ def rounds_of(peer: Peer) -> list[dict]:
     return [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
 
 
+def was_held(peer: Peer) -> bool:
+    """Return whether something has held a peer since it was last started."""
+    return any(event["event"] == "held" for event in peer.events())
+
+
 def cards_html(peer: Peer, card: RunCard) -> str:
     """Return the cards of a peer in the run of `card` as HTML, folded; before its first round without its figures."""
     rounds = rounds_of(peer)
@@ -27,8 +32,8 @@ def cards_html(peer: Peer, card: RunCard) -> str:
         "What you do not wait for: the delayed step": _delayed(card, epochs),
         f"What {'eight' if card.averaging.upload_bits == 8 else 'four'} bits do": _few_bits(card, rounds),
     }
-    if pauses := list(_pauses(peer.events())):
-        told["What your peer does while it is paused"] = _while_paused(pauses)
+    if was_held(peer):
+        told["What your peer does while it is paused"] = _while_paused(list(_pauses(peer.events())))
     later = [] if rounds else ["After your first round, your own figures stand here."]
     cards = [f"<summary>{escape(title)}</summary>{_paragraphs([*told[title], *later])}" for title in told]
     folded = "".join(f"<details>{each}</details>" for each in cards)
@@ -112,18 +117,20 @@ def _while_paused(pauses: list[float]) -> Iterator[str]:
         "It hands in what it has when the epoch ends, and computes nothing more. The others no longer wait for it. "
         "They go on meanwhile, so afterwards it takes over their model before it computes again."
     )
-    yield f"Yours has been paused {count(len(pauses), 'time')}, for {duration(sum(pauses))} in all."
+    if pauses:
+        yield f"Yours has been paused {count(len(pauses), 'time')}, for {duration(sum(pauses))} in all."
 
 
 def _few_bits(card: RunCard, rounds: list[dict]) -> Iterator[str]:
-    work = Work.of(card)
+    work, bits = Work.of(card), card.averaging.upload_bits
+    levels = "which are chosen for the values at hand" if bits == 8 else "times a scale that 128 values share"
     yield (
         f"In 32 bits a value, your gradient has {4 * work.parameters / MB:,.1f} MB. Before it is sent, each value is "
-        f"replaced by one of {2**card.averaging.upload_bits} levels, which are chosen for the values at hand: "
+        f"replaced by one of {2**bits} levels, {levels}: "
         f"{work.up_bytes / MB:,.1f} MB. "
         f"Tensors with fewer than {card.averaging.eight_bit_from:,} values travel in 16 bits: they are small anyway."
     )
-    if card.averaging.upload_bits < 8:
+    if bits < 8:
         yield f"Averages come back in 8 bits: {work.answer_bytes / MB:,.1f} MB, the same bytes for all."
     if card.optimizer.bits == 8:
         yield (

@@ -7,7 +7,7 @@ from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.start import start_html
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import computing_line, last_looked, last_round, state_in_words
+from dalle_lib.dashboard.words import computing_line, last_looked, last_round, name_of, state_in_words
 from dalle_lib.swarm.process.events import read_starts
 from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.history import epochs_of
@@ -37,10 +37,12 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
     parts = [_linked(f"{state_in_words(standing)}.", is_bold=True)]
     if view is not None and (message := view.message()):
         parts.append(f"<p>The organiser says: {escape(message)}</p>")
-    if joined is not None:
-        parts.append(f"<p>{escape(_devices(joined))}</p>")
     if (computing := computing_line(events)) is not None:
         parts.append(_linked(f"{computing}."))
+    elif joined is not None:
+        parts.append(_linked(f"Computing on {joined['device']}."))
+    if joined is not None:
+        parts += map(_linked, _idle(joined))
     if standing.role == "trainer":
         parts.append(start_html(standing, starts, PeerSettings.load(peer.folder / SETTINGS).start_after_s))
     if standing.swarm is not None:
@@ -65,12 +67,11 @@ def _linked(line: str, is_bold: bool = False) -> str:
     return f"<p>{told}</p>"
 
 
-def _devices(joined: dict) -> str:
-    """Return which device computes, and why another GPU does not."""
-    idle = [
+def _idle(joined: dict) -> list[str]:
+    """Return lines that say which GPUs compute nothing, and why."""
+    return [
         f"{gpu} is idle: a peer computes on one GPU, so only another peer would use it." for gpu in joined["idle_gpus"]
     ]
-    return " ".join([f"Computing on {joined['device']}.", *idle])
 
 
 def _is_live(standing: Standing) -> bool:
@@ -91,8 +92,8 @@ def _progress(standing: Standing) -> str:
 def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
     figures = {"loss": "–" if standing.loss is None else f"{standing.loss:.3f}"}
     if _is_live(standing) and standing.swarm.peers:  # a newcomer sees not even itself in the first seconds
-        figures["samples/s"] = f"{sum(peer.samples_per_s for peer in standing.swarm.peers):.0f}"
-        figures["peers"] = str(len(standing.swarm.peers))
+        figures["samples/s"] = f"{sum(peer.samples_per_s for peer in standing.swarm.at_work):.0f}"
+        figures["peers"] = str(len(standing.swarm.at_work))
     figures["your samples"] = f"{standing.totals.samples:,}"
     if view is not None:
         figures |= view.facts(standing, you)
@@ -104,7 +105,7 @@ def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
 def _table(status: SwarmStatus, you: str | None) -> str:
     rows = [
         (
-            escape(peer.name) + (" (you)" if peer.peer_id == you and peer.name != "you" else ""),
+            escape(name_of(peer)) + (" (you)" if peer.peer_id == you and peer.name != "you" else ""),
             str(peer.epoch),
             f"{peer.samples:,}",
             f"{peer.samples_per_s:.0f}",

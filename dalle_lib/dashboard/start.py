@@ -6,6 +6,7 @@ from html import escape
 
 from dalle_lib.amounts import duration
 from dalle_lib.dashboard.tables import table_html
+from dalle_lib.run import EMBEDDED_RUNS
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
 from dalle_lib.swarm.process.starting import StepSeen, seconds_to_count, steps_seen
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -21,9 +22,15 @@ def steps_of(standing: Standing, starts: Sequence[Sequence[dict]], waits_s: floa
         return []
     if any(event["event"] == "epoch" and event["peers"] <= 1 for event in starts[-1]):
         return []
-    return (
-        [] if seconds_to_count(starts, waits_s) is not None else steps_seen(starts, waits_s, _epoch_s(standing.swarm))
-    )
+    if seconds_to_count(starts, waits_s) is not None:
+        return []
+    return steps_seen(starts, waits_s, _epoch_s(standing.swarm), is_typical=_is_typical(standing, starts[-1]))
+
+
+def _is_typical(standing: Standing, events: Sequence[dict]) -> bool:
+    """Return whether a start may take what one of a small model on a processor has taken."""
+    devices = [event["device"] for event in events if event["event"] == "loaded"]
+    return standing.run in EMBEDDED_RUNS and all(device.startswith("cpu") for device in devices)
 
 
 def counted_line(starts: Sequence[Sequence[dict]], waits_s: float = 0.0) -> str | None:
@@ -48,7 +55,8 @@ def start_html(standing: Standing, starts: Sequence[Sequence[dict]], waits_s: fl
         return ""
     if standing.state in UNDER_WAY:
         return f"<p>{escape(line)}</p>"
-    return f"<details><summary>{escape(line)}</summary>{_table(steps_seen(starts, waits_s))}</details>"
+    steps = steps_seen(starts, waits_s, is_typical=_is_typical(standing, starts[-1]))
+    return f"<details><summary>{escape(line)}</summary>{_table(steps)}</details>"
 
 
 def _table(steps: Sequence[StepSeen]) -> str:
@@ -64,11 +72,12 @@ def _rows(steps: Sequence[StepSeen], now: float | None = None) -> list[tuple[str
         mark = "…" if is_under_way else "✓" if seen.seconds is not None else "·"
         so_far = max(0.0, now - seen.began) if is_under_way else seen.seconds
         told = "" if so_far is None else duration(so_far)
-        rows.append((mark, seen.step.name, told, f"about {duration(seen.expected_s)}"))
+        expected = "" if seen.expected_s is None else f"about {duration(seen.expected_s)}"
+        rows.append((mark, seen.step.name, told, expected))
     return rows
 
 
 def _epoch_s(swarm: SwarmStatus | None) -> float | None:
     """Return how long the peers that are there compute an epoch together; None if that is not known."""
-    speed = sum(peer.samples_per_s for peer in swarm.peers) if swarm is not None else 0.0
+    speed = sum(peer.samples_per_s for peer in swarm.at_work) if swarm is not None else 0.0
     return swarm.target_batch_size / speed if speed > 0 else None

@@ -141,7 +141,7 @@ def panel_display(view: RunView | None = None) -> Show:
     """
     from IPython.display import HTML, display
 
-    from dalle_lib.dashboard.cards import cards_html, rounds_of
+    from dalle_lib.dashboard.cards import cards_html, rounds_of, was_held
     from dalle_lib.dashboard.panel import panel_html
 
     handle, shown = display(HTML(""), display_id=True), ""
@@ -156,8 +156,8 @@ def panel_display(view: RunView | None = None) -> Show:
         if view is None:
             return
         rounds = len(rounds_of(peer))
-        # After the first round, the tenth, the hundredth and so on, and at the end.
-        if figures != (new := (rounds and len(str(rounds)), bool(hint))):
+        # After the first round, the tenth, the hundredth and so on, in the first pause, and at the end.
+        if figures != (new := (rounds and len(str(rounds)), was_held(peer), bool(hint))):
             cards.update(HTML(cards_html(peer, view.card)))
             figures = new
 

@@ -9,7 +9,7 @@ from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.events import HUB, RESTING, is_loss
 from dalle_lib.swarm.process.lending import REASONS, Hold, hold_in_words
 from dalle_lib.swarm.process.standing import AT_WORK, Standing
-from dalle_lib.swarm.process.status import SwarmStatus
+from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.troubles import trouble_in
 
 Invite = Callable[[list[str]], str]
@@ -39,6 +39,8 @@ def state_in_words(standing: Standing) -> str:
     """Return what a peer does now, or how it ended, as a sentence without its full stop."""
     if standing.asked is not None and standing.state in AT_WORK:
         return f"{_state_in_words(standing)}; {ASKED[standing.asked]}"
+    if standing.asked == "finish" and standing.state == "paused":
+        return f"{_state_in_words(standing)}; it was asked to leave"
     return _state_in_words(standing)
 
 
@@ -114,15 +116,22 @@ def _helping(standing: Standing) -> str:
     if (looked := last_looked(standing)) is not None:
         return looked
     if swarm.peers:
-        return f"Helping {count(len(swarm.peers), 'trainer')} and newcomers to find each other"
+        paused = len(swarm.peers) - len(swarm.at_work)
+        of_them = f" ({paused:,} of them paused)" if paused else ""
+        return f"Helping {count(len(swarm.peers), 'trainer')}{of_them} and newcomers to find each other"
     return COMPLETE_HERE if swarm.said_complete else "Waiting for trainers: nobody is there now"
+
+
+def name_of(peer: PeerStatus) -> str:
+    """Return a peer's name, and whether it is paused."""
+    return f"{peer.name} (paused)" if peer.is_held else peer.name
 
 
 def who_is_there(swarm: SwarmStatus) -> str:
     """Return how fast the peers of a swarm are together, and the names of the first MAX_NAMED of them."""
-    names = [peer.name for peer in swarm.peers]
+    names = [name_of(peer) for peer in swarm.peers]
     others = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
-    speed = sum(peer.samples_per_s for peer in swarm.peers)
+    speed = sum(peer.samples_per_s for peer in swarm.at_work)
     return f"together {speed:,.0f} samples a second: {', '.join([*names[:MAX_NAMED], *others])}"
 
 
@@ -205,12 +214,13 @@ def last_round(events: list[dict], swarm: SwarmStatus | None = None) -> list[str
 
 
 def computing_line(events: list[dict]) -> str | None:
-    """Return how a peer computes, as it told it last, and why it changed that; None if it has not told it yet."""
+    """Return on what and how a peer computes, as it told it last, and why it changed that; None before it has."""
     told = [event for event in events if event["event"] == "computing"]
     if not told:
         return None
+    on = "".join(f" on {event['device']}" for event in events if event["event"] == "joined")
     why = f" ({printable(told[-1]['why'])})" if told[-1]["why"] else ""
-    return f"Computing: {printable(told[-1]['told'])}{why}"
+    return f"Computing{on}: {printable(told[-1]['told'])}{why}"
 
 
 def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:

@@ -24,7 +24,7 @@ class Contribution:
     """Share of all users, in per cent, who have computed no longer than this one, themselves included."""
     compute_s: float
     present_s: float
-    """Seconds in which a peer of theirs was there, added up over their peers."""
+    """Seconds in which a peer of theirs was there, also while it was paused, added up over their peers."""
     samples: float
     counted: float
     """Weight of their gradients in averages, in samples."""

@@ -52,7 +52,8 @@ class Crediting:
     counts, if it is still there afterwards. What it claims while it is flagged for its claims does not.
 
     Work waits until the peer's gradient has counted in an average; then that of the last SPAN epochs is given, and what
-    is older, in which it did not count, is not. A peer that is alone has nobody to average with, and needs no weight.
+    is older, in which it did not count, is not. While no other peer is at work, one has nobody to average with, and
+    needs no weight.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Crediting:
         credit = self._within_bounds(peer, start, claimed)
         query = "SELECT COUNT(*) FROM alarms WHERE kind = 'claims' AND subject = :peer AND until IS NULL"
         is_flagged = self.database.count(query, peer=peer.peer_id) > 0
-        given, waiting = self._given(start, dict.fromkeys(COUNTERS, 0.0) if is_flagged else credit)
+        given, waiting = self._given(peer, start, dict.fromkeys(COUNTERS, 0.0) if is_flagged else credit)
         self._give(peer, start, given)
         self._remember(peer, start, claimed, credit, waiting)
 
@@ -129,11 +130,14 @@ class Crediting:
             )  # fmt: skip
         return credit
 
-    def _given(self, start: Start, credit: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    def _given(
+        self, peer: PeerStatus, start: Start, credit: dict[str, float]
+    ) -> tuple[dict[str, float], dict[str, float]]:
         """Return what a peer is given now, and what work waits and since when (`weighed`)."""
+        is_alone = all(other.peer_id == peer.peer_id for other in self._status.at_work)  # it says itself who is paused
         waiting = {name: start.of(f"waiting_{name}") + credit[name] for name in WORK}
         weighed = start.of("weighed", start.origin)
-        if credit["counted"] <= 0 and len(self._status.at_work) > 1:
+        if credit["counted"] <= 0 and not is_alone:
             named = {f"waiting_{name}": work for name, work in waiting.items()}
             return dict.fromkeys(COUNTERS, 0.0), {**named, "weighed": weighed}
         share = min(1.0, (self._now - self._since) / max(1.0, self._now - weighed))

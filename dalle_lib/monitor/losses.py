@@ -12,8 +12,9 @@ from dalle_lib.swarm.process.status import SwarmStatus
 REMEMBERED, MIN_RECOMPUTED, MIN_TOGETHER = 60, 8, 3
 """Losses, recomputed last, by which peers are judged, the fewest of them, and the fewest for one checkpoint: where two
 differ, nobody can tell which is wrong."""
-SPREADS, MIN_SPREAD = 8.0, 0.002
-"""Multiple of the usual distance from the others that still fits, and the least distance."""
+SPREADS, MIN_SPREAD = 8.0, 0.01
+"""Multiple of the usual distance from the others that still fits, and the least distance. Losses computed in bf16 were
+up to 0.006 off those in float32, which are recomputed (embedded models, batches of 1 to 16 rows)."""
 MIN_MISFITS = 4
 """Losses of one peer, more than half of its own among those, that do not fit before it is flagged: those of an honest
 one do not fit, either, while its parameters are apart from the checkpoint's because rounds were split."""

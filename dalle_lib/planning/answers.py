@@ -33,7 +33,7 @@ def what_if(plan: Plan) -> dict[str, Plan]:
     many = 8
     bits = 8 if work.up_bits < 8 else 4
     changes = {
-        f"{bits} bits a value on the way up (`upload_bits`)": {"up_bits": UP_BITS[bits]},
+        f"{bits} bits a value on the way up (upload_bits)": {"up_bits": UP_BITS[bits]},
         "delayed averaging: peers compute on meanwhile": {"delayed": "averaging", "strategy": "gradients"},
         f"local updates, averaged after {many} times the samples": {
             "strategy": "local", "delayed": False, "target_batch_size": many * work.target_batch_size,

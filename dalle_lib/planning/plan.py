@@ -10,7 +10,8 @@ peers and `r` reducers::
     got then:     a client A           a reducer A (r - 1) / r
 
 A round takes as long as its fullest link: any upload or download with both halves on it, or a reducer's download of the
-first and upload of the second half, which hardly overlap there.
+first and upload of the second half. The last one is an upper bound: it was measured while these took turns, and since
+then reducers answer while others still send.
 """
 
 from collections.abc import Iterable

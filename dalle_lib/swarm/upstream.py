@@ -93,7 +93,10 @@ NAMES: dict[str, dict[str, str]] = {
         "def step(self, weight=None, reset_accumulators=True, control=None, timeout=None, wait=True, **kwargs)": (
             "RunGradientAverager takes the weight from gradients that should not count"
         ),
-        "def accumulate_grads_(self, batch_size)": "DistanceAverager counts samples only",
+        "def accumulate_grads_(self, batch_size)": (
+            "RunGradientAverager averages over samples; DistanceAverager counts samples only"
+        ),
+        "_anchor_batch_size": "RunGradientAverager divides by samples in units of the first batch",
         "def load_accumulators_into_averager_(self)": "DistanceAverager averages distances in place of gradients",
         "def reset_accumulated_grads_(self)": "DistanceAverager has no sums of gradients",
         "_accumulators_used_in_step": "DistanceAverager resets it, as hivemind does",

@@ -43,6 +43,14 @@ TROUBLES = (
         remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
     ),
     Trouble(
+        title="Progress not saved",
+        severity="note",
+        patterns=("this peer's progress was not saved",),
+        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, or "
+        "the folder belongs to somebody else. It goes on to train.",
+        remedy="Free some space before the peer leaves.",
+    ),
+    Trouble(
         title="Cannot write",
         severity="stops",
         patterns=(

@@ -16,7 +16,7 @@ TROUBLES = (
         patterns=("note reachable",),
         means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all "
         "the same: it connects to them.",
-        remedy="Join with `--client-mode`, which sends half as much. To help as a reducer, forward a TCP port of the "
+        remedy="Join with `--client-mode`, which sends no averages. To help as a reducer, forward a TCP port of the "
         "router to this machine and join with it as `--port`.",
     ),
     Trouble(
@@ -45,11 +45,15 @@ TROUBLES = (
     Trouble(
         title="Month is used",
         severity="costs",
-        patterns=("this month's traffic is used", "note month's traffic"),
+        patterns=(
+            "this month's traffic is used",
+            "note month's traffic",
+            "GB that --monthly-gb allows, but your peers",
+        ),
         means="All your peers on this machine together have sent and received what you allow for a calendar month. "
         "They have saved and left the run.",
-        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins. To "
-        "go on at once, stop them and join with a higher `--monthly-gb`.",
+        remedy="Nothing: where their program still runs, they come back by themselves when the next month begins, "
+        "unless they have `--max-minutes`. To go on at once, stop them and join with a higher `--monthly-gb`.",
     ),
     Trouble(
         title="Traffic not counted",
@@ -59,11 +63,13 @@ TROUBLES = (
             "This month's traffic is not known",
             "FAILED month's traffic",
             "--monthly-gb limits. If you know how much",
+            "expected to count this month's traffic in",
         ),
         means="The file in which your peers count what they send and receive in a month cannot be read or written. "
-        "With `--monthly-gb` a peer does not start on a broken one: a count from zero would pass your limit.",
-        remedy="What the message says: write the file, or remove it. Where the disk is full, free some room: what "
-        "could not be written is added then, as long as the peer runs.",
+        "With `--monthly-gb` a peer does not start then: a count from zero would pass your limit. One that runs leaves "
+        "when its limit is reached, and does not come back by itself.",
+        remedy="What the message says: write the file, or remove it, or let your user write there. Where the disk is "
+        "full, free some room: what could not be written is added then, as long as the peer runs.",
     ),
     Trouble(
         title="Hub away",

@@ -29,7 +29,8 @@
         columns: [
           rank(), named("User", "user", { isHead: true, cell: user }), named("Team", "team"),
           numbers("Computing", "compute_s", dalle.hours, { hint: "Hours of computing, over all peers of the user" }),
-          numbers("Presence", "present_s", dalle.hours, { hint: "Hours in which a peer was there, over all peers" }),
+          numbers("Presence", "present_s", dalle.hours,
+            { hint: "Hours in which a peer was there, paused ones too, over all peers" }),
           numbers("Samples", "samples", whole), share(), numbers("Peers", "peers", whole),
           numbers("Last seen", "last_seen", dalle.ago),
         ],

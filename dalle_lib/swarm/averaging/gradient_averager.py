@@ -9,7 +9,7 @@ from dalle_lib.swarm.averaging.averagers import RunAverager
 
 
 class RunGradientAverager(RunAverager, GradientAverager):
-    """Averages gradients, as hivemind's gradient averager does."""
+    """Averages gradients, as hivemind's averager does, which takes all batches of a peer to be of one size."""
 
     wire_type = GradientAverager
 
@@ -20,6 +20,11 @@ class RunGradientAverager(RunAverager, GradientAverager):
         """
         self._others = others
         super().__init__(*args, **kwargs)
+
+    def accumulate_grads_(self, batch_size: int) -> None:
+        """Add a gradient, so that this peer's mean is over samples: hivemind divides by the number of batches."""
+        super().accumulate_grads_(batch_size)
+        self.local_times_accumulated = self.local_samples_accumulated / self._anchor_batch_size
 
     def of_trainer(self) -> list[Tensor]:
         """Return parameters, their gradients and sums, and the others that this averager was told of."""

@@ -132,6 +132,11 @@ class PlausibleProgress(ProgressTracker):
             self.performance_ema.reset_timer()
         return was_away
 
+    def leave_out(self, slept_s: float, computed_s: float) -> None:
+        """Take sleep since the last batch for no time of the present one, which took `computed_s` awake at least."""
+        speed = self.performance_ema
+        speed.timestamp = min(speed.timestamp + slept_s, time.perf_counter() - computed_s)
+
     def look(self) -> None:
         """Look at the others' records now; the caller has paused updates."""
         found = self.dht.get(self.training_progress_key, latest=True)

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,7 @@ class Findings:
     look: str | None = "no first peer answers"
     """Why it is not known who trains."""
     others: Sequence[float] | None = None
-    """Samples a second of each peer that trains, by its own account; None if that is not known."""
+    """Samples a second of each peer that computes now, by its own account; None if that is not known."""
     epoch: int = 0
     """The epoch of the one in their middle."""
 
@@ -186,8 +187,8 @@ def _look(dht, board, first_peers: Sequence[str]) -> None:
             _tell(look="the first peers' hash table does not answer")
             return
         there = board.read(dht)[:MAX_SHOWN]
-        epochs = sorted(peer.epoch for peer in there)
-        _tell(look=None, others=[peer.samples_per_s for peer in there], epoch=epochs[len(epochs) // 2] if there else 0)
+        epoch = statistics.median_low(peer.epoch for peer in there) if there else 0
+        _tell(look=None, others=[peer.samples_per_s for peer in there if not peer.is_held], epoch=epoch)
     except Exception as error:  # a stranger may answer anything
         _tell(look=_strangers_words(error))
 

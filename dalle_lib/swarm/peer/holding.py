@@ -156,6 +156,8 @@ class Holder:
             settings.not_on_battery and self._is_on_battery(),
             settings.only_when_idle and self._is_busy(),
         )
+        if is_asked and before == Hold("you"):  # who has paused it needs the machine: it leaves, and computes no more
+            self.hold = before
         if self.hold is not None and self.hold != before:
             self._events.write("held", reason=self.hold.reason, until=self.hold.until, epoch=epoch)
         if self.hold is None and before is not None:

@@ -17,7 +17,6 @@ from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, RESTS, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
-from dalle_lib.swarm.process.threads import threads_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +78,15 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
 
     import torch
 
-    from dalle_lib.machine import NotEnoughRoom
     from dalle_lib.swarm import hash_table
     from dalle_lib.swarm.averaging import codec
     from dalle_lib.swarm.peer.bootstrap import help_others
     from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.pulling import Puller, observe
-    from dalle_lib.swarm.peer.traffic import MonthlyTraffic
-    from dalle_lib.swarm.peer.trainer import Trainer
 
-    torch.set_num_threads(threads_of(settings))
+    # A fork of a process with OpenMP's threads may hang, and these keep their priority: a trainer takes more later.
+    torch.set_num_threads(1)
     codec.install()
     hash_table.install()
     card, membership, workplace = _prepare(folder, settings, token, events)
@@ -113,7 +110,20 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
             with keeping_member(membership, events, stop):
                 help_others(dht, board, card, folder, events, stop)
             return False
-        traffic = MonthlyTraffic(settings, events)
+        return _train(settings, workplace, dht, board, membership, events, stop)
+    finally:
+        dht.shutdown()
+
+
+def _train(settings: PeerSettings, workplace, dht, board, membership, events: EventLog, stop: threading.Event) -> bool:
+    """Train until the peer leaves, and return whether it only rests. Raises CannotJoin."""
+    from dalle_lib.machine import NotEnoughRoom
+    from dalle_lib.swarm.peer.keeping import keeping_member
+    from dalle_lib.swarm.peer.traffic import MonthlyTraffic
+    from dalle_lib.swarm.peer.trainer import Trainer
+
+    traffic = MonthlyTraffic(settings, events)
+    try:
         try:
             trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
         except BrokenFile as error:
@@ -125,10 +135,9 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
                 raise CannotJoin(in_one_line(error)) from error
             finally:
                 trainer.leave()
-                traffic.end()
-        return trainer.rests
     finally:
-        dht.shutdown()
+        traffic.end()
+    return trainer.rests and traffic.is_saved  # else its supervisor, which knows the file alone, would start it again
 
 
 def _prepare(folder: Path, settings: PeerSettings, token: str | None, events: EventLog):

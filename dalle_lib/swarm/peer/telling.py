@@ -1,12 +1,16 @@
 """What a trainer tells while it works: a record of itself for the others, and what it sees of them in its folder."""
 
+import contextlib
 import logging
 import threading
 import time
+from pathlib import Path
 
 import hivemind
+import torch
 
 from dalle_lib.machine import name_of
+from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.holding import Holder
 from dalle_lib.swarm.peer.membership import Membership
@@ -40,6 +44,19 @@ class Telling:
     """Whether it has the run's last epoch."""
     _posted: float
     """When it last told the others of itself, in seconds of `time.monotonic`."""
+    card: RunCard
+    folder: Path
+    device: torch.device
+    epoch: int
+    last_loss: float | None
+    witnessed: str
+    trained: str
+    joined_at: float
+    samples: int
+    compute_s: float
+    counted: float
+    sent_bytes: int
+    received_bytes: int
 
     def _post(self, is_leaving: bool = False) -> None:
         status = PeerStatus(
@@ -73,7 +90,8 @@ class Telling:
         published, expires, held = time.monotonic(), self.membership.expires, self.holder.hold
         while not stop.wait(STATUS_EVERY_S):
             if (slept_s := self.clock.slept_s()) is not None:
-                self.events.write("woke", seconds=slept_s)
+                with contextlib.suppress(OSError):  # a full disk keeps the others from nothing that they are told
+                    self.events.write("woke", seconds=slept_s)
             is_due = slept_s is not None or self.holder.hold != held
             if is_due or time.monotonic() - self._posted > POST_EVERY_S:
                 held = self.holder.hold

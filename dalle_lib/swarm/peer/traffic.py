@@ -33,10 +33,24 @@ def needed_mbps(card: RunCard) -> float:
 def require_traffic(card: RunCard, settings: PeerSettings) -> None:
     """Raise ValueError if a peer can never be in an average of a run because it may not send fast enough.
 
-    Raises BrokenFile if its month has a limit, and what was used of it cannot be read.
+    Raises BrokenFile if its month has a limit, and what was used of it cannot be read; ValueError if it cannot be
+    written, or all of it is used and the peer has no time to wait for the next month.
     """
     if settings.monthly_gb is not None:
-        Months().used()
+        months = Months()
+        try:
+            used = months.add(Traffic())
+        except OSError as error:
+            raise ValueError(
+                f"expected to count this month's traffic in {months.folder}, but {in_one_line(error)}. Without that "
+                "--monthly-gb cannot be kept: let this user write there, or name another folder as XDG_STATE_HOME."
+            ) from error
+        if settings.max_minutes is not None and used.gigabytes >= settings.monthly_gb:
+            raise ValueError(
+                f"expected less than the {settings.monthly_gb:g} GB that --monthly-gb allows, but your peers on this "
+                f"machine have sent and received {used.gigabytes:.3g} GB this month, and a peer with --max-minutes "
+                "does not wait for the next one. Allow more, or leave --max-minutes out."
+            )
     needed, limit = needed_mbps(card), settings.max_upload_mbps
     if limit is not None and limit < needed:
         raise ValueError(
@@ -66,8 +80,10 @@ class MonthlyTraffic:
         self.upload = Upload(settings.max_upload_mbps)
         self.limit_gb, self._events = settings.monthly_gb, events
         self._is_counted = self.limit_gb is not None or not ipaddress.ip_address(settings.host).is_loopback
-        self._months, self._lock = months or Months(), threading.Lock()
+        self._months, self._lock, self._one_saves = months or Months(), threading.Lock(), threading.Lock()
         self._saved, self._told = Traffic(), ""
+        self.is_saved = False
+        """Whether all that had gone and come at the last `save` is in the month's file."""
         self._month, self._used = "", Traffic()
         self._is_over, self._thread = threading.Event(), threading.Thread(target=self._save_again, daemon=True)
 
@@ -94,18 +110,17 @@ class MonthlyTraffic:
         """
         if not self._is_counted:
             return
-        with self._lock:
+        with self._one_saves:  # another peer may hold this up, which nobody has to wait for who asks `is_used`
             total, at = self._so_far(), time.time()
             new = Traffic(sent=total.sent - self._saved.sent, received=total.received - self._saved.received)
-            month = self._months.file(at).stem
-            known = self._used if month == self._month else Traffic()
+            month, saved = self._months.file(at).stem, total
             try:
-                self._used = self._months.add(new, at) if new != Traffic() else self._months.used(at)
-                self._saved = total
+                used = self._months.add(new, at) if new != Traffic() else self._months.used(at)
             except (BrokenFile, OSError) as error:
-                self._used = known
+                used, saved = self._used if month == self._month else Traffic(), self._saved
                 self._tell(in_one_line(error))
-            self._month = month
+            with self._lock:
+                self._used, self._saved, self._month, self.is_saved = used, saved, month, saved is total
 
     @property
     def is_used(self) -> bool:

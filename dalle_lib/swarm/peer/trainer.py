@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from itertools import islice
 import hivemind
 import torch
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
@@ -28,7 +28,7 @@ from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
-from dalle_lib.swarm.peer.workplace import Workplace
+from dalle_lib.swarm.peer.workplace import Workplace, stand_back
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -36,7 +36,8 @@ from dalle_lib.swarm.process.settings import PeerSettings
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY = 10
-"""Epochs between the copies in memory that a peer goes back to when its parameters are no longer finite."""
+"""Epochs between the copies that a peer goes back to: in memory when its parameters are no longer finite, and on disk
+when it is started again after it was killed."""
 
 
 class Trainer(Telling):
@@ -90,8 +91,6 @@ class Trainer(Telling):
 
     def run(self, stop: threading.Event) -> None:
         """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
-        # Linux gives this priority to the calling thread alone: answering other peers goes before computing.
-        os.nice(self.settings.niceness)
         limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
         deadline = time.monotonic() + limit_s
         self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
@@ -99,22 +98,24 @@ class Trainer(Telling):
         reporter.start()
         threading.Thread(target=self._end_data, args=(stop,), daemon=True).start()
         threading.Thread(target=self.clock.watch, args=(stop,), daemon=True).start()
+        stand_back(self.settings)
         try:
             while not (stop.is_set() or time.monotonic() > deadline or self._is_complete or self._is_finished):
-                started = self.clock.now()
                 if self.holder.look(self.epoch) is not None:
                     self._stand_by(stop)
                     continue
                 if self.work.is_new:  # what follows comes after all processes of this peer are forked
                     self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
                     self.batches.prefetch(self.work.computer.sent)
+                    self.optimizer.tracker.performance_ema.reset_timer()  # or the first batch would count as slow
                 self._has_handed_in = False
                 self.optimizer.come_back()
                 self._note_rounds()
                 if not (batches := self._next_batches()):
                     return
+                computed_before_s = self.compute_s
                 self.step(batches)
-                stop.wait((self.clock.now() - started) * (1 / self._share_of_time - 1))
+                stop.wait((self.compute_s - computed_before_s) * (1 / self.settings.duty - 1))
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
@@ -128,10 +129,11 @@ class Trainer(Telling):
         started, samples = self.clock.now(), sum(map(len, batches))
         losses = self._compute_gradient(batches)
         computed = time.monotonic()
-        self.compute_s += self.clock.now() - started
-        if self.clock.still_s > self._still_s:  # or this would be taken for a slow batch
-            self._still_s = self.clock.still_s
-            self.optimizer.tracker.performance_ema.reset_timer()
+        computed_s = self.clock.now() - started
+        self.compute_s += computed_s
+        if (slept_s := self.clock.still_s - self._still_s) > 0:
+            self._still_s += slept_s
+            self.optimizer.tracker.leave_out(slept_s, computed_s)
         for batch in batches:
             self.so_far.add(batch)
         if losses is None:
@@ -148,7 +150,16 @@ class Trainer(Telling):
         self.work.pace.looked(computed)
         self._note_rounds()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
-            self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
+            try:
+                self._save()
+            except OSError as error:  # a full disk may have room again until it leaves
+                problem = f"this peer's progress was not saved: {in_one_line(error)}"
+                self.events.write("problem", peer="", problem=problem)
+
+    def _save(self) -> None:
+        """Copy parameters and statistics in memory and to disk, from where a peer goes on that was killed."""
+        self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
+        save_state(self.folder, self.card, self.model, self.snapshot, self.batches)
 
     def _stand_by(self, stop: threading.Event) -> None:
         """Compute nothing for a moment, but take part in the round that this peer's gradients are for."""
@@ -166,14 +177,18 @@ class Trainer(Telling):
             self._end_epoch()
 
     def leave(self) -> None:
-        """Save this peer's progress, tell the others that it leaves, and disconnect from them."""
+        """Save this peer's progress, tell the others that it leaves, and disconnect from them.
+
+        Raises what kept it from saving, on a full disk or without memory, after all else.
+        """
         self.events.write("leaving", epoch=self.epoch)
-        snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
-        save_state(self.folder, self.card, self.model, snapshot, self.batches)  # before others can hold it up
-        self._write_status()
-        self._post(is_leaving=True)
-        self._tell_rounds()
-        self.optimizer.shutdown()
+        try:
+            self._save()  # before others can hold it up
+        finally:
+            self._write_status()
+            self._post(is_leaving=True)
+            self._tell_rounds()
+            self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 
     @property
@@ -184,11 +199,6 @@ class Trainer(Telling):
     @property
     def _is_finished(self) -> bool:
         return self.holder.is_finished(self.epoch, self._has_handed_in)
-
-    @property
-    def _share_of_time(self) -> float:
-        on_gpu = self.settings.gpu_share if self.device.type == "cuda" else 1.0
-        return min(self.settings.duty, on_gpu)
 
     @property
     def _is_complete(self) -> bool:

@@ -1,5 +1,6 @@
 """What a trainer computes with: model, device and data, ready before it connects to others."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,17 @@ from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.holding import limit_gpu
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.threads import threads_of
+
+
+def stand_back(settings: PeerSettings) -> None:
+    """Let this thread compute at a peer's niceness and on as many threads as it may, which begin after this.
+
+    Linux gives a priority to the calling thread and to those that it makes later: answering other peers goes before
+    computing.
+    """
+    os.nice(settings.niceness)
+    torch.set_num_threads(threads_of(settings))
 
 
 @dataclass(frozen=True)

@@ -15,24 +15,26 @@ from dalle_lib.files import read_record, write_record
 from dalle_lib.swarm.process.month import day_of, require_limits
 
 Reason = Literal["you", "schedule", "battery", "busy", "month"]
-"""What may hold a peer; the peers of a run tell each other no other words."""
+"""What may hold a peer; the peers of a run tell each other no other words, and not that of the month."""
 REASONS: tuple[str, ...] = get_args(Reason)
 WHY = {
     "you": "paused by its volunteer",
     "schedule": "paused: outside of the hours of its volunteer's schedule",
     "battery": "paused: on battery",
     "busy": "paused: other programs use its machine",
-    "month": "paused: what its volunteer lets it send and receive in this month is used",
 }
-"""What each of them says of a peer of somebody else."""
+"""What each of them says of a peer of somebody else. One whose month is used has left, and tells nothing."""
 WISH = "wish.json"
 DAY_MIN = 24 * 60
-LONGEST_NICENESS = 19
+LARGEST_NICENESS = 19
 
 
 @dataclass(frozen=True, kw_only=True)
 class LendingSettings:
-    """When the peer computes, and how much of the machine it takes. While something holds it, it stays in the run."""
+    """When the peer computes, and how much of the machine it takes.
+
+    While something holds it, it stays in the run; only when its month's traffic is used, it leaves.
+    """
 
     between: tuple[str, ...] = ()
     """Compute only between these times of this machine's clock: 22:00-07:00, or several. Without it, always."""
@@ -44,29 +46,39 @@ class LendingSettings:
     niceness: int = 10
     """How far computing stands back behind other programs: 0 not at all, 19 as far as can be. Answering other peers
     never does."""
+    duty: float = 1.0
+    """Share of the time in which the peer computes: 0.5 leaves the processor or the GPU to you half of the time."""
     gpu_share: float = 1.0
-    """Share of a GPU's memory, and of the time, that computing takes at most: 0.5 leaves half of the GPU to you."""
+    """Share of a GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
     max_upload_mbps: float | None = None
     """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
     next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
     monthly_gb: float | None = None
-    """GB that all your peers on this machine send and receive in a calendar month, up to one round more; then this
-    one leaves, and comes back by itself in the next month. Tensors and data count, the hash table does not."""
+    """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
+    this one leaves. It comes back by itself in the next month, if its program is still open and no --max-minutes is
+    set. Tensors and data count, the hash table does not."""
 
     @property
     def spans(self) -> tuple["Span", ...]:
         """The times between which it computes; none for always. Raises ValueError for what is no time."""
         return tuple(map(Span.of, self.between))
 
+    @property
+    def hours_a_day(self) -> float:
+        """Hours of a day in which its schedule lets it compute."""
+        spans = self.spans
+        return sum(not spans or any(span.holds(minute) for span in spans) for minute in range(DAY_MIN)) / 60
+
 
 def require_lending(settings: LendingSettings) -> None:
     """Raise ValueError if one of these settings cannot be."""
     _ = settings.spans
     require_limits(settings.max_upload_mbps, settings.monthly_gb)
-    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LONGEST_NICENESS):
-        raise ValueError(f"niceness must be a whole number from 0 to {LONGEST_NICENESS}, but is {settings.niceness}.")
-    if not 0 < settings.gpu_share <= 1:
-        raise ValueError(f"gpu_share must be above 0 and at most 1, but is {settings.gpu_share}.")
+    if not (type(settings.niceness) is int and 0 <= settings.niceness <= LARGEST_NICENESS):
+        raise ValueError(f"niceness must be a whole number from 0 to {LARGEST_NICENESS}, but is {settings.niceness}.")
+    for name in "duty", "gpu_share":
+        if not 0 < (share := getattr(settings, name)) <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, but is {share}.")
 
 
 @dataclass(frozen=True)

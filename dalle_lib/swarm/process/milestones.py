@@ -25,11 +25,9 @@ def next_milestone(seconds: float, rounds: int) -> str | None:
 
 
 def seconds_until(epoch_s: float, epochs: int, start_s: float = START_S) -> dict[str, float]:
-    """Return how many seconds after a peer's start each milestone is reached, the first ones first.
+    """Return how many seconds after a peer's start each milestone of ROUNDS is reached, the first ones first.
 
     `epoch_s` is the length of an epoch, `epochs` how many the run still has: what comes after its end is left out. A
     peer joins in the middle of an epoch, on average, and its gradient counts at the end of the next one at the latest.
     """
-    ahead = {told: start_s + (rounds + 0.5) * epoch_s for rounds, told in ROUNDS.items() if rounds <= epochs}
-    ahead |= {told: start_s + 3600 * hours for hours, told in HOURS.items() if 3600 * hours <= epochs * epoch_s}
-    return dict(sorted(ahead.items(), key=lambda each: each[1]))
+    return {told: start_s + (rounds + 0.5) * epoch_s for rounds, told in ROUNDS.items() if rounds <= epochs}

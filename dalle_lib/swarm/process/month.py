@@ -5,15 +5,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from dalle_lib.files import BrokenFile, read_record, replace_file
 
 GB = 1e9
 """Bytes of a gigabyte, as providers count them."""
+LOCK_S = 10.0
+"""Seconds to wait for another peer that writes a count, which takes it less than one."""
 MAX_BYTES = 10**18
 """Bytes beyond which a count is none."""
 BROKEN = (
@@ -49,7 +52,7 @@ class Months:
 
     All peers of one user of this machine add to the same files, whatever their runs and folders, because the contract
     with a provider is for all of them. A file is replaced whole, so that it outlasts a peer that is killed and a power
-    cut; there is none for a month without traffic.
+    cut; there is none for a month in which no peer had traffic or a limit.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -71,7 +74,7 @@ class Months:
     def add(self, new: Traffic, at: float | None = None) -> Traffic:
         """Add to the traffic of the month of a time, by default now, and return that of the month with it.
 
-        Raises BrokenFile, and OSError if nothing can be written; the file is as before then.
+        Raises BrokenFile, and OSError if nothing can be written, or not in LOCK_S; the file is as before then.
         """
         at = time.time() if at is None else at
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,14 +86,9 @@ class Months:
                 os.fsync(file.fileno())
         return total
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the other peers from adding; the lock of one that is killed is open."""
-        import fcntl  # Windows, where no peer can run, has none
-
-        with open(self.folder / "lock", "ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+    def _alone(self) -> AbstractContextManager:
+        """Keep the other peers from adding; the lock of one that is killed is open, that of a stopped one is not."""
+        return FileLock(self.folder / "lock").acquire(LOCK_S, poll_interval=0.01)
 
 
 def next_month(at: float) -> float:

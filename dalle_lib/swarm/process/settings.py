@@ -72,15 +72,13 @@ class NetworkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputingSettings:
-    """How much the peer computes, and in which order."""
+    """How the peer computes, and in which order."""
 
     batch_size: int | None = None
     """The most samples between two looks at the swarm. Up to it, the peer finds by trying what is fastest here and fits
     into memory; without it, an epoch and the clock set the limit."""
     threads: int | None = None
     """Processor threads for computing. Without it, one for each core, but for what answering other peers needs."""
-    duty: float = 1.0
-    """Share of the time in which the peer computes: 0.5 leaves half of a core to you."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
@@ -121,8 +119,6 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
             )
         if not 0 <= self.start_after_s < math.inf:
             raise ValueError(f"the seconds before the start must be at least 0, but are {self.start_after_s}.")
-        if not 0 < self.duty <= 1:
-            raise ValueError(f"duty must be above 0 and at most 1, but is {self.duty}.")
         for name, limit in ("batch_size", MAX_BATCH), ("threads", MAX_THREADS):
             if (given := getattr(self, name)) is not None and not (type(given) is int and 1 <= given <= limit):
                 raise ValueError(f"{name} must be a whole number from 1 to {limit:,}, but is {given}.")

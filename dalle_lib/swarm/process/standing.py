@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.events import RESTING, TAKING, EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
@@ -141,7 +142,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
     swarm = SwarmStatus.read(peer.folder)
     peers = last.get("epoch", last.get("joined", {})).get("peers")
     if settings.role != "trainer" and swarm is not None:
-        epoch, peers = swarm.epoch, len(swarm.peers)
+        epoch, peers = swarm.epoch, len(swarm.at_work)
     total = bound.total_epochs if bound and bound.total_epochs else swarm and swarm.total_epochs
     done = None
     if swarm is not None and swarm.epoch == epoch:
@@ -233,7 +234,10 @@ def _last_of(events: list[dict], *kinds: str) -> dict:
 
 
 def _asked(peer: Peer) -> str | None:
-    wish = wish_of(peer.folder)
+    try:
+        wish = wish_of(peer.folder)
+    except BrokenFile:  # the peer takes it for none, and logs it
+        return None
     return None if wish is None else wish.wish
 
 

@@ -33,34 +33,37 @@ class StepSeen:
     """How it stands with one step of a peer's start."""
 
     step: Step
-    expected_s: float
-    """What it took at this peer's last start; else a forecast or `typical_s`."""
+    expected_s: float | None
+    """What it took at this peer's last start; else a forecast or `typical_s`; None where nothing is known."""
     began: float | None
     """When it began, in seconds since 1970; None before that."""
     seconds: float | None
     """What it took; None before its end."""
 
 
-def steps_seen(starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: float | None = None) -> list[StepSeen]:
+def steps_seen(
+    starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: float | None = None, *, is_typical: bool = True
+) -> list[StepSeen]:
     """Return the steps of a peer's last start, in their order; none of a peer that was never started.
 
     `starts` are its events, a list for each start. It waits for `waits_s` seconds before each. `round_s` is how long an
-    epoch takes, as far as that is known from the peers that are there.
+    epoch takes, as far as that is known from the peers that are there. `is_typical` says that a first start may take
+    about `typical_s`: the model is small, and a processor computes it.
     """
     if not starts or not starts[-1]:
         return []
     before: dict[Step, float] = {}
     for start in starts[:-1]:
-        before |= {step: seconds for step, (_, seconds) in _ended(start, waits_s).items()}
-    ended, seen = _ended(starts[-1], waits_s), []
-    began = starts[-1][0]["time"] + waits_s
+        before |= {step: seconds for step, (_, seconds) in _ended(start, waits_s)[0].items()}
+    (ended, began), seen = _ended(starts[-1], waits_s), []
     last = max((STEPS.index(step) for step in ended), default=-1)
     for number, step in enumerate(STEPS):
-        forecast = round_s if step is FIRST_ROUND and round_s is not None else step.typical_s
+        forecast = step.typical_s if is_typical else None
+        if step is FIRST_ROUND and round_s is not None:
+            forecast = round_s
         expected = before.get(step, forecast)
         if step in ended:
             seen.append(StepSeen(step, expected, *ended[step]))
-            began = sum(ended[step])
         elif number > last:
             is_next = all(later.seconds is not None for later in seen)
             seen.append(StepSeen(step, expected, began if is_next else None, None))
@@ -69,21 +72,26 @@ def steps_seen(starts: Sequence[Sequence[dict]], waits_s: float = 0.0, round_s: 
 
 def seconds_to_count(starts: Sequence[Sequence[dict]], waits_s: float = 0.0) -> float | None:
     """Return the seconds from a peer's last start to its first gradient that counted; None if none has."""
-    ended = _ended(starts[-1], waits_s) if starts else {}
+    ended = _ended(starts[-1], waits_s)[0] if starts else {}
     return sum(seconds for _, seconds in ended.values()) if FIRST_ROUND in ended else None
 
 
-def _ended(events: Sequence[dict], waits_s: float) -> dict[Step, tuple[float, float]]:
-    """Return when each step of a start that is over began, and how many seconds it took.
+def _ended(events: Sequence[dict], waits_s: float) -> tuple[dict[Step, tuple[float, float]], float]:
+    """Return when each step of a start that is over began and how many seconds it took, and when the next one began.
 
-    A clock that is set back meanwhile makes a step take no time, rather than less.
+    A pause is left out: a step in which one ends began so much later. A clock that is set back meanwhile makes a step
+    take no time, rather than less.
     """
     ended: dict[Step, tuple[float, float]] = {}
     if not events:
-        return ended
-    began, own = events[0]["time"] + waits_s, None
+        return ended, 0.0
+    began, own, paused_at = events[0]["time"] + waits_s, None, None
     waiting = list(STEPS)
     for event in events:
+        if event["event"] == "held" and paused_at is None:
+            paused_at = event["time"]
+        elif event["event"] == "going_on" and paused_at is not None:
+            began, paused_at = began + max(0.0, event["time"] - max(began, paused_at)), None
         own = event.get("peer_id") if event["event"] == "joined" else own
         step = next((step for step in waiting if step.ends_with == event["event"]), None)
         if step is None or (step is FIRST_ROUND and not _counts(event, own)):
@@ -91,7 +99,7 @@ def _ended(events: Sequence[dict], waits_s: float) -> dict[Step, tuple[float, fl
         waiting = waiting[waiting.index(step) + 1 :]
         ended[step] = began, max(0.0, event["time"] - began)
         began = max(began, event["time"])
-    return ended
+    return ended, began
 
 
 def _counts(averaged: dict, own: str | None) -> bool:

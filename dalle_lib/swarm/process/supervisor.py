@@ -17,14 +17,15 @@ from filelock import FileLock, Timeout
 from dalle_lib.files import BrokenFile
 from dalle_lib.swarm.process.events import RESTING, STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, RESTS, SETTINGS, hand_on
-from dalle_lib.swarm.process.lending import forget_finish
+from dalle_lib.swarm.process.lending import forget_finish, wish_of
 from dalle_lib.swarm.process.month import rests_until
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.swarm.process.threads import threads_of
 
 LOOK_EVERY_S = 20.0
-"""Seconds between two looks at whether the month is over, or its limit was raised, for a peer that rests."""
+"""Seconds between two looks at whether a peer that rests is to go on, because the month is over or its count was
+changed, or to leave."""
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
@@ -56,7 +57,9 @@ def _supervise(folder: Path) -> int:
     code = None
     while code in (None, RESTS) and _may_run(folder, settings, events, leave, begins=code is None):
         code = _run(folder, settings, token, events, leave)
-    code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested
+        if code == RESTS and settings.max_minutes is not None:
+            break  # its minutes would be over long before the month is
+    code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested, or does not rest
     if code != 0:
         how = KILLED if code < 0 else "ended with exit code {}."
         events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
@@ -67,10 +70,10 @@ def _supervise(folder: Path) -> int:
 def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: threading.Event, *, begins: bool) -> bool:
     """Return when the peer may run: at once, or when the month is over whose traffic is used.
 
-    It is false if the peer was told to leave meanwhile. `begins` says that it has not run before.
+    It is false if the peer was told to leave, or asked to finish, meanwhile. `begins` says that it has not run before.
     """
     told = None
-    while (until := _rests_until(settings)) is not None and not leave.is_set():
+    while (until := _rests_until(settings)) is not None and not (leave.is_set() or _is_to_finish(folder)):
         if told is None and begins:
             events.write(STARTED, pid=os.getpid(), role=settings.role, name=settings.name)
         if until != told:
@@ -81,9 +84,18 @@ def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: thre
     return until is None
 
 
+def _is_to_finish(folder: Path) -> bool:
+    try:
+        wish = wish_of(folder)
+    except BrokenFile:  # the peer tells of it
+        return False
+    return wish is not None and wish.wish == "finish"
+
+
 def _rests_until(settings: PeerSettings) -> float | None:
     try:
-        return rests_until(settings.monthly_gb if settings.role == "trainer" else None)
+        rests = settings.role == "trainer" and settings.max_minutes is None
+        return rests_until(settings.monthly_gb if rests else None)
     except (BrokenFile, OSError):  # the peer tells of it
         return None
 

@@ -124,8 +124,10 @@ class Computer:
         pinned = (ids.pin_memory() for ids in (batch.text, batch.codes, batch.input_codes))
         try:
             return Batch(*pinned, batch.receipt).to(self.device)
-        except torch.OutOfMemoryError:  # the step itself may find some
-            return batch
+        except Exception as error:  # also of memory that is pinned
+            if not is_out_of_memory(error):
+                raise
+            return batch  # the step itself may find some
 
     def _summed(self, batches: Sequence[Batch]) -> list[Tensor]:
         """Add the scaled gradients of all pieces to `.grad`, and return the mean loss of each batch."""

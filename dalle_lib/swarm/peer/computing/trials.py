@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dalle_lib.machine import has_bf16_instructions
+from dalle_lib.machine import NotEnoughRoom, has_bf16_instructions
 from dalle_lib.model import ModelConfig
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
@@ -71,6 +71,7 @@ class Trials:
         self.budget_s = BUDGET_S.get(computer.device.type, BUDGET_S["cpu"]) if budget_s is None else budget_s
         self.pays_within_s, self.is_over = min(PAYS_WITHIN_S, trains_for_s), is_over
         self.done: list[Trial] = []
+        self._first = computer.way
         self._ends_at = time.monotonic() + self.budget_s
 
     def find(self) -> Way:
@@ -80,9 +81,9 @@ class Trials:
         NotEnoughRoom if one sample does not fit into memory.
         """
         computer = self.computer
-        best = replace(computer.way, batch=1, samples_per_s=None)
+        best = self._first = replace(computer.way, batch=1, samples_per_s=None)
         if _forecast_s(computer, best) < self.budget_s:
-            best = self._grown(best)
+            best = self._begun()
             for change in self._changes():
                 if self._is_late:
                     break
@@ -92,6 +93,19 @@ class Trials:
             computer.once([random_batch(computer.model.config, best.batch)])
         computer.forget()
         return best
+
+    def _begun(self) -> Way:
+        """Return the first way, or float32 where 16 bits do not work, with as many samples at a time as are fastest."""
+        try:
+            return self._grown(self._first)
+        except NotEnoughRoom:
+            raise
+        except Exception:  # what another precision lacks fails in many ways, and is among the trials
+            if self._first.precision == "float32":
+                raise
+        self.computer.free()
+        self._first = replace(self._first, precision="float32")
+        return self._grown(self._first)
 
     @property
     def _is_late(self) -> bool:
@@ -115,7 +129,7 @@ class Trials:
             return best
         grows = other.is_reversible != best.is_reversible  # then another number of samples fits
         found = self._grown_from(replace(other, batch=1)) if grows else self._measured(other)
-        return found if found and found.samples_per_s > BETTER * best.samples_per_s else best
+        return found if found and found.samples_per_s > BETTER * (best.samples_per_s or 0.0) else best
 
     def _has_room(self, way: Way) -> bool:
         """Return whether a way can be tried: a GPU refuses what does not fit, and a system kills the program."""
@@ -153,7 +167,7 @@ class Trials:
         return larger if self._has_room(larger) else way
 
     def _measured(self, way: Way) -> Way | None:
-        """Return a way with its samples a second, or None if it does not work here."""
+        """Return a way with its samples a second, or None if it does not work here; the first one must."""
         began, batch = time.monotonic(), random_batch(self.computer.model.config, way.batch)
         problem, seconds, clock = "", [], _clock(self.computer.device)
         try:
@@ -166,9 +180,11 @@ class Trials:
                 seconds.append(clock() - started)
         except Exception as error:  # compilers and recordings fail in many ways, and nothing depends on them
             problem = in_one_line(error)[:200]
-            if not (is_out_of_memory(error) or way.is_compiled or way.is_recorded):
-                raise
             logger.info("%s does not work here: %s", way.in_words(self.computer.device.type), problem)
+            is_other = way.precision != self._first.precision or way.is_compiled or way.is_recorded
+            if not (is_out_of_memory(error) or is_other):
+                self.done.append(Trial(way, time.monotonic() - began, problem))
+                raise
         self.done.append(Trial(way, time.monotonic() - began, problem))
         if problem:
             self.computer.free()
@@ -180,12 +196,16 @@ class Trials:
     def _warm(self, batch: Batch, way: Way) -> None:
         """Compute a batch until its gradient is finite, so that kernels are chosen and the loss scale is right.
 
-        Compiling is not counted among the seconds of the trials, because it was decided that it pays.
+        Compiling is not counted among the seconds of the trials, because it was decided that it pays. Raises
+        ArithmeticError if a gradient in 16 bits never is finite.
         """
         began = time.monotonic()
         for _ in range(MAX_OVERFLOWS):
             if self.computer.once([batch]).is_finite or self.is_over():
                 break
+        else:
+            if way.precision != "float32":
+                raise ArithmeticError(f"no finite gradient in {MAX_OVERFLOWS} steps")
         if way.is_compiled:
             self._ends_at += time.monotonic() - began
 

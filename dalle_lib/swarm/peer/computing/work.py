@@ -30,6 +30,7 @@ class Work:
         NotEnoughRoom if one sample does not fit into memory.
         """
         self.is_new = False
+        self.computer.use(replace(self.computer.way, threads=torch.get_num_threads()))
         trials = Trials(self.computer, self.pace.most, trains_for_s=trains_for_s, is_over=is_over)
         way, kind, self._peers = trials.find(), self.computer.device.type, peers
         self._changed(way, tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
