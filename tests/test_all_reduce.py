@@ -1,6 +1,7 @@
 """What a peer believes of a reducer's answers: averages within bounds, and weights that can be read."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,13 +9,52 @@ import pytest
 import torch
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
+from hivemind.utils.asyncio import as_aiter
 from two_peers import two_peers
 
+from dalle_lib.swarm.averaging import answers
 from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
 from dalle_lib.swarm.averaging.answers import within
+from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
+
+
+class Round:
+    """A round whose averages are all there, but for the last."""
+
+    async def rpc_aggregate_part(self, _stream, _context):
+        """Answer with one average, and wait for the next."""
+        yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART)
+        await asyncio.sleep(600)
+
+
+class Averager(RunAverager, Round):
+    """What answers a groupmate, without a network."""
+
+    def __init__(self, allreduce_timeout: float) -> None:
+        self.trust, self.upload, self.request_timeout = Trust(), Upload(), 1.0
+        self.allreduce_kwargs, self._running_groups = {"sender_timeout": 1.0}, {b"round": None}
+        self._allreduce_timeout = allreduce_timeout
+
+
+def test_a_stream_that_is_not_read_ends_with_its_round(monkeypatch):
+    monkeypatch.setattr(answers, "HANG_UP_S", 0.1)
+
+    async def handle() -> None:
+        """Send answers as hivemind does, to a caller that reads none."""
+        context = SimpleNamespace(remote_id=PeerID(b"eve"))
+        request = averaging_pb2.AveragingData(group_id=b"round")
+        async for _ in Averager(allreduce_timeout=0.1).rpc_aggregate_part(as_aiter(request), context):
+            await asyncio.sleep(600)
+
+    async def ended() -> bool:
+        handling = asyncio.create_task(handle())
+        await asyncio.wait([handling], timeout=30)
+        return handling.cancelled()
+
+    assert asyncio.run(ended())
 
 
 @pytest.fixture
@@ -57,6 +97,21 @@ def test_a_reducer_that_fails_has_given_no_average_to_check(parts):
 
     assert asyncio.run(watched()).cancelled()
     assert torch.equal(parts._output_parts_by_peer[1][0], torch.zeros(8))
+
+
+@pytest.mark.parametrize("return_deltas", [True, False])
+def test_where_a_reducer_fails_own_values_stay_whatever_they_are(return_deltas):
+    async def kept() -> torch.Tensor:
+        own = torch.tensor([1.0, math.nan, 3.0, 4.0])
+        parts = Parts([own], (0, 4), return_deltas=return_deltas, part_size_bytes=8, keeps_sent=True)
+        parts.register_failed_reducer(1)
+        (tensor,) = [tensor async for tensor in parts.iterate_output_tensors()]
+        assert parts.failed_size == 4
+        parts.failed_size = 0  # or it warns when it is dropped
+        return own + tensor if return_deltas else tensor
+
+    expected = torch.tensor([1.0, math.nan, 3.0, 4.0])
+    torch.testing.assert_close(asyncio.run(asyncio.wait_for(kept(), 10)), expected, equal_nan=True)
 
 
 def test_packed_weights_are_read_as_they_were():

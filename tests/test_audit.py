@@ -1,18 +1,19 @@
 """A round of three peers in this process, over libp2p: who counted for what, and audits of reducers."""
 
 import asyncio
+import weakref
 from types import SimpleNamespace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
 import pytest
 import torch
 from attacks import LyingRunner as Lying
-from hivemind.compression import NoCompression, serialization
+from hivemind.compression import NoCompression, deserialize_torch_tensor, serialization
 from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.all_reduce import Parts, Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.trust import Trust
@@ -150,6 +151,34 @@ def test_an_audit_names_a_reducer_that_lies_and_no_other(installed, upload_bits)
         if caught:
             break
     assert set(caught) == {runners[2].peer_id}
+
+
+def test_an_auditor_is_answered_and_nothing_else_of_the_round_is_kept():
+    own, eve = PeerID(b"own"), PeerID(b"eve")
+
+    async def answers() -> list[averaging_pb2.AveragingData]:
+        parts = Parts([torch.ones(8), torch.ones(8)], (8, 8), return_deltas=True, keeps_sent=True)
+        runner = Runner.__new__(Runner)  # without a network
+        runner.group_id, runner.peer_id, runner.weight = b"round", own, WEIGHTS[1]
+        runner.ordered_peer_ids = runner.sender_peer_ids = (own, eve)
+        runner.tensor_part_container = parts
+        runner.parts_for_local_averaging = parts.get_raw_input_parts(0)
+        assert [message async for message in parts.iterate_input_parts_for(1)]
+        auditor, kept = Auditor(Trust(audits=1.0)), weakref.ref(runner)
+        auditor.begin(runner, (own, eve))
+        del runner
+        assert kept() is None, "the averages of the round are kept with it"
+        questions = [{"size": [1, 0]}, {"size": [0, 0]}, {"size": [1, 0]}]
+        return [
+            auditor.answer(averaging_pb2.AveragingData(group_id=b"round", tensor_part=question), eve)
+            for question in questions
+        ]
+
+    *answered, one_more = asyncio.run(answers())
+    for answer in answered:
+        assert torch.equal(deserialize_torch_tensor(answer.tensor_part), torch.ones(8))
+        assert answer.weight == WEIGHTS[1]
+    assert (one_more.code, one_more.ByteSize() < 10) == (averaging_pb2.PROTOCOL_VIOLATION, True)
 
 
 @pytest.mark.parametrize(

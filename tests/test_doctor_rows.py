@@ -145,12 +145,10 @@ def test_the_upload_is_compared_with_the_runs_time_limit(mini):
         assert (found.ok, bool(found.remedy)) == (ok, has_remedy), found
     assert not check(0.51 * enough, client_mode=True).remedy
     four = mini.with_changes(averaging=mini.averaging.model_copy(update={"upload_bits": 4}))
-    least = needed_mbps(four)
-    assert least < 0.4 * enough, "4 bits are for links that are too slow for 8"
-    assert not check(least, client_mode=True).ok
+    least = needed_mbps(four)  # for parameters, which travel in 8 bits
     assert not check(0.99 * least, four, client_mode=True).ok
     assert check(1.01 * least, four).remedy == "join with --client-mode, which sends no averages"
-    assert check(1.01 * least, four, client_mode=True).here.endswith(" MB of gradients in 4 bits")
+    assert check(1.01 * least, four, client_mode=True).here.endswith(" MB of parameters")
 
 
 def test_a_machine_that_cannot_be_reached_is_told_how_to_join(mini):

@@ -4,11 +4,17 @@ import asyncio
 import contextlib
 import math
 from types import SimpleNamespace
-from unittest.mock import MagicMock, Mock, patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
-from hivemind.compression import CompressionInfo, deserialize_torch_tensor, serialization, serialize_torch_tensor
+from hivemind.compression import (
+    CompressionInfo,
+    NoCompression,
+    deserialize_torch_tensor,
+    serialization,
+    serialize_torch_tensor,
+)
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
@@ -22,7 +28,7 @@ from test_progress import PEERS, record, tracker
 
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging import codec, donors
-from dalle_lib.swarm.averaging.all_reduce import Runner, pack_weights, unpack_weights
+from dalle_lib.swarm.averaging.all_reduce import pack_weights, unpack_weights
 from dalle_lib.swarm.averaging.audit import Auditor, Evidence
 from dalle_lib.swarm.averaging.complaints import MAX_TEXT, Pace
 from dalle_lib.swarm.averaging.donors import ExpectedState
@@ -126,12 +132,11 @@ shaped = sizes.map(lambda size: averaging_pb2.AveragingData(group_id=b"round", t
 
 @given(protobuf(QUESTION) | shaped)
 def test_audit_answer(question):
-    runner = MagicMock(spec=Runner, group_id=b"round", ordered_peer_ids=[PeerID(b"a"), PeerID(b"b")], weight=2.0)
-    runner.peer_id, runner.tensor_part_container = PeerID(b"a"), Mock(sent=[[], SENT[:1]])
-    runner.tensor_part_container.compress_own.return_value = SENT[0]
-    runner.__contains__.side_effect = runner.ordered_peer_ids.__contains__
     auditor = Auditor(Trust(audits=1.0))
-    auditor.evidence = Evidence(runner, [VALUES])
+    auditor.evidence = Evidence(
+        group_id=b"round", peers=(PeerID(b"a"), PeerID(b"b")), own=0, weight=2.0, sent=[[], SENT[:1]],
+        own_parts=[VALUES], codec=NoCompression(), infos=[CompressionInfo.from_tensor(VALUES)],
+    )  # fmt: skip
     assert auditor.answer(question, PeerID(b"c")).code == averaging_pb2.BAD_GROUP_ID
     answer = auditor.answer(question, PeerID(b"b"))
     assert answer.ByteSize() < 2000

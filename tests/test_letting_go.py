@@ -42,10 +42,13 @@ kept = private() - before - addresses(tensor for state in own for tensor in stat
 print(len(kept), "private tensors")
 assert len(kept) > 20, "there is something to let go"
 assert kept <= addresses(optimizer.grad_averager.of_trainer()), "all of it"
+sums = optimizer.grad_averager._local_accumulators or ()
+assert kept <= addresses([*optimizer.state_averager.of_trainer(), *sums]), "the trainer keeps what it does not use"
 optimizer.shutdown()
 dht.shutdown()
 """
-"""Makes a run's optimizer, and compares its private tensors with those that the averager forked last lets go."""
+"""Makes a run's optimizer, and compares its private tensors with those that the averager forked last lets go, and with
+those that are still in use: hivemind puts others in the place of some while it makes the optimizer."""
 
 
 def own_memory() -> int:

@@ -205,6 +205,8 @@ def test_a_peer_rests_from_the_limit_on_until_the_month_is_over(months, tmp_path
 
 def test_a_limit_at_which_no_round_could_end_is_refused(mini):
     needed = needed_mbps(mini)
+    four_bits = mini.with_changes(averaging=mini.averaging.model_copy(update={"upload_bits": 4}))
+    assert needed_mbps(four_bits) == pytest.approx(needed), "parameters travel in 8 bits"
     parameters = sum(parameter.numel() for parameter in initial_model(mini).parameters())
     values_per_s = parameters / (mini.averaging.timeout_s / 2)
     assert 8e-6 * values_per_s < needed < 16.5e-6 * values_per_s, "each travels in a byte or two"

@@ -64,6 +64,22 @@ def test_what_cannot_be_used_is_refused_and_the_others_go_on(bad, reason):
         assert all(torch.allclose(answers[i], torch.full((3,), 2.0)) for i in (0, 2))
 
 
+def test_a_second_stream_of_a_sender_changes_no_weight_that_others_are_told():
+    async def run() -> Reducer:
+        reducer = Reducer(SHAPES, ["peer0", "peer1"], 0, TRUST, (True, True))
+        parts = [(sender, 0, torch.full((5,), 1.0 + sender), 1.0) for sender in (0, 1)]
+        await asyncio.gather(*(reducer.accumulate_part(*part) for part in parts))
+        waiting = asyncio.create_task(reducer.accumulate_part(1, 1, torch.ones(3), 1.0))
+        await asyncio.sleep(0)
+        for part, values in enumerate((torch.ones(5), torch.ones(3))):  # averaged, and not averaged yet
+            with pytest.raises(AllreduceException, match=f"part {part} twice"):
+                await reducer.accumulate_part(1, part, values, 99.0)
+        waiting.cancel()
+        return reducer
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)).weights.tolist() == [[1.0, 1.0], [0.0, 1.0]]
+
+
 def test_weights_are_limited_and_count_alike_if_all_are_zero():
     answers, _ = reduced({0: honest(0.0, 100.0), 1: honest(1.0, 1e12), 2: honest(0.0, 0.0)})
     assert torch.allclose(answers[0], torch.full((3,), 0.5))

@@ -1,51 +1,40 @@
-"""Who reduces how much: the same for all who compute it, and no minority of users decides."""
+"""Who reduces how much: the same for all who compute it, by the word of vouched peers alone."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 from fractions import Fraction
 
+import hivemind
 import pytest
+from auth_peers import AUTHORITY, RUN, RUN_KEY, identity, issued
 from hivemind.p2p import PeerID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dalle_lib.auth import Role, Roster
 from dalle_lib.swarm.averaging.carried import STEPS, mark_of
 from dalle_lib.swarm.averaging.introductions import Introduction
-from dalle_lib.swarm.averaging.shares import (
-    EQUAL_EVERY,
-    MAX_MULTIPLE,
-    NEAR,
-    WHOLE,
-    caps,
-    filled_up,
-    levels_of,
-    rate_of,
-    shares_of,
-)
+from dalle_lib.swarm.averaging.shares import EQUAL_EVERY, NEAR, WHOLE, caps, filled_up, rate_of, shares_of
 from dalle_lib.swarm.averaging.trust import Trust
 
 PEERS = [PeerID(bytes([18, 32]) + bytes([number]) * 32) for number in range(16)]
 SLOW, FAST = 80, 80 + 4 * STEPS  # about 1 and 16 MB/s
 
 
-class Users(Trust):
-    """The trust of a run with members, whose users and vouched peers are given."""
+class Vouching(Trust):
+    """The trust of a run whose vouched peers are given."""
 
-    users: Mapping[str, str]
-    vouched: frozenset[str]
-
-    def user_of(self, peer_id: str) -> str:
-        return self.users.get(peer_id, peer_id)
+    vouched: Collection[str]
 
     def is_vouched(self, peer_id: str) -> bool:
         return peer_id in self.vouched
 
 
-def trust(users: dict[int, str] | None = None, vouched: tuple[int, ...] = ()) -> Trust:
-    made = Users(measures=True)
-    object.__setattr__(made, "users", {str(PEERS[number]): user for number, user in (users or {}).items()})
-    object.__setattr__(made, "vouched", frozenset(str(PEERS[number]) for number in vouched))
+def trust(vouched: Collection[int] = range(16)) -> Trust:
+    made = Vouching(measures=True)
+    object.__setattr__(made, "vouched", {str(PEERS[number]) for number in vouched})
     return made
 
 
@@ -62,14 +51,23 @@ def group(levels: list[int], lies: dict[int, dict[int, int]] | None = None, epoc
     return told
 
 
-def parts(levels: list[int], *of_trust, **options) -> list[float]:
-    shares = shares_of(group(levels, **options), trust(*of_trust))
+def parts(levels: list[int], vouched: Collection[int] = range(16), **options) -> list[float]:
+    shares = shares_of(group(levels, **options), trust(vouched))
     return [share / sum(shares) for share in shares]
 
 
-def test_who_is_slow_reduces_nothing_where_others_can():
+def test_who_is_slow_reduces_nothing_where_vouched_peers_can():
     assert parts([SLOW, SLOW, FAST, FAST]) == [0, 0, 0.5, 0.5]
-    assert parts([SLOW] * 6 + [FAST] * 2) == [0] * 6 + [0.5] * 2
+    assert parts([SLOW] * 6 + [FAST] * 2, vouched=(6, 7)) == [0] * 6 + [0.5] * 2
+
+
+def test_a_home_peer_reduces_nothing_beside_two_reducers_of_an_organiser_and_clients():
+    """Nobody else measures it, and it alone measures them, apart from each other."""
+    gigabit, home = 138, 82
+    told = group([gigabit, gigabit, home, *[home] * 8])
+    for peer in PEERS[3:11]:
+        told[peer] = Introduction(epoch=1, is_reducer=False)
+    assert [share / WHOLE for share in shares_of(told, trust(vouched=(0, 1)))] == [0.5, 0.5] + [0] * 9
 
 
 def test_equal_links_reduce_alike_and_somewhat_faster_ones_somewhat_more():
@@ -80,30 +78,64 @@ def test_equal_links_reduce_alike_and_somewhat_faster_ones_somewhat_more():
     assert sum(shares) == pytest.approx(1)
 
 
-def test_shares_leave_the_fullest_link_as_little_to_do_as_any_others_could():
+@pytest.mark.parametrize("answer_size", [1, 2])
+def test_shares_leave_the_fullest_link_as_little_to_do_as_any_others_could(answer_size):
     """The reference: the same in fractions, where the moment at which all is shared out follows from who gets any."""
     for seed in range(200):
         chosen = random.Random(seed)
         levels = [chosen.randint(0, 80) for _ in range(chosen.randint(3, 12))]
-        rates, senders = [Fraction(rate_of(level)) for level in levels], len(levels)
+        rates = [Fraction(rate_of(level)) for level in levels]
+        per_share = answer_size * (len(rates) - 1) - 1
         for count in range(len(rates), 0, -1):
             best = sorted(rates, reverse=True)[:count]
-            moment = Fraction(senders - 2 + count) / sum(best)
+            moment = Fraction(per_share + count) / sum(best)
             if moment * best[-1] >= 1:
                 break
-        expected = [max(Fraction(0), moment * rate - 1) / (senders - 2) for rate in rates]
-        found = filled_up(levels, [WHOLE] * len(levels), senders)
+        expected = [max(Fraction(0), moment * rate - 1) / per_share for rate in rates]
+        found = filled_up(levels, [WHOLE] * len(levels), len(levels), answer_size)
         assert sum(found) == WHOLE
         assert [share / WHOLE for share in found] == pytest.approx(list(map(float, expected)), abs=len(levels) / WHOLE)
 
 
-@given(st.lists(st.integers(0, 255), min_size=3, max_size=16), st.randoms(use_true_random=False))
-def test_shares_are_integers_that_sum_up_under_their_caps_whatever_is_told(levels, chosen):
-    vouched = tuple(chosen.sample(range(len(levels)), chosen.randint(0, len(levels))))
-    run, reducers = trust(vouched=vouched), PEERS[: len(levels)]
-    most, shares = caps(reducers, run), shares_of(group(levels), run)
-    assert all(type(share) is int and 0 <= share <= cap for share, cap in zip(shares, most, strict=True))
-    assert sum(shares) == WHOLE
+def group_that_says_anything(count: int, chosen: random.Random) -> dict:
+    lies = {number: {other: chosen.randint(0, 255) for other in range(count)} for number in range(count)}
+    return group([SLOW] * count, lies)
+
+
+@given(st.integers(3, 16), st.randoms(use_true_random=False))
+def test_whatever_is_told_no_stranger_reduces_more_than_if_all_reduced_alike(count, chosen):
+    vouched = tuple(chosen.sample(range(count), chosen.randint(0, count)))
+    run, reducers = trust(vouched), PEERS[:count]
+    shares = shares_of(group_that_says_anything(count, chosen), run)
+    assert all(type(share) is int and share >= 0 for share in shares)
+    alike = sum(shares) / count
+    assert all(share <= alike + 1 for number, share in enumerate(shares) if number not in vouched)
+    assert sum(shares[number] for number in vouched) >= len(vouched) * alike - count
+    if vouched and max(shares) > 1:
+        assert sum(shares) == WHOLE
+        assert all(share <= cap for share, cap in zip(shares, caps(reducers, run), strict=True))
+
+
+@given(st.integers(3, 12), st.randoms(use_true_random=False))
+def test_what_strangers_say_moves_nothing(count, chosen):
+    vouched = tuple(chosen.sample(range(count), chosen.randint(1, count - 1)))
+    levels = [chosen.randint(0, 255) for _ in range(count)]
+    lies = {
+        number: {other: chosen.randint(0, 255) for other in range(count)}
+        for number in range(count)
+        if number not in vouched
+    }
+    assert parts(levels, vouched, lies=lies) == parts(levels, vouched)
+
+
+def test_two_colluding_members_take_nothing_away_from_an_organisers_reducers():
+    lies = {2: {0: 0, 1: 0, 3: 255}, 3: {0: 0, 1: 0, 2: 255}}
+    for level in SLOW, FAST + 40:  # what the two really upload
+        told = group([FAST, FAST, level, level, *[SLOW] * 10], lies)
+        for peer in PEERS[4:14]:
+            told[peer] = Introduction(epoch=1, is_reducer=False)
+        shares = [share / WHOLE for share in shares_of(told, trust(vouched=(0, 1)))]
+        assert sum(shares[:2]) == pytest.approx(1.0 if level == SLOW else 0.5, abs=1e-4)
 
 
 def test_the_order_in_which_others_measured_does_not_matter():
@@ -115,11 +147,11 @@ def test_the_order_in_which_others_measured_does_not_matter():
     assert shares_of(told, trust()) == shares_of(group(levels), trust())
 
 
-def test_who_is_measured_by_less_than_two_users_is_taken_for_a_typical_one():
+def test_who_was_measured_by_nobody_is_taken_for_a_typical_one():
     silent = {number: {} for number in range(4)}
     assert parts([SLOW] * 4, lies=silent) == [0.25] * 4
     one = silent | {0: {1: FAST, 2: SLOW, 3: SLOW}}
-    assert parts([SLOW] * 4, lies=one) == pytest.approx([0.25] * 4, abs=1e-4)
+    assert parts([SLOW] * 4, vouched=(0,), lies=one) == pytest.approx([0.25] * 4, abs=1e-4)
 
 
 def test_a_peer_that_tells_of_itself_moves_nothing():
@@ -129,33 +161,16 @@ def test_a_peer_that_tells_of_itself_moves_nothing():
 
 
 @pytest.mark.parametrize("level", [0, 255])
-def test_a_minority_of_users_moves_no_level_further_than_noise_does(level):
-    levels = [SLOW, SLOW + 5, FAST, FAST - 5, SLOW + 9, FAST, SLOW]
-    lies = {number: dict.fromkeys(range(7), level) for number in (0, 1)}
-    reducers = PEERS[:7]
-    found = levels_of(group(levels, lies=lies), reducers, str)
-    assert all(abs(one - honest) <= NEAR for one, honest in zip(found, levels, strict=True))
+def test_one_vouched_peer_of_several_that_is_wrong_decides_nothing(level):
+    levels = [FAST, FAST, FAST, SLOW, SLOW, SLOW]
+    wrong = {0: dict.fromkeys(range(6), level)}
+    assert parts(levels, vouched=(0, 1, 2, 3), lies=wrong) == parts(levels, vouched=(0, 1, 2, 3))
 
 
-def test_many_peers_of_one_user_have_one_vote_and_none_about_each_other():
-    levels = [SLOW] * 4 + [FAST] * 3
-    users = dict.fromkeys(range(4), "eve")
-    lies = {number: dict.fromkeys(range(4), 255) | dict.fromkeys(range(4, 7), 0) for number in range(4)}
-    honest, moved = parts(levels, users), parts(levels, users, lies=lies)
-    assert moved == honest
-    assert moved[:4] == [0] * 4
-
-
-def test_of_two_users_who_measured_a_peer_neither_decides_alone():
-    levels = levels_of(group([SLOW] * 3, lies={0: {1: SLOW, 2: 255}}), PEERS[:3], str)
-    assert levels == [SLOW] * 3
-
-
-def test_one_users_peers_get_at_most_four_equal_shares_and_vouched_ones_half_of_all():
+def test_a_stranger_that_is_really_fast_gets_an_equal_share_and_vouched_ones_half_of_all():
     levels = [FAST] * 2 + [0] * 14
-    assert parts(levels)[:2] == pytest.approx([MAX_MULTIPLE / 16] * 2, abs=1e-3)
-    assert parts(levels, {0: "eve", 1: "eve"})[:2] == pytest.approx([MAX_MULTIPLE / 32] * 2, abs=1e-3)
-    assert parts(levels, {}, (0, 1)) == [0.5, 0.5] + [0] * 14
+    assert parts(levels, vouched=(14, 15))[:2] == pytest.approx([1 / 16] * 2, abs=1e-3)
+    assert parts(levels, vouched=(0, 1)) == [0.5, 0.5] + [0] * 14
 
 
 def test_all_reduce_alike_now_and_then_where_the_card_asks_for_it_and_in_pairs():
@@ -177,3 +192,22 @@ def test_who_may_not_reduce_gets_nothing_and_is_believed_as_a_witness():
 def test_a_level_is_an_eighth_of_an_octave():
     assert [rate_of(level) for level in (0, 8, 80)] == [1024, 2048, 2**20]
     assert all(abs(rate_of(level) / 1024 / 2 ** (level / 8) - 1) < 0.001 for level in range(256))
+
+
+def test_who_shows_two_access_tokens_has_the_same_shares_for_all():
+    """A peer may have two, and show others one, then the other: rosters keep the one that expires last."""
+    eve, organiser = identity("eve"), identity("organiser")
+    shown = issued(eve, "eve"), issued(eve, "mallory", role=Role.VOUCHED, valid_for=timedelta(hours=2))
+    peers = [PeerID.from_base58(peer.peer_id) for peer in (eve, organiser)] + PEERS[:4]
+    tokens = {str(peers[0]): shown[0].to_bytes(), str(peers[1]): issued(organiser, "org", role=Role.VOUCHED).to_bytes()}
+    measured = b"".join(mark_of(peer) + bytes([level]) for peer, level in zip(peers, [FAST, SLOW] * 3, strict=True))
+    told = {peer: Introduction(epoch=1, token=tokens.get(str(peer), b""), carried=measured) for peer in peers}
+    found = []
+    for known in shown:
+        roster = Roster(AUTHORITY.public_key, RUN, RUN_KEY, hivemind.DHT(start=False))
+        roster.learn(eve.peer_id, known)
+        run = Trust(measures=True, roster=roster).of_group({str(peer): of.token for peer, of in told.items()})
+        assert [run.user_of(str(peer)) for peer in peers[:3]] == ["eve", "org", str(peers[2])]
+        found.append(shares_of(told, run))
+    assert found[0] == found[1]
+    assert found[0][0] <= found[0][1], "it is vouched for by what it did not show"

@@ -1,4 +1,4 @@
-"""Peers behind links of uneven speed: who reduces follows what the others have measured.
+"""Peers behind links of uneven speed: who reduces follows what vouched peers have measured, which all of these are.
 
 Real peers, which reach each other over the relay of `rehearsal/links.py`.
 """

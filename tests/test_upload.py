@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hivemind.p2p import PeerID
@@ -116,6 +117,23 @@ def test_a_slow_donor_gives_its_state_to_no_more_than_get_it_in_time(mbps, state
     for other in others if states else ():
         assert line.join(other)
         assert line.place_of(other) == max(0, others.index(other) + 2 - states)
+
+
+def test_a_newcomer_gets_a_state_a_few_times_an_hour(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(donors, "time", SimpleNamespace(monotonic=clock))
+    line = donors.Line()
+    for _ in range(donors.MAX_TURNS):
+        assert line.join(ADA)
+        line.leave(ADA)  # it hung up before its turn, which costs nothing
+        assert line.join(ADA)
+        assert line.place_of(ADA) == 0
+        clock.now += 60.0
+        line.leave(ADA)
+    assert not line.join(ADA)
+    assert line.join(BOB)
+    clock.now += donors.TURNS_S
+    assert line.join(ADA)
 
 
 def test_a_peer_with_a_low_limit_reduces_only_where_nobody_else_can():

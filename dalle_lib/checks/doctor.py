@@ -201,11 +201,12 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
         return Check("upload", "any", "not needed", True)
     if found.mbps is None or card is None:
         return Check("upload", "any", f"not measured ({why_unknown(found.upload)})", True)
-    limit, bits, work = card.averaging.timeout_s / 2, card.averaging.upload_bits, Work.of(card)
-    gradients, averages = work.up_bytes, 0 if settings.client_mode else work.answer_bytes  # a client sends none
-    bytes_per_s = 1e6 / 8 * found.mbps
-    seconds, as_client = (size / bytes_per_s if bytes_per_s else math.inf for size in (gradients + averages, gradients))
-    sent = f"{gradients / 1e6:.3g} MB of gradients in {bits} bits"
+    limit, bytes_per_s = card.averaging.timeout_s / 2, 1e6 / 8 * found.mbps
+    parameters = Work.of(card).answer_bytes  # they travel in 8 bits, as averages do
+    averages = 0 if settings.client_mode else parameters  # a client sends none
+    sizes = parameters + averages, parameters
+    seconds, as_client = (size / bytes_per_s if bytes_per_s else math.inf for size in sizes)
+    sent = f"{parameters / 1e6:.3g} MB of parameters"
     sent += f" and {averages / 1e6:.3g} MB of averages" if averages else ""
     here = f"{found.mbps:.3g} Mbit/s to a first peer: {seconds:.3g} s of each round, for {sent}"
     needed = f"at most {limit:g} s"

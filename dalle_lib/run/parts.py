@@ -132,8 +132,9 @@ class AveragingCard(Part):
     """Who averages parts for the others and gives newcomers the state: such a peer could lie about them. `vouched`
     needs a few peers of the organiser's with much bandwidth."""
     parts: Literal["equal", "measured"] = "equal"
-    """How much each reducer averages for the others: all the same, or as much as others have measured that its link
-    carries beside its own parts, and nothing where that is no more. Choose "measured" where links differ much."""
+    """How much each reducer averages for the others: all the same, or as much as the organiser's vouched peers have
+    measured that its link carries beside its own parts, and nothing where that is no more. Choose "measured" where
+    links differ much and two peers or more are vouched for; without these both are the same."""
     audits: float = Field(default=1.0, ge=0, le=1000)
     """How many parts of a round, on average, another peer averages a second time and compares. Raise it if reducers are
     strangers."""

@@ -32,6 +32,7 @@ NAMES: dict[str, dict[str, str]] = {
         "_outer_pipe": "RunStateAverager calls a method of its own in the averager's process",
         "_p2p": "RunAverager hands it to what it makes; donors.py calls peers by it",
         "_running_groups": "RunAverager finds the Runner of a round there, and lets early parts wait for it",
+        "_allreduce_timeout": "RunAverager ends streams that are not read",
         "_averaging_alpha": "RunAverager adds the results with this factor, as hivemind does",
     },
     "p2p.servicer.ServicerBase": {
@@ -80,6 +81,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def register_processed_part(self, peer_index, part_index, part)": "Parts refuses results that cannot be right",
         "def register_failed_reducer(self, peer_index)": "Parts cancels what an audit waits for",
         "_input_parts_by_peer": "Parts reads this peer's own values",
+        "_outputs_registered_by_peer": "Parts keeps these where a reducer has given nothing",
     },
     "averaging.partition.TensorPartReducer": {
         "async def accumulate_part(self, sender_index, part_index, tensor_part, weight=1.0)": "Reducer replaces it all",

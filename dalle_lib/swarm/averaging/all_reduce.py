@@ -98,11 +98,6 @@ class Parts(TensorPartContainer):
                 self.sent[peer_index].append(message)
             yield message
 
-    def compress_own(self, values: Tensor, peer_index: int, part_index: int) -> runtime_pb2.Tensor:
-        """Return a message of a part of this peer's own reducing, as exact as answers are: it counts as it is."""
-        codec = getattr(self.compression, "answers", self.compression)
-        return codec.compress(values, self.infos[peer_index][part_index])
-
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
         """Take over a result, which is the average, or if `return_deltas` the average minus this peer's own part.
 
@@ -125,7 +120,12 @@ class Parts(TensorPartContainer):
         for (reducer, _part), average in self._watched.items():
             if reducer == peer_index:
                 average.cancel()
-        super().register_failed_reducer(peer_index)
+        # hivemind registers these as if they were a reducer's: one that is not finite would be refused.
+        parts = self._input_parts_by_peer[peer_index]
+        for index in range(self._outputs_registered_by_peer[peer_index], len(parts)):
+            own = parts[index][0]
+            super().register_processed_part(peer_index, index, torch.zeros_like(own) if self.return_deltas else own)
+            self.failed_size += own.numel()
 
 
 class Runner(SameAnswers):
@@ -154,7 +154,7 @@ class Runner(SameAnswers):
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
         self._bytes_answered, self._began = 0, time.monotonic()
-        self.paces = Paces()
+        self.paces = Paces(trust.answer_size)
         """How fast the others were."""
         self.bytes_received = 0
         """Bytes of tensors that have come: the senders' parts, if this peer reduces, and averages from reducers."""
@@ -195,7 +195,7 @@ class Runner(SameAnswers):
             yield part
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
-        """Note an answer's bytes and its weights, as its reducer tells them; peers of plain hivemind tell none."""
+        """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
         self.paces.answered(reducer, answer.tensor_part.ByteSize())
@@ -213,7 +213,7 @@ class Runner(SameAnswers):
         return False
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
-        # Peers of plain hivemind that do not reduce still read nothing before they have sent all.
+        # Peers of earlier versions that do not reduce read nothing before they have sent all.
         async for message in made_ahead(self._answers(stream, sender_index)):
             yield message
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 HANG_UP_S = 3.0
 """Seconds that the caller has to close a stream before we do."""
@@ -20,6 +20,22 @@ async def until_hung_up(answers: AsyncIterator) -> AsyncIterator:
         is_answered = True
     if is_answered:
         await asyncio.sleep(HANG_UP_S)
+
+
+@contextlib.contextmanager
+def ends_after(limit_s: float | None) -> Iterator[None]:
+    """End the task in which this context is open HANG_UP_S after so many seconds; None is no limit.
+
+    A caller that does not read keeps hivemind's task from asking for the next message, and all that waits for it.
+    """
+    task, end = asyncio.current_task(), None
+    if limit_s is not None:
+        end = asyncio.get_running_loop().call_later(limit_s + HANG_UP_S, task.cancel)
+    try:
+        yield
+    finally:
+        if end is not None:
+            end.cancel()
 
 
 async def made_ahead(answers: AsyncIterator) -> AsyncIterator:

@@ -8,11 +8,12 @@ it itself, and compares. The reducer cannot know which part that will be.
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from hivemind.compression import deserialize_torch_tensor
+from hivemind.compression import CompressionBase, CompressionInfo, deserialize_torch_tensor
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from torch import Tensor
@@ -29,6 +30,9 @@ TOLERANCE = 0.1
 times what 8 bits lose on the way to a reducer and back."""
 PATIENCE_S = 10.0
 """Seconds in which all senders must have answered, or the part is not checked."""
+MAX_ASKED = 2
+"""Questions of one peer about a round that are answered: a few bytes draw a whole part, which goes before own parts
+where a volunteer limits the upload. An auditor asks once."""
 
 
 def _reducers(runner: Runner) -> list[tuple[int, PeerID]]:
@@ -39,11 +43,44 @@ def _reducers(runner: Runner) -> list[tuple[int, PeerID]]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a peer sent in a round, kept until the next one."""
+    """What a peer sent in a round, kept until the next one, and nothing else of that round."""
 
-    runner: Runner
+    group_id: bytes
+    peers: tuple[PeerID, ...]
+    own: int
+    """Index of this peer among them."""
+    weight: float
+    sent: list[list[runtime_pb2.Tensor]]
+    """Messages sent to each peer, in order; they are added while the round goes on."""
     own_parts: list[Tensor]
     """What it reduced itself, which it sent to nobody."""
+    codec: CompressionBase
+    """How its own parts are compressed, as exactly as answers are: they count as they are."""
+    infos: list[CompressionInfo]
+    """Those of its own parts."""
+    asked: Counter[PeerID] = field(default_factory=Counter)
+    """How often each peer has asked for a part."""
+
+    @classmethod
+    def of(cls, runner: Runner) -> "Evidence":
+        """Return what a round will send, which `runner` begins."""
+        parts, own = runner.tensor_part_container, runner.ordered_peer_ids.index(runner.peer_id)
+        return cls(
+            group_id=runner.group_id,
+            peers=tuple(runner.ordered_peer_ids),
+            own=own,
+            weight=runner.weight,
+            sent=parts.sent,
+            own_parts=[part.clone() for part in runner.parts_for_local_averaging],
+            codec=getattr(parts.compression, "answers", parts.compression),
+            infos=parts.infos[own],
+        )
+
+    def message(self, reducer: int, part: int) -> runtime_pb2.Tensor:
+        """Return the part that one reducer got. Raises IndexError if there is none."""
+        if reducer == self.own:
+            return self.codec.compress(self.own_parts[part], self.infos[part])
+        return self.sent[reducer][part]
 
 
 @dataclass(frozen=True)
@@ -75,7 +112,7 @@ class Auditor:
         self.evidence = None
         if not self.trust.audits:
             return None
-        self.evidence = Evidence(runner, [part.clone() for part in runner.parts_for_local_averaging])
+        self.evidence = Evidence.of(runner)
         others = [index for index, peer in _reducers(runner) if peer != runner.peer_id]
         if self.obstacle(runner, reachable) is not None or not others or runner.peer_id not in reachable:
             return None
@@ -99,23 +136,20 @@ class Auditor:
         """Return the part that we sent to one reducer, for a peer of the same round.
 
         The request names them as (reducer, part) in the size of its tensor. Others, and peers that ask for a part that
-        does not exist, get a message with the code of their mistake.
+        does not exist or ask too often, get a message with the code of their mistake.
         """
         evidence = self.evidence
-        if evidence is None or request.group_id != evidence.runner.group_id or asker not in evidence.runner:
+        if evidence is None or request.group_id != evidence.group_id or asker not in evidence.peers:
             return averaging_pb2.AveragingData(code=averaging_pb2.BAD_GROUP_ID)
+        evidence.asked[asker] += 1
         try:
-            message = self._sent(evidence, *request.tensor_part.size)
+            if evidence.asked[asker] > MAX_ASKED:
+                raise IndexError("an auditor checks one part of a round")
+            message = evidence.message(*request.tensor_part.size)
         except (IndexError, TypeError):
             return averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
-        code, weight = averaging_pb2.PART_FOR_AVERAGING, evidence.runner.weight
+        code, weight = averaging_pb2.PART_FOR_AVERAGING, evidence.weight
         return averaging_pb2.AveragingData(code=code, tensor_part=message, weight=weight)
-
-    def _sent(self, evidence: Evidence, reducer: int, part: int) -> runtime_pb2.Tensor:
-        runner, parts = evidence.runner, evidence.runner.tensor_part_container
-        if runner.ordered_peer_ids[reducer] == runner.peer_id:
-            return parts.compress_own(evidence.own_parts[part], reducer, part)
-        return parts.sent[reducer][part]
 
     async def finish(self, check: Recheck, tell: Tell) -> None:
         """Reduce the chosen part again after the round, and report its reducer if the averages differ."""
@@ -150,11 +184,12 @@ class Auditor:
         }
         if not usable:
             raise LookupError("no part of it could be averaged")
-        users = [self.trust.user_of(str(sender)) for sender in usable]
+        trust = runner.tensor_part_reducer.trust  # with users as reducers know them, not by this peer's roster
+        users = [trust.user_of(str(sender)) for sender in usable]
         tensors, claimed = zip(*usable.values(), strict=True)
         counts = runner.tensor_part_reducer.counts[[runner.sender_peer_ids.index(sender) for sender in usable]]
         average, _weights = await asyncio.get_running_loop().run_in_executor(
-            None, combine, tensors, torch.tensor(claimed), users, self.trust, counts
+            None, combine, tensors, torch.tensor(claimed), users, trust, counts
         )
         return average
 

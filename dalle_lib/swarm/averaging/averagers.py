@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
-from dalle_lib.swarm.averaging.answers import until_hung_up
+from dalle_lib.swarm.averaging.answers import ends_after, until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Complaints
@@ -102,7 +102,7 @@ class RunAverager(KeepsTasks):
         hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
-        carried = self.carried.told() if self.trust.measures else b""
+        carried = self.carried.told() if self.trust.is_heard(str(self.peer_id)) else b""
         own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares, carried=carried)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return super().schedule_step(scheduled_time, **kwargs)
@@ -143,18 +143,19 @@ class RunAverager(KeepsTasks):
 
     async def _aggregate_with_group(self, group_info: GroupInfo, min_vector_size: int, **kwargs) -> Group:
         # hivemind gives each peer parts to reduce by the bandwidth that it claims. Here the run's card says who may
-        # reduce, the others how much it can carry, and the caller of `step` learns what the round came to.
+        # reduce, vouched peers how much it can carry, and the caller of `step` learns what the round came to.
         by_peer = zip(group_info.peer_ids, group_info.gathered, strict=True)
         told = {peer: read(gathered, peer, self.prefix) for peer, gathered in by_peer}
-        shared = zip(shares_of(told, self.trust), told.values(), strict=True)
-        gathered = tuple(for_hivemind(share, of.is_counted) for share, of in shared)
+        trust = self.trust.of_group({str(peer): introduction.token for peer, introduction in told.items()})
+        shared = zip(shares_of(told, trust), told.values(), strict=True)
+        group = replace(group_info, gathered=tuple(for_hivemind(share, of.is_counted) for share, of in shared))
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
         with self.rounds_now.one_more():
-            await super()._aggregate_with_group(replace(group_info, gathered=gathered), min_vector_size, **kwargs)
+            await super()._aggregate_with_group(group, min_vector_size, trust=trust, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
         epochs = {str(peer): of.epoch for peer, of in told.items() if of.is_counted}
         epochs = epochs or {str(peer): of.epoch for peer, of in told.items()}
-        votes = votes_of((self.trust.user_of(peer), epoch) for peer, epoch in epochs.items())
+        votes = votes_of((trust.user_of(peer), epoch) for peer, epoch in epochs.items())
         return Group(
             counted=runner.counted(),
             epoch=statistics.median_high(votes.values()),
@@ -169,9 +170,8 @@ class RunAverager(KeepsTasks):
         # hivemind does the same with an `AllReduceRunner`, which it names in the middle of this method. Here it is a
         # `Runner`, with parts by `shares_of`, and part of what others reduce is checked after the round.
         shares, counts = shares_and_counted(group_info.gathered)
-        kwargs["peer_fractions"] = tuple(hagenbach_bishoff(self.total_size, shares))
+        kwargs |= {"peer_fractions": tuple(hagenbach_bishoff(self.total_size, shares)), "counts": counts}
         runner = Runner(
-            trust=self.trust,
             upload=self.upload,
             tell=self.tell,
             p2p=self._p2p,
@@ -180,7 +180,6 @@ class RunAverager(KeepsTasks):
             tensors=tensors,
             group_id=group_info.group_id,
             ordered_peer_ids=group_info.peer_ids,
-            counts=counts,
             **kwargs,
         )
         check = self.auditor.begin(runner, self._reachable)
@@ -195,7 +194,7 @@ class RunAverager(KeepsTasks):
                 index += 1
         finally:
             self._matchmaking.note_round(group_info, runner.failed, runner.refused)
-            if self.trust.measures:
+            if self.trust.is_heard(str(self.peer_id)):
                 bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
                 self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})
         if check is not None:
@@ -232,9 +231,10 @@ class RunAverager(KeepsTasks):
         deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
         while request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)
-        async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
-            await self.upload.send(message.ByteSize())
-            yield message
+        with ends_after(self._allreduce_timeout):
+            async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+                await self.upload.send(message.ByteSize())
+                yield message
 
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext

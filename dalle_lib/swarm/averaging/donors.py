@@ -21,6 +21,7 @@ from torch import Tensor
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.matchmaking import records_under
+from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,11 @@ MAX_DONORS = 8
 """Users of whom one peer each is asked for its state, one after another."""
 MAX_OFFERS, LOOK_UP_AT_ONCE = 256, 32
 """Peers that offer a state and are looked up, at most, and at once. One without an access token takes no place."""
+MAX_TURNS, TURNS_S = 4, 3600.0
+"""How often a newcomer gets the state within so many seconds: more often is traffic that a volunteer may have to pay
+for. One that starts again and again asks other donors."""
+MAX_REMEMBERED = 1024
+"""Newcomers of which a donor remembers when they got the state."""
 MAX_DOWNLOADS, MAX_WAITING = 4, 8
 """Newcomers that get a peer's state at a time, each a copy of it in memory, and that wait for their turn."""
 TELL_PLACE_S = 1.0
@@ -109,6 +115,8 @@ class Line:
         """How many get the state at a time; at 0 nobody does."""
         self._began: dict[PeerID, float | None] = {}
         """When each began to get the state, in seconds of `time.monotonic`, None if it waits; the first comes first."""
+        self._turns: dict[PeerID, list[float]] = {}
+        """When each got the state, in the same seconds."""
         self._last_s, self._length = 0.0, multiprocessing.Value("i", 0)
 
     @property
@@ -117,8 +125,13 @@ class Line:
         return self._length.value
 
     def join(self, newcomer: PeerID) -> bool:
-        """Return whether a newcomer is now the last in the line: not if it is in it already, or the line is full."""
+        """Return whether a newcomer is now the last in the line.
+
+        Not if it is in it already, the line is full, or it had its MAX_TURNS.
+        """
         if self.at_once == 0 or newcomer in self._began or len(self._began) >= self.at_once + MAX_WAITING:
+            return False
+        if sum(began > time.monotonic() - TURNS_S for began in self._turns.get(newcomer, ())) >= MAX_TURNS:
             return False
         self._began[newcomer] = None
         self._length.value = len(self._began)
@@ -139,6 +152,7 @@ class Line:
         """Let the others move up."""
         if (began := self._began.pop(newcomer)) is not None:
             self._last_s = time.monotonic() - began
+            put(self._turns, newcomer, [*self._turns.get(newcomer, ()), began][-MAX_TURNS:], MAX_REMEMBERED)
         self._length.value = len(self._began)
 
 

@@ -1,6 +1,6 @@
 """The averager of gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hivemind.optim.grad_averager import GradientAverager
 from torch import Tensor
@@ -13,8 +13,11 @@ class RunGradientAverager(RunAverager, GradientAverager):
 
     wire_type = GradientAverager
 
-    def __init__(self, *args, others: Sequence[Tensor] = (), **kwargs) -> None:
-        """Take `others`, tensors that only the trainer's process uses, beside the parameters and their gradients."""
+    def __init__(self, *args, others: Callable[[], Sequence[Tensor]] = list, **kwargs) -> None:
+        """Take `others`, which returns tensors that only the trainer's process uses, beside parameters and gradients.
+
+        The trainer puts others in their place later, so none of them is kept.
+        """
         self._others = others
         super().__init__(*args, **kwargs)
 
@@ -24,6 +27,6 @@ class RunGradientAverager(RunAverager, GradientAverager):
         self.local_times_accumulated = self.local_samples_accumulated / self._anchor_batch_size
 
     def of_trainer(self) -> list[Tensor]:
-        """Return parameters, their gradients and sums, and the other tensors that this averager was given."""
+        """Return parameters, their gradients and sums, and the others that this averager was told of."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        return [*self.parameters, *gradients, *(self._local_accumulators or ()), *self._others]
+        return [*self.parameters, *gradients, *(self._local_accumulators or ()), *self._others()]

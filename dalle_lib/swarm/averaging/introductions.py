@@ -61,7 +61,8 @@ def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
     """Return an introduction as its peer sends it: what it tells, the public key, and the signature.
 
     `rounds` names what is averaged, and in which run: an introduction counts nowhere else. The last LATER fields are
-    left out where nothing is told by them: peers of versions before these read it then.
+    left out where nothing is told by them: peers of versions before these read it then. They refuse one that has
+    them, so a peer that spares its upload does not average with those.
     """
     fields = astuple(told) if told.is_sparing or told.carried else astuple(told)[:-LATER]
     message = wire.dumps([rounds, get_dht_time(), *fields])

@@ -5,7 +5,6 @@ So a round gives two bounds of what a peer can upload, which lie close together 
 """
 
 import math
-import statistics
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -15,8 +14,6 @@ from hivemind.p2p import PeerID
 
 SHORTEST_S, FEWEST_PARTS = 1.0, 4
 """A stream that took less time, or had fewer parts after its first, tells nothing about a link."""
-LATE = 1.5
-"""A reducer whose last average takes this multiple of the others' time is taken to have sent as fast as it can."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,8 @@ class _Stream:
 class Paces:
     """Times of one round, as this peer sees it."""
 
+    answer_size: int = 1
+    """How long an average is on the wire, in multiples of a part on its way to a reducer."""
     senders: dict[PeerID, _Stream] = field(default_factory=dict)
     """What came from senders, if this peer reduces."""
     reducers: dict[PeerID, _Stream] = field(default_factory=dict)
@@ -104,7 +103,7 @@ class Paces:
                 continue
             # Its streams to other reducers, and the averages that it gives, share its link with the one to this peer.
             sends = sum(min(share, own_share) for other, share in share_of.items() if other != peer)
-            gives = (len(share_of) - 1) * min(share_of[peer], own_share)
+            gives = self.answer_size * (len(share_of) - 1) * min(share_of[peer], own_share)
             carried = stream.bytes * (sends + gives) / own_share
             took_s = stream.ended - stream.began
             found[peer] = Bounds(carried / took_s, carried / max(stream.waited_s, 1e-6))
@@ -115,13 +114,11 @@ class Paces:
         if not streams:
             return {}
         began, found = min(stream.began for stream in self.reducers.values()), {}
-        took_s = {peer: stream.ended - began for peer, stream in streams.items()}
         for peer, stream in streams.items():
             share = share_of[peer]
-            low = stream.bytes * (len(share_of) - 1 + (1 - share) / share) / took_s[peer]
-            others = [other for other in took_s if other != peer]
-            is_late = others and took_s[peer] > LATE * statistics.median(took_s[other] for other in others)
-            found[peer] = Bounds(low, low if is_late else math.inf)
+            sent = (1 - share) / share / self.answer_size
+            low = stream.bytes * (len(share_of) - 1 + sent) / (stream.ended - began)
+            found[peer] = Bounds(low)  # its averages wait for all senders, who may be slow to it alone
         return found
 
 

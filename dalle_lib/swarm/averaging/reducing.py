@@ -66,6 +66,8 @@ class Reducer:
             raise AllreduceException(f"it sent part {part_index}, but there are {self.num_parts}")
         if sender_index in self._failed or self.finished.is_set():
             raise BannedException(f"{self.senders[sender_index]} is no longer part of this round")
+        if part_index in self._begun or sender_index in self._parts[part_index]:
+            raise AllreduceException(f"it sent part {part_index} twice")
         problem = part_problem(tensor_part, self.part_shapes[part_index]) or weight_problem(weight)
         if problem is not None and sender_index != self.own:
             raise AllreduceException(problem)

@@ -1,12 +1,11 @@
-"""How much each peer of a group reduces: as much as others have measured that it can carry beside its own parts.
+"""How much each peer of a group reduces: as much as vouched peers have measured that it can carry beside its own parts.
 
-All peers of a group compute the shares, from the same signed introductions, and must come to the same: all is integers.
+All peers of a group compute the shares, from the same signed introductions and the access tokens in them, and must come
+to the same: all is integers. Strangers have no say, and none reduces more than if all reduced alike.
 """
 
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from math import isqrt
 
 from hivemind.p2p import PeerID
@@ -17,82 +16,69 @@ from dalle_lib.swarm.averaging.trust import Trust
 
 WHOLE = 2**16
 """The shares of a group sum to this."""
-MAX_MULTIPLE = 4
-"""Cap on what one user's peers reduce together, in multiples of an equal share: a peer that reduces can lie about its
-parts. Vouched peers may have half of all."""
 EQUAL_EVERY = 16
 """Every so many epochs all reduce alike: only who reduces can measure who sends slowly."""
 NEAR = 4
 """Levels within this distance of the typical one, a factor of 1.4, count as it: shares that follow the noise of
 measurements make rounds of equal links up to a tenth longer."""
-FEWEST_VOTES = 2
-"""Users who must have measured a peer, or it is taken for a typical one."""
 
 
 def shares_of(told: Mapping[PeerID, Introduction], trust: Trust) -> list[int]:
     """Return what each peer of a group reduces, relative to the others, in their order; zero for those that may not.
 
-    Peers that spare their upload reduce only where all others that may do so, too, or cannot.
+    Peers that spare their upload reduce only where all others that may do so, too, or cannot. `trust` is that of the
+    group, `Trust.of_group`, the same for all of its peers.
     """
     able = [peer for peer, of in told.items() if of.is_reducer and trust.may_reduce(str(peer))]
     reducers = [peer for peer in able if not told[peer].is_sparing] or able
     epoch = statistics.median_low([of.epoch for of in told.values()])
-    levels = levels_of(told, reducers, trust.user_of) if trust.measures and epoch % EQUAL_EVERY else None
+    levels = levels_of(told, reducers, trust) if epoch % EQUAL_EVERY else None
     if levels is None or len(told) < 3:  # of two, each sends half of all that it has, whoever reduces
         return [int(peer in reducers) for peer in told]
-    filled = dict(zip(reducers, filled_up(levels, caps(reducers, trust), len(told)), strict=True))
+    shares = filled_up(levels, caps(reducers, trust), len(told), trust.answer_size)
+    filled = dict(zip(reducers, shares, strict=True))
     return [filled.get(peer, 0) for peer in told]
 
 
-def levels_of(
-    told: Mapping[PeerID, Introduction], reducers: Sequence[PeerID], user_of: Callable[[str], str]
-) -> list[int] | None:
-    """Return the level of each reducer's upload, as the users of a group have measured it; None if nobody has.
+def levels_of(told: Mapping[PeerID, Introduction], reducers: Sequence[PeerID], trust: Trust) -> list[int] | None:
+    """Return the level of each reducer's upload, as the vouched peers of a group have measured it; None if none has.
 
-    It is the median of one vote for each user, in which nobody votes on a peer of their own. Where the number of votes
-    is even, the typical level of all votes joins them: so no half of the users decides alone.
+    Where several have, it is the median of what they tell. Nobody's word about themselves counts, and who was measured
+    by nobody is taken for a typical one.
     """
-    said: dict[bytes, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for peer, introduction in told.items():
-        for mark, level in unpacked(introduction.carried).items():
-            said[mark][user_of(str(peer))].append(level)
-    votes = []
-    for reducer in reducers:
-        own = user_of(str(reducer))
-        by_user = said[mark_of(reducer)].items()
-        votes.append([statistics.median_low(levels) for user, levels in by_user if user != own])
-    if not (all_votes := list(chain(*votes))):
+    said = {peer: unpacked(of.carried) for peer, of in told.items() if trust.is_heard(str(peer))}
+    votes = [
+        [levels[mark_of(reducer)] for peer, levels in said.items() if peer != reducer and mark_of(reducer) in levels]
+        for reducer in reducers
+    ]
+    measured = [statistics.median_low(on_one) if on_one else None for on_one in votes]
+    if not (known := [level for level in measured if level is not None]):
         return None
-    typical = statistics.median_low(all_votes)
-    return [_agreed(on_one, typical) for on_one in votes]
-
-
-def _agreed(votes: list[int], typical: int) -> int:
-    if len(votes) < FEWEST_VOTES:
-        return typical
-    level = statistics.median(votes if len(votes) % 2 else [*votes, typical])
-    return typical if abs(level - typical) <= NEAR else level
+    typical = statistics.median_low(known)
+    return [typical if level is None or abs(level - typical) <= NEAR else level for level in measured]
 
 
 def caps(reducers: Sequence[PeerID], trust: Trust) -> list[int]:
-    """Return the most that each reducer may get; together they may get everything."""
+    """Return the most that each reducer may get; together they may get everything.
+
+    A peer that reduces can lie about its parts. So a vouched one may get half of all, and any other as much as if all
+    reduced alike.
+    """
     equal = -(-WHOLE // len(reducers))
-    peers_of = Counter(trust.user_of(str(peer)) for peer in reducers)
-    most = {peer: MAX_MULTIPLE * equal // peers_of[trust.user_of(str(peer))] for peer in reducers}
-    return [max(equal, WHOLE // 2 if trust.is_vouched(str(peer)) else min(WHOLE // 2, most[peer])) for peer in reducers]
+    return [max(equal, WHOLE // 2) if trust.is_vouched(str(peer)) else equal for peer in reducers]
 
 
-def filled_up(levels: Sequence[int], caps: Sequence[int], senders: int) -> list[int]:
+def filled_up(levels: Sequence[int], caps: Sequence[int], senders: int, answer_size: int = 1) -> list[int]:
     """Return shares that sum to WHOLE, so that the slowest link of the reducers has as little to do as possible.
 
-    A peer sends what others reduce of its own, and to all others the averages of its share `s` of everything: in a
-    group of `n` that is `1 - s + (n - 1) s` in all. In the same time each link carries as much as its rate allows; so
-    who is too slow for more than its own gets nothing to reduce.
+    A peer sends what others reduce of its own, and to all others the averages of its share `s` of everything, which
+    are `answer_size` times as long as parts: in a group of `n` that is `1 - s + answer_size (n - 1) s` in all. In the
+    same time each link carries as much as its rate allows; so who is too slow for more than its own reduces nothing.
     """
-    rates = [rate_of(level) for level in levels]
+    rates, per_share = [rate_of(level) for level in levels], answer_size * (senders - 1) - 1
 
     def at(moment: int) -> list[int]:
-        beside = [((moment * rate >> 64) - WHOLE) // (senders - 2) for rate in rates]
+        beside = [((moment * rate >> 64) - WHOLE) // per_share for rate in rates]
         return [min(cap, max(0, share)) for cap, share in zip(caps, beside, strict=True)]
 
     enough = 1

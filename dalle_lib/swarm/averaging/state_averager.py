@@ -35,8 +35,10 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         self.gave_no_state: dict[str, float] = {}
         """When users and peers were asked for a state that gave none, in seconds of `time.monotonic`."""
         self._news = multiprocessing.Queue(MAX_NEWS)
-        # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1.
-        super().__init__(*args, trust=replace(trust, max_weight=1.0, most_decide=True), **kwargs)
+        # Parameters that lack no update are worth the same, whoever has them: a claim beyond 1 counts 1. They travel to
+        # reducers in as many bits as averages.
+        trust = replace(trust, max_weight=1.0, most_decide=True, answer_size=1)
+        super().__init__(*args, trust=trust, **kwargs)
 
     def of_trainer(self) -> list[torch.Tensor]:
         """Return the model's parameters, the optimizer's statistics, and all their gradients."""

@@ -1,6 +1,7 @@
 """Says who may take part in a round, who may reduce, and by which rule parts are combined."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.dht.crypto import RSASignatureValidator
@@ -30,13 +31,17 @@ class Trust:
     max_share_per_user: float = 1.0
     """Cap on the share of a round's weight that one user's peers have together, unless the round has one user."""
     measures: bool = False
-    """Whether reducers get parts by what others have measured that they can upload, or all the same."""
+    """Whether reducers get parts by what vouched peers have measured that they can upload, or all the same."""
+    answer_size: int = 1
+    """How long an average is on the wire, in multiples of a part on its way to a reducer."""
     roster: Roster | None = None
     """Knows who is a member; None lets everybody in."""
     identity: Identity | None = None
     """This peer's own key, with which it signs what it tells others. Who only reads others' records needs none."""
     own: HeldToken | None = None
     """This peer's own access token, which may be renewed; None in a run without members."""
+    shown: Mapping[str, AccessToken] | None = None
+    """The access tokens that the peers of a group have signed for its round, by peer id; None outside of a round."""
 
     @classmethod
     def of(cls, card: RunCard, **own) -> "Trust":
@@ -47,6 +52,7 @@ class Trust:
             max_weight=2.0 * card.averaging.target_batch_size,
             audits=card.averaging.audits,
             measures=card.averaging.parts == "measured",
+            answer_size=8 // card.averaging.upload_bits,
             max_peers_per_user=card.members.max_peers if card.members else None,
             max_share_per_user=card.members.max_share if card.members else 1.0,
             **own,
@@ -58,8 +64,12 @@ class Trust:
         held = None if self.own is None else self.own.now()
         return b"" if held is None else held.to_bytes()
 
-    async def refusal(self, peer_id: str, token: bytes = b"") -> str | None:
-        """Return why a peer may not take part, or None if it may. `token` is the access token it showed, if any."""
+    async def refusal(self, peer_id: str, token: bytes | None = None) -> str | None:
+        """Return why a peer may not take part, or None if it may.
+
+        `token` is the access token in its introduction, which may not be empty where a run has members; None where it
+        introduces itself not.
+        """
         if self.roster is None:
             return None
         if token:
@@ -69,9 +79,24 @@ class Trust:
                 return str(refused)
             except ValueError as error:
                 return f"its access token cannot be read: {error}"
-        if await self.roster.member(peer_id) is None:
+        if token == b"" or await self.roster.member(peer_id) is None:
             return "it has no valid access token of this run"
         return None
+
+    def of_group(self, tokens: Mapping[str, bytes]) -> "Trust":
+        """Return the same for a group, whose peers have shown these access tokens, which `refusal` has let pass.
+
+        A peer may have two, of two users, and show one here and one there: what rosters know of it may differ. In a
+        round each peer's user and role are those of the token that all of the group have seen.
+        """
+        if self.roster is None:
+            return self
+        return replace(self, shown={peer: AccessToken.from_bytes(token) for peer, token in tokens.items() if token})
+
+    def _token_of(self, peer_id: str) -> AccessToken | None:
+        if self.shown is not None:
+            return self.shown.get(peer_id)
+        return self.roster.known(peer_id) if self.roster else None
 
     def record_refusal(self, peer_id: str) -> str | None:
         """Return why a peer's record of itself does not count, or None if it does."""
@@ -81,19 +106,23 @@ class Trust:
 
     def user_of(self, peer_id: str) -> str:
         """Return the user that a peer belongs to; in a run without members each peer is a user of its own."""
-        token = self.roster.known(peer_id) if self.roster else None
+        token = self._token_of(peer_id)
         return token.user if token else peer_id
 
     def may_reduce(self, peer_id: str) -> bool:
         """Return whether a peer that may take part may also reduce."""
         if self.reducers == "members":
-            return self.roster is not None and self.roster.known(peer_id) is not None
+            return self._token_of(peer_id) is not None
         return self.reducers == "all" or self.is_vouched(peer_id)
 
     def is_vouched(self, peer_id: str) -> bool:
         """Return whether the run's authority vouches for a peer that may take part."""
-        token = self.roster.known(peer_id) if self.roster else None
+        token = self._token_of(peer_id)
         return token is not None and token.role is Role.VOUCHED
+
+    def is_heard(self, peer_id: str) -> bool:
+        """Return whether it counts what a peer has measured that others can upload."""
+        return self.measures and self.is_vouched(peer_id)
 
 
 def owner_key(public_key: bytes) -> bytes:

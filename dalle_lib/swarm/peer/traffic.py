@@ -23,8 +23,11 @@ SAVE_EVERY_S = 5.0
 
 
 def needed_mbps(card: RunCard) -> float:
-    """Return the Mbit/s below which a peer cannot send its tensors before the others leave it out of a round."""
-    return 8e-6 * Work.of(card).up_bytes / (card.averaging.timeout_s / 2)
+    """Return the Mbit/s below which a peer cannot send its tensors before the others leave it out of a round.
+
+    That is a round of parameters: these travel in 8 bits, as averages do, also where gradients travel in 4.
+    """
+    return 8e-6 * Work.of(card).answer_bytes / (card.averaging.timeout_s / 2)
 
 
 def require_traffic(card: RunCard, settings: PeerSettings) -> None:
@@ -52,7 +55,7 @@ def require_traffic(card: RunCard, settings: PeerSettings) -> None:
     if limit is not None and limit < needed:
         raise ValueError(
             f"expected --max-upload-mbps of at least {_rounded_up(needed):g} in run {card.name!r}, but got {limit:g}: "
-            f"a peer sends {Work.of(card).up_bytes / 1e6:.3g} MB in each round, and the others wait "
+            f"a peer sends {Work.of(card).answer_bytes / 1e6:.3g} MB in a round, and the others wait "
             f"{card.averaging.timeout_s / 2:g} s for them. Allow more, or leave it out; to send less in a month, "
             "choose --monthly-gb."
         )
