@@ -46,7 +46,7 @@ def swarm_at(epoch: int, trained: dict[str, str]) -> SwarmStatus:
 
 def trained_text(card, model, peer: str, epoch: int, batches: int) -> str:
     """Return what a peer tells that has trained on the rows of this many batches."""
-    so_far = EpochSoFar()
+    so_far = EpochSoFar(started=0.0)
     with closing(batches_of(card, 8, seed_of(peer))) as stream, torch.inference_mode(), few_threads(model):
         for _ in range(batches):
             batch = next(stream)

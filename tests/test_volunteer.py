@@ -86,7 +86,8 @@ def test_a_newcomer_that_sees_nobody_yet_gets_no_empty_table(mini, tmp_path):
     with running(peer_with(tmp_path, BEGINNING, mini)) as peer:
         page = panel_html(peer)
     assert "epoch 9 of 60" in page
-    assert "<table" not in page
+    (steps,) = re.findall("<table.*?</table>", page, re.DOTALL)
+    assert "<td>connect to the others</td>" in steps
     assert "peers</div>" not in page
 
 

@@ -62,7 +62,8 @@
 
   const MEANS = {
     flagged: "the monitor doubts what it tells", training: "its gradients count", joining: "has not ended an epoch yet",
-    lagging: "behind the others", paused: "computes nothing for now", gone: "no longer there", unknown: "no state is told",
+    lagging: "behind the others", paused: "computes nothing for now", gone: "no longer there",
+    unknown: "no state is told",
   };
 
   dalle.stateTag = (state) => make("span", { class: `dalle-tag dalle-peer-${state}`, title: MEANS[state] }, state);

@@ -9,7 +9,8 @@
       "downloads the model's state.",
     lagging: "It is behind the others, and what it computes does not count until it has caught up, which it does by " +
       "itself. If it stays so for an hour, its line or its device may be too slow: run dalle-lib doctor there.",
-    paused: "It computes nothing for now; the reason is in the table. It goes on by itself, or, where its volunteer has " +
+    paused:
+      "It computes nothing for now; the reason is in the table. It goes on by itself, or, where its volunteer has " +
       "paused it, by dalle-lib resume on its machine.",
     flagged: "It trains, but the monitor doubts what it tells; the reason is in the table. If you cannot explain it, " +
       "update the kit, start the peer again, and ask the organiser.",
