@@ -185,8 +185,8 @@ def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
             runners = {
                 p2p: Runner(
                     trust=Trust(), upload=Upload(), tell=print, counts=[True, True], p2p=p2p, servicer_type=Runner,
-                    prefix="round", tensors=[own[p2p]], group_id=b"group", ordered_peer_ids=ids, peer_fractions=(1.0, 0.0),
-                    part_size_bytes=400,
+                    prefix="round", tensors=[own[p2p]], group_id=b"group", ordered_peer_ids=ids,
+                    peer_fractions=(1.0, 0.0), part_size_bytes=400,
                 )
                 for p2p in own
             }  # fmt: skip
