@@ -4,18 +4,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from peer_files import BEGINNING, peer_with, running
+from supervised import supervised
 from waiting import wait_until
 
 from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.status import Status
 from dalle_lib.dashboard.words import troubles
 from dalle_lib.files import state_folder
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
+from dalle_lib.swarm import Peer, PeerFailed
 from dalle_lib.swarm.process.lending import wish_of
 from dalle_lib.swarm.process.listed import LISTED, enlist, listed
 from dalle_lib.troubles import trouble_in
@@ -29,18 +29,6 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
     return here
 
 
-def supervised(folder: Path, script: str) -> subprocess.Popen:
-    """Start the supervisor of a peer whose process is a shell script."""
-    folder.mkdir()
-    (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    PeerSettings(run="emoji-mini", name=folder.name).save(folder / "settings.json")
-    supervise = f"import sys; from dalle_lib.swarm.process import supervisor as s; sys.executable = {str(program)!r}; "
-    supervise += f"from pathlib import Path; sys.exit(s.main(Path({str(folder)!r})))"
-    # The folder comes last, as in the command line of a real one.
-    return subprocess.Popen([sys.executable, "-c", supervise, str(folder)], stdin=subprocess.PIPE)
-
-
 def shown(capsys) -> dict[str, str | None]:
     """Return the states that `dalle-lib status` shows, by the folders."""
     Status(json=True).run()
@@ -48,12 +36,13 @@ def shown(capsys) -> dict[str, str | None]:
 
 
 def test_peers_of_any_folder_are_listed_while_they_run_and_steered_from_any_other(elsewhere, tmp_path, capsys):
-    ada, bob = tmp_path / "ada", tmp_path / "bob"
+    (ada := tmp_path / "ada").mkdir()
+    (bob := tmp_path / "bob").mkdir()
     until_stopped = "read token; cat > /dev/null; exit 0"
     supervisors = [supervised(folder, until_stopped) for folder in (ada, bob)]
     try:
         for supervisor in supervisors:
-            supervisor.stdin.write(b"\n")
+            supervisor.stdin.write("\n")
             supervisor.stdin.flush()
         wait_until(lambda: listed() == [ada, bob] and all(Peer(folder).events() for folder in (ada, bob)))
         assert list(shown(capsys)) == [str(ada), str(bob)]
@@ -73,8 +62,8 @@ def test_peers_of_any_folder_are_listed_while_they_run_and_steered_from_any_othe
             supervisor.kill()
     assert listed() == [bob], "one that was killed is still found, as it should be started again"
     assert list(shown(capsys)) == [str(bob)]
-    again = subprocess.Popen(supervisors[1].args, stdin=subprocess.PIPE)
-    again.communicate(b"\nstop\n", timeout=60)
+    again = subprocess.Popen(supervisors[1].args, stdin=subprocess.PIPE, text=True)
+    again.communicate("\nstop\n", timeout=60)
     assert (again.returncode, listed()) == (0, [])
     Status().run()
     assert capsys.readouterr().out.startswith("No peer of yours runs on this machine, and none has run in peers yet.")
@@ -133,10 +122,10 @@ def test_what_another_user_has_written_there_counts_for_nothing(mini, elsewhere,
 def test_a_place_that_cannot_be_written_costs_the_list_alone_and_is_said_once(elsewhere, tmp_path, capsys):
     (place := state_folder(LISTED)).parent.mkdir(parents=True)
     place.write_text("no folder")
-    supervisor = supervised(tmp_path / "ada", "read token; exit 0")
-    supervisor.communicate(b"\n", timeout=60)
+    supervisor = supervised(tmp_path, "read token; exit 0")
+    supervisor.communicate("\n", timeout=60)
     assert supervisor.returncode == 0
-    ada = Peer(tmp_path / "ada")
+    ada = Peer(tmp_path)
     assert [event["event"] for event in ada.events()] == ["started", "problem", "ended"]
     (told,) = troubles(ada.events())
     assert told.startswith("This peer: it is not in the list of your peers on this machine (")
@@ -149,6 +138,6 @@ def test_a_place_that_cannot_be_written_costs_the_list_alone_and_is_said_once(el
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_peer_that_ended_by_an_error_stays_in_the_list(elsewhere, tmp_path, number):
-    supervisor = supervised(tmp_path / "ada", f"kill -{int(number)} $$")
-    supervisor.communicate(b"\n", timeout=60)
-    assert listed() == [tmp_path / "ada"]
+    supervisor = supervised(tmp_path, f"kill -{int(number)} $$")
+    supervisor.communicate("\n", timeout=60)
+    assert listed() == [tmp_path]

@@ -15,6 +15,7 @@ from dalle_lib.swarm.process.folder import PEERS, SETTINGS, folders_of_peers
 
 LISTED = "peers"
 """Folder of the links."""
+UNREAD = f"The list of your peers on this machine cannot be read, so a peer outside of {PEERS} is not found"
 
 
 def enlist(folder: Path) -> None:
@@ -57,9 +58,6 @@ def peers_of(folder: Path | None, say: Callable[[str], None]) -> list[Path]:
     except OSError as error:
         say(f"{UNREAD}: {in_one_line(error)}. Name its folder: --folder PATH/peers.")
         return sorted(here)
-
-
-UNREAD = f"The list of your peers on this machine cannot be read, so a peer outside of {PEERS} is not found"
 
 
 def _link(folder: Path) -> Path:
