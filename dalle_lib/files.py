@@ -54,6 +54,18 @@ class Followed(Generic[Record]):
         return self._held
 
 
+def state_folder(name: str) -> Path:
+    """Return the kit's folder of a name where programs keep the state of a user, which need not be there.
+
+    Raises FileNotFoundError if the user has no home, and XDG_STATE_HOME names no place, either.
+    """
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise FileNotFoundError("this user has no home: name a folder as XDG_STATE_HOME") from error
+    return Path(state) / "dalle-lib" / name
+
+
 class BrokenFile(ValueError):
     """A file does not hold what belongs there: which file, why, and what to do."""
 

@@ -74,9 +74,17 @@ def swarm_folder(tmp_path: Path) -> Iterator[Path]:
     assert not left, f"processes outlived the test: {commands}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Peers that several tests share are not listed among the user's, either."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / "shared"))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def own_months(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peers of a test count their traffic in a folder of its own, which is made by the first that has any."""
+def own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peers of a test are listed and count their traffic in a folder of its own, which is made by the first."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state" / str(next(NUMBERS))))
 
 

@@ -1,11 +1,10 @@
 """A peer whose month is used leaves after its epoch, and its supervisor starts it again in the next month."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from supervised import supervised
 from waiting import wait_until
 
 from dalle_lib.cli.lend import Finish, Pause
@@ -20,16 +19,7 @@ from dalle_lib.swarm.process.month import GB, Months, Traffic, day_of, next_mont
 from dalle_lib.swarm.process.standing import Standing
 
 USED = Traffic(sent=int(2 * GB))
-
-
-def supervised(folder: Path, script: str, **settings) -> subprocess.Popen:
-    """Start the supervisor of a peer with a month of 1 GB, whose process is a shell script."""
-    (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    PeerSettings(run="emoji-mini", name="ada", monthly_gb=1.0, **settings).save(folder / "settings.json")
-    supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
-    supervise += f"s.LOOK_EVERY_S = 0.1; sys.executable = {str(program)!r}; sys.exit(s.main(Path({str(folder)!r})))"
-    return subprocess.Popen([sys.executable, "-c", supervise], stdin=subprocess.PIPE, text=True)
+MONTH = {"name": "ada", "monthly_gb": 1.0}
 
 
 def told(folder: Path) -> list[str]:
@@ -40,7 +30,7 @@ def test_a_peer_that_left_for_the_month_is_started_again_with_its_hub_token_when
     Months().add(Traffic())  # so that the script can write there
     file = Months().file(time.time())
     count = f'read token; echo "$token" >> {tmp_path}/tokens; [ -e {tmp_path}/again ] && exit 0; touch {tmp_path}/again'
-    supervisor = supervised(tmp_path, f"{count}; echo '{{\"sent\": {USED.sent}}}' > {file}; exit {RESTS}")
+    supervisor = supervised(tmp_path, f"{count}; echo '{{\"sent\": {USED.sent}}}' > {file}; exit {RESTS}", **MONTH)
     supervisor.stdin.write("hf_token\n")
     supervisor.stdin.flush()
     wait_until(lambda: told(tmp_path) == ["started", "resting"])
@@ -58,7 +48,7 @@ def test_a_peer_that_left_for_the_month_is_started_again_with_its_hub_token_when
 
 def test_a_peer_that_begins_in_a_used_month_waits_and_can_be_stopped_meanwhile(tmp_path):
     Months().add(USED)
-    supervisor = supervised(tmp_path, "exit 1")
+    supervisor = supervised(tmp_path, "exit 1", **MONTH)
     supervisor.stdin.write("\n")
     supervisor.stdin.flush()
     wait_until(lambda: told(tmp_path) == ["started", "resting"])
@@ -70,7 +60,7 @@ def test_a_peer_that_begins_in_a_used_month_waits_and_can_be_stopped_meanwhile(t
 
 def test_a_peer_with_minutes_of_its_own_does_not_rest(mini, tmp_path):
     Months().add(USED)
-    supervisor = supervised(tmp_path, f"exit {RESTS}", max_minutes=5.0)
+    supervisor = supervised(tmp_path, f"exit {RESTS}", max_minutes=5.0, **MONTH)
     supervisor.communicate("\n", timeout=60)
     assert supervisor.returncode == 0
     assert told(tmp_path) == ["started", "ended"]
@@ -80,7 +70,7 @@ def test_a_peer_with_minutes_of_its_own_does_not_rest(mini, tmp_path):
 
 def test_a_peer_that_rests_leaves_when_it_is_asked_to_finish(tmp_path, capsys):
     Months().add(USED)
-    supervisor = supervised(tmp_path, "exit 1")
+    supervisor = supervised(tmp_path, "exit 1", **MONTH)
     supervisor.stdin.write("\n")
     supervisor.stdin.flush()
     wait_until(lambda: told(tmp_path) == ["started", "resting"])

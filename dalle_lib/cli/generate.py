@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Draw pictures of prompts with the model of a run. With an embedded run, nothing is downloaded.
+    """Draw pictures of prompts with the model of a run.
 
-    For example:
+    With an embedded run, nothing is downloaded. For example:
 
     dalle-lib generate "penguin on a yellow background"
 

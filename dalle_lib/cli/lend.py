@@ -1,15 +1,19 @@
 """`dalle-lib pause`, `resume`, `finish` and `stop`."""
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line, printable
-from dalle_lib.swarm.process.folder import PEERS, SETTINGS, folders_of_peers, run_of
+from dalle_lib.swarm.process.folder import SETTINGS, run_of
 from dalle_lib.swarm.process.lending import ask, take_back, wish_of
+from dalle_lib.swarm.process.listed import peers_of
 
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
@@ -17,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _OfPeers:
-    folder: Path = PEERS
-    """Folder in which peers were started."""
+    folder: Path | None = None
+    """Folder in which peers were started; without it, all of yours on this machine are meant."""
     name: str = ""
-    """Name of one peer; without it, all of the folder are meant."""
+    """Name of one peer; without it, all are meant."""
     run_name: Annotated[str, tyro.conf.arg(name="run")] = ""
     """A run, as `dalle-lib join` got it or `dalle-lib status` tells it; without it, the peers of all runs are meant."""
 
@@ -28,35 +32,65 @@ class _OfPeers:
         """Return the peers that are meant. Raises ValueError where there are none."""
         from dalle_lib.swarm import Peer
 
-        folders = folders_of_peers(self.folder)
+        folders = peers_of(self.folder, say=partial(print, file=sys.stderr))
+        where = "of yours on this machine" if self.folder is None else f"in {self.folder}"
         if not folders:
             raise ValueError(
-                f"expected a peer in {self.folder}, but there is none. Go to the folder in which you typed "
-                "`dalle-lib join`, or name it: --folder PATH/peers."
+                f"expected a peer {where}, but there is none. Go to the folder in which you typed `dalle-lib join`, or "
+                "name it: --folder PATH/peers."
             )
         found = [Peer(folder) for folder in folders if self._is_meant(folder)]
         if not found:
             which = f" called {self.name!r}" * bool(self.name) + f" of run {self.run_name!r}" * bool(self.run_name)
             raise ValueError(
-                f"expected a peer{which} in {self.folder}, but there is none. `dalle-lib status` shows those that are; "
-                "name another --folder."
+                f"expected a peer{which} {where}, but there is none. `dalle-lib status` shows those that are; name "
+                "another --folder."
             )
         return found
 
     def _is_meant(self, folder: Path) -> bool:
-        return self.name in ("", folder.name) and self.run_name in ("", *_runs_of(folder))
+        try:
+            return self.name in ("", folder.name) and self.run_name in ("", *_runs_of(folder))
+        except (BrokenFile, OSError) as error:
+            _say(folder, f"its run is not known: {in_one_line(error)}")
+            return False
 
-    def _running(self, trainers_only: bool = True) -> Iterator["Peer"]:
-        """Yield those that run, and say of the others why nothing is asked of them."""
-        from dalle_lib.swarm.process.settings import PeerSettings
+    def _each(self, act: Callable[["Peer"], str]) -> list[Exception]:
+        """Do something with each peer that is meant and say what it returns; return why it failed with others."""
+        return _each_of(self._peers(), act)
 
-        for peer in self._peers():
-            if not peer.is_running:
-                _say(peer, "it does not run.")
-            elif trainers_only and PeerSettings.load(peer.folder / SETTINGS).role != "trainer":
-                _say(peer, "it computes nothing, and only helps others: `dalle-lib stop` ends it.")
-            else:
-                yield peer
+
+def _each_of(peers: Iterable["Peer"], act: Callable[["Peer"], str]) -> list[Exception]:
+    from dalle_lib.swarm import PeerFailed
+
+    failures = []
+    for peer in peers:
+        try:
+            _say(peer.folder, act(peer))
+        except (PeerFailed, BrokenFile, OSError) as failure:  # which keeps no other peer from what it is asked
+            failures.append(failure)
+    return failures
+
+
+def _raise_if_any(failures: list[Exception]) -> None:
+    """Raise PeerFailed for the last of these, and print the others."""
+    from dalle_lib.swarm import PeerFailed
+
+    for failure in failures[:-1]:
+        print(in_one_line(failure), file=sys.stderr)
+    if failures:
+        raise PeerFailed(in_one_line(failures[-1])) from failures[-1]
+
+
+def _why_not(peer: "Peer", trainers_only: bool = True) -> str:
+    """Return why nothing is asked of a peer; "" for one that is asked."""
+    from dalle_lib.swarm.process.settings import PeerSettings
+
+    if not peer.is_running:
+        return "it does not run."
+    if trainers_only and PeerSettings.load(peer.folder / SETTINGS).role != "trainer":
+        return "it computes nothing, and only helps others: `dalle-lib stop` ends it."
+    return ""
 
 
 def _runs_of(folder: Path) -> Iterator[str]:
@@ -68,13 +102,13 @@ def _runs_of(folder: Path) -> Iterator[str]:
     yield PeerSettings.load(folder / SETTINGS).run
 
 
-def _say(peer: "Peer", told: str) -> None:
-    print(f"{printable(peer.folder.name)} in {printable(str(peer.folder.parent))}: {told}", flush=True)
+def _say(folder: Path, told: str) -> None:
+    print(f"{printable(folder.name)} in {printable(str(folder.parent))}: {told}", flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause(_OfPeers):
-    """Pause the peers of a folder, until you resume them.
+    """Pause your peers on this machine, until you resume them.
 
     A paused peer hands in what it has and computes nothing. It stays in its run, answers others, and stays paused if it
     is started again. It keeps its memory: `dalle-lib stop` frees that. For example:
@@ -85,11 +119,16 @@ class Pause(_OfPeers):
     """
 
     def run(self) -> None:
-        """Ask each that runs to pause."""
-        for peer in self._running():
-            told = _pauses(peer)
-            ask(peer.folder, "pause")
-            _say(peer, told)
+        """Ask each that runs to pause. Raises PeerFailed if one cannot be asked, after the others."""
+        _raise_if_any(self._each(_pause))
+
+
+def _pause(peer: "Peer") -> str:
+    if why := _why_not(peer):
+        return why
+    told = _pauses(peer)
+    ask(peer.folder, "pause")
+    return told
 
 
 def _pauses(peer: "Peer") -> str:
@@ -107,7 +146,7 @@ def _pauses(peer: "Peer") -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(_OfPeers):
-    """Let the peers of a folder go on.
+    """Let your peers on this machine go on.
 
     It takes back what `dalle-lib pause` or `dalle-lib finish` has asked. What else holds one, such as its schedule,
     goes on to do so. For example:
@@ -118,11 +157,14 @@ class Resume(_OfPeers):
     """
 
     def run(self) -> None:
-        """Take back what was asked of each, whether it runs or not."""
-        for peer in self._peers():
-            was_asked = _was_asked(peer.folder)
-            take_back(peer.folder)
-            _say(peer, _goes_on(peer, was_asked))
+        """Take back what was asked of each, whether it runs or not. Raises PeerFailed as `Pause.run` does."""
+        _raise_if_any(self._each(_resume))
+
+
+def _resume(peer: "Peer") -> str:
+    was_asked = _was_asked(peer.folder)
+    take_back(peer.folder)
+    return _goes_on(peer, was_asked)
 
 
 def _goes_on(peer: "Peer", was_asked: bool) -> str:
@@ -140,7 +182,7 @@ def _goes_on(peer: "Peer", was_asked: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish(_OfPeers):
-    """Let the peers of a folder leave after their epoch.
+    """Let your peers on this machine leave after their epoch.
 
     So all that they computed counts. Until then `dalle-lib resume` takes it back. `dalle-lib stop` does not wait
     for the epoch. For example:
@@ -151,20 +193,24 @@ class Finish(_OfPeers):
     """
 
     def run(self) -> None:
-        """Ask each that runs to leave after its epoch."""
-        for peer in self._running():
-            when = {"month": "within a minute", "you": "at once, and computes no more", None: "after this epoch"}
-            told = when.get(_held_by(peer), when[None])
-            ask(peer.folder, "finish")
-            _say(peer, f"it leaves {told}.")
+        """Ask each that runs to leave after its epoch. Raises PeerFailed as `Pause.run` does."""
+        _raise_if_any(self._each(_finish))
+
+
+def _finish(peer: "Peer") -> str:
+    if why := _why_not(peer):
+        return why
+    when = {"month": "within a minute", "you": "at once, and computes no more"}.get(_held_by(peer), "after this epoch")
+    ask(peer.folder, "finish")
+    return f"it leaves {when}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(_OfPeers):
-    """Stop the peers of a folder.
+    """Stop your peers on this machine.
 
-    They save their progress and leave at once. What they computed since their last epoch ended counts in no update;
-    `dalle-lib finish` waits for that. For example:
+    They save their progress and leave at once, also those that only help others. What they computed since their last
+    epoch ended counts in no update; `dalle-lib finish` waits for that. For example:
 
     dalle-lib stop
 
@@ -172,29 +218,21 @@ class Stop(_OfPeers):
     """
 
     def run(self) -> None:
-        """Ask each that runs to leave, and wait until it has. Raises PeerFailed for the first that does not."""
-        from dalle_lib.swarm import PeerFailed
+        """Ask each that runs to leave, and wait until it has. Raises PeerFailed if one does not, after the others."""
+        asked = []
 
-        asked, failures = list(self._running(trainers_only=False)), []
-        for peer in asked:
-            _trying(peer.ask_to_stop, failures)
-            _say(peer, "it leaves ...")
-        for peer in asked:
-            _trying(peer.stop, failures)
-            if not peer.is_running:
-                _say(peer, "it has left.")
-        if failures:
-            raise PeerFailed(in_one_line(failures[0])) from failures[0]
+        def ask_to_leave(peer: "Peer") -> str:
+            if why := _why_not(peer, trainers_only=False):
+                return why
+            peer.ask_to_stop()
+            asked.append(peer)
+            return "it leaves ..."
 
+        def see_off(peer: "Peer") -> str:
+            peer.stop()
+            return "it has left."
 
-def _trying(act: Callable[[], None], failures: list[Exception]) -> None:
-    """Do it; a failure must not keep the other peers from being stopped."""
-    from dalle_lib.swarm import PeerFailed
-
-    try:
-        act()
-    except PeerFailed as failure:
-        failures.append(failure)
+        _raise_if_any([*self._each(ask_to_leave), *_each_of(asked, see_off)])
 
 
 def _held_by(peer: "Peer") -> str | None:
@@ -206,8 +244,6 @@ def _held_by(peer: "Peer") -> str | None:
 
 
 def _was_asked(folder: Path) -> bool:
-    from dalle_lib.files import BrokenFile
-
     try:
         return wish_of(folder) is not None
     except BrokenFile:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Sign what each of your peers has given, for others to check.
+    """Sign what each of your peers has given.
 
-    A receipt is a file, signed by the peer's key; where the run has a monitor, it holds what that confirms, too. For
-    example, all of those in a folder, and the check of one, by the monitors that the run's card names:
+    A receipt is a file for others to check, signed by the peer's key; where the run has a monitor, it holds what that
+    confirms, too. For example, all of those in a folder, and the check of one, by the monitors that the run's card
+    names:
 
     dalle-lib receipt
 

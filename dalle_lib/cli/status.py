@@ -1,17 +1,20 @@
 """`dalle-lib status`."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dalle_lib.files import BrokenFile, read_record
 from dalle_lib.one_line import in_one_line, told
 from dalle_lib.swarm.process.events import EVENTS
-from dalle_lib.swarm.process.folder import PEERS, SETTINGS, folders_of_peers
+from dalle_lib.swarm.process.folder import PEERS, SETTINGS
+from dalle_lib.swarm.process.listed import peers_of
 
 if TYPE_CHECKING:
     from dalle_lib.swarm import Peer
@@ -23,10 +26,11 @@ TEAMS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Show the peers of a folder, those that run and those that have ended, each with its run, epoch and state.
+    """Show how your peers on this machine stand.
 
-    It only looks: it starts, stops and changes nothing. Of a peer with a broken file it says which, and what to do; of
-    a monitor's, the run's first teams, too. For example:
+    These are all that run, or ended by an error, wherever their folders are, and those that have left in the folder
+    `peers` here: each with its run, epoch, state and folder. It only looks: it starts, stops and changes nothing. Of a
+    peer with a broken file it says which, and what to do; of a monitor's, the run's first teams, too. For example:
 
     dalle-lib status
 
@@ -35,8 +39,8 @@ class Status:
     dalle-lib status --folder peers/emoji-mini --json
     """
 
-    folder: Path = PEERS
-    """Folder in which peers were started."""
+    folder: Path | None = None
+    """Folder in which peers were started, to show those of it alone, also another user's."""
     json: bool = False
     """Print one JSON document on standard output."""
 
@@ -44,18 +48,17 @@ class Status:
         """Print how each peer stands."""
         from dalle_lib.swarm import Peer
 
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"expected a folder of peers, but {self.folder} is a file: name another --folder.")
-        peers = [Peer(folder) for folder in folders_of_peers(self.folder)]
+        peers = [Peer(folder) for folder in peers_of(self.folder, say=partial(print, file=sys.stderr))]
         if self.json:
             print(json.dumps([_told(peer, as_dict, broken_as_dict) for peer in peers], indent=1))
         elif peers:
             told_of = [_told(peer, describe_peer, describe_broken) for peer in peers]
             print("\n\n".join([*told_of, *([told(line)] if (line := month_line(peers)) else [])]))
         else:
+            nobody = "No peer of yours runs on this machine, and none" if self.folder is None else "No peer"
             print(
-                f"No peer has run in {self.folder} yet. Go to the folder in which you typed `dalle-lib join`, or name "
-                "it: --folder PATH/peers."
+                f"{nobody} has run in {self.folder or PEERS} yet. Go to the folder in which you typed `dalle-lib "
+                "join`, or name it: --folder PATH/peers."
             )
 
 

@@ -175,6 +175,16 @@ TROUBLES = (
         remedy="Run `chmod 600` on it.",
     ),
     Trouble(
+        title="Not listed",
+        severity="note",
+        patterns=("it is not in the list of your peers", "The list of your peers on this machine cannot be read"),
+        means="`dalle-lib status`, `pause`, `resume`, `finish` and `stop` find your peers by links in "
+        "`~/.local/state/dalle-lib/peers`, or below `XDG_STATE_HOME`, where your user may not write or read. The peer "
+        "itself lacks nothing.",
+        remedy="Type these commands where you typed `dalle-lib join`, or with `--folder PATH/peers`. To have it "
+        "listed, let your user write there, or name another folder as `XDG_STATE_HOME` for all of your commands.",
+    ),
+    Trouble(
         title="Killed",
         severity="costs",
         patterns=("the peer's process was killed", "Ended without saving"),

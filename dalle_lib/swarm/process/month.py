@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from dalle_lib.files import BrokenFile, read_record, replace_file
+from dalle_lib.files import BrokenFile, read_record, replace_file, state_folder
 
 GB = 1e9
 """Bytes of a gigabyte, as providers count them."""
@@ -57,8 +57,7 @@ class Months:
 
     def __init__(self, folder: Path | None = None) -> None:
         """`folder` is there or made; by default it is `dalle-lib/traffic` where programs keep the state of a user."""
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        self.folder = folder or Path(state) / "dalle-lib" / "traffic"
+        self.folder = folder or state_folder("traffic")
 
     def file(self, at: float) -> Path:
         """Return the file of the month of a time, in seconds since 1970."""

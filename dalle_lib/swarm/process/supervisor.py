@@ -15,9 +15,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from dalle_lib.files import BrokenFile
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import RESTING, STARTED, EventLog
 from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, RESTS, SETTINGS, hand_on
 from dalle_lib.swarm.process.lending import forget_finish, wish_of
+from dalle_lib.swarm.process.listed import delist, enlist
 from dalle_lib.swarm.process.month import rests_until
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import SwarmStatus
@@ -29,6 +31,10 @@ changed, or to leave."""
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
+)
+UNLISTED = (
+    "it is not in the list of your peers on this machine ({}), so `dalle-lib status`, `pause` and the like find it "
+    "only where `dalle-lib join` was typed, or by --folder"
 )
 
 
@@ -64,7 +70,22 @@ def _supervise(folder: Path) -> int:
         how = KILLED if code < 0 else "ended with exit code {}."
         events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
     events.write("ended", exit_code=code)
+    if code == 0:
+        with contextlib.suppress(OSError):  # said when it started; as a link that is left it does no harm
+            delist(folder)
     return code
+
+
+def _tell_start(folder: Path, settings: PeerSettings, events: EventLog, process_id: int) -> None:
+    """Write that the peer has started, and list it among those of its user."""
+    try:
+        enlist(folder)
+        why = ""
+    except OSError as error:
+        why = in_one_line(error)
+    events.write(STARTED, pid=process_id, role=settings.role, name=settings.name)
+    if why:
+        events.write("problem", peer="", problem=UNLISTED.format(why))
 
 
 def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: threading.Event, *, begins: bool) -> bool:
@@ -75,7 +96,7 @@ def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: thre
     told = None
     while (until := _rests_until(settings)) is not None and not (leave.is_set() or _is_to_finish(folder)):
         if told is None and begins:
-            events.write(STARTED, pid=os.getpid(), role=settings.role, name=settings.name)
+            _tell_start(folder, settings, events, os.getpid())
         if until != told:
             told = until
             events.write(RESTING, until=until)
@@ -112,7 +133,7 @@ def _run(folder: Path, settings: PeerSettings, token: str, events: EventLog, lea
     )
     try:
         hand_on(token, child)
-        events.write(STARTED, pid=child.pid, role=settings.role, name=settings.name)
+        _tell_start(folder, settings, events, child.pid)
         return _end_of(child, leave)
     finally:  # also where events cannot be written, as on a full disk
         with contextlib.suppress(ProcessLookupError):
