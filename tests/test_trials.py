@@ -56,8 +56,7 @@ def test_the_fastest_way_that_was_tried_is_taken(monkeypatch):
     found = Trials(computer, 4, budget_s=60.0)
     way = found.find()
     tried = {(trial.way.precision, trial.way.is_reversible) for trial in found.done}
-    assert {precision for precision, _ in tried} == {"float32", "bfloat16"}
-    assert {is_reversible for _, is_reversible in tried} == {True, False}
+    assert tried == {("float32", False), ("bfloat16", False)}, "layers run again only to save memory"
     assert way.samples_per_s * trials.BETTER >= max(trial.way.samples_per_s for trial in found.done)
     assert computer.way == way
 
@@ -120,9 +119,9 @@ def test_another_precision_that_does_not_work_ends_no_peer_and_an_error_in_float
 
 
 def test_a_way_whose_speed_is_not_known_gives_way_to_one_that_was_measured():
-    computer = computer_of()
+    computer = computer_of(is_reversible=True)
     unknown = replace(computer.way, samples_per_s=None)
-    assert Trials(computer, 2, budget_s=60.0)._better(unknown, {"is_reversible": True}).is_reversible
+    assert not Trials(computer, 2, budget_s=60.0)._better(unknown, {"is_reversible": False}).is_reversible
 
 
 def test_a_model_of_which_one_sample_takes_longer_than_all_trials_is_not_tried():
@@ -152,8 +151,8 @@ def test_forecasts_of_room_follow_the_calculator(monkeypatch):
     from dalle_lib.swarm.peer.computing import room
 
     monkeypatch.setattr(room, "free_memory", lambda: 2 * kept)
-    assert not fits(paper, replace(way, batch=4, is_reversible=False))
-    assert fits(paper, replace(way, batch=2, is_reversible=False))
+    assert not fits(paper, replace(way, batch=4, is_reversible=False), CPU)
+    assert fits(paper, replace(way, batch=2, is_reversible=False), CPU)
 
 
 def test_compiling_is_tried_only_where_it_can_pay():

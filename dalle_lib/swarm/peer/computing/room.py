@@ -1,12 +1,13 @@
 """Memory that ran out, however it is told, and forecasts of what fits."""
 
 from dataclasses import asdict
-from functools import lru_cache
+from typing import Literal
 
 import torch
 
-from dalle_lib.machine import free_memory
-from dalle_lib.memory import Training, estimate
+from dalle_lib.machine import free_memory, name_of
+from dalle_lib.memory import Estimate, Training, estimate
+from dalle_lib.memory.hardware import GPU, gpu_of
 from dalle_lib.model import ModelConfig
 from dalle_lib.swarm.peer.computing.way import Way
 
@@ -31,18 +32,32 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(told in str(error) for told in _TOLD)
 
 
-def fits(config: ModelConfig, way: Way) -> bool:
-    """Return whether the RAM that is free now has room for a batch computed this way, by forecast."""
-    return forecast(config, way)[0] < _SHARE * free_memory()
+def fits(config: ModelConfig, way: Way, device: torch.device) -> bool | None:
+    """Return whether the memory of a device that is free now has room for a batch computed this way, by forecast.
+
+    None says that it may have: within the range of a GPU's forecast, and on devices that have none.
+    """
+    if device.type == "cpu":
+        return forecast(config, way)[0] < _SHARE * free_memory()
+    if device.type != "cuda":
+        return None
+    found = _estimated(config, way, "cuda", gpu_of(name_of(device)))
+    return found.fits(free_memory(device) + _there(found, "CUDA context"))
 
 
 def forecast(config: ModelConfig, way: Way) -> tuple[int, int]:
     """Return what computing a batch needs by the memory calculator: bytes beside weights and gradients, and FLOPs."""
-    return _forecast(config, way.batch, _PRECISIONS[way.precision], way.is_reversible)
+    found = _estimated(config, way, "cpu")
+    return found.allocated - _there(found), found.flops
 
 
-@lru_cache
-def _forecast(config: ModelConfig, batch: int, precision: str, is_reversible: bool) -> tuple[int, int]:
-    training = Training(batch=batch, precision=precision, reversible=is_reversible, offload="optimizer")
-    found = estimate({"model_type": "dalle", **asdict(config)}, training, "cpu")
-    return found.allocated - found.gpu.get("weights", 0) - found.gpu.get("gradients", 0), found.flops
+def _estimated(config: ModelConfig, way: Way, device: Literal["cpu", "cuda"], gpu: GPU | None = None) -> Estimate:
+    training = Training(
+        batch=way.batch, precision=_PRECISIONS[way.precision], reversible=way.is_reversible, offload="optimizer"
+    )
+    return estimate({"model_type": "dalle", **asdict(config)}, training, device, gpu)
+
+
+def _there(found: Estimate, *terms: str) -> int:
+    """Return the bytes of a forecast that a trainer's device holds anyway: weights, gradients, and other terms."""
+    return sum(found.gpu.get(term, 0) for term in ("weights", "gradients", *terms))

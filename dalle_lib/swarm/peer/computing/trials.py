@@ -1,6 +1,7 @@
 """Trials of a few steps at the start: how many samples at a time, and which ways to compute pay for themselves."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,11 +25,16 @@ USUAL = 16
 MAX_STEP_S = 5.0
 """Seconds that a batch may take: a peer looks at the swarm between batches."""
 BUDGET_S = {"cpu": 3.0, "cuda": 20.0}
-"""Seconds after which no other trial begins, what compiling takes not counted."""
+"""Seconds within which trials end, by what earlier ones took; what compiling takes is not counted."""
 PAYS_WITHIN_S = 1800.0
 """Seconds of training within which compiling must win more time than it takes."""
 COMPILE_S, COMPILED_GAIN = 180.0, 1.4
 """What is assumed of compiling on a GPU before it is tried: seconds, and how many times faster layers are then."""
+RECORDED_STEP_S = 0.1
+"""Seconds of a step beyond which it is not recorded: an H200 won a factor of 2 with a small model, and 1.05 with a step
+of 3 s, whose recording took 13 s (benchmarks/gpu_trials.py)."""
+MORE_REVERSIBLE, RERUN = 4, 4 / 3
+"""How many times more samples at a time layers that run again are tried with, and how many times longer they take."""
 BETTER = 1.03
 """How many times faster another way must be to be taken: less is chance."""
 SLOWER = 0.9
@@ -77,12 +83,15 @@ class Trials:
     def find(self) -> Way:
         """Try ways until the time for it is over; return the fastest, which the computer uses from now on.
 
-        Where one sample would take longer than all trials may, it is the first way, one sample at a time. Raises
-        NotEnoughRoom if one sample does not fit into memory.
+        Activations are kept from the first trial on where they fit by forecast, and layers run again where they do
+        not. Where one sample would take longer than all trials may, it is the way of before, one sample at a time.
+        Raises NotEnoughRoom if one sample does not fit into memory.
         """
         computer = self.computer
-        best = self._first = replace(computer.way, batch=1, samples_per_s=None)
+        best = replace(computer.way, batch=1, samples_per_s=None)
         if _forecast_s(computer, best) < self.budget_s:
+            has_room = self._fits(replace(best, is_reversible=False))
+            self._first = best if has_room is None else replace(best, is_reversible=not has_room)
             best = self._begun()
             for change in self._changes():
                 if self._is_late:
@@ -116,7 +125,7 @@ class Trials:
         device = self.computer.device.type
         if device == "cpu" and has_bf16_instructions():
             yield {"precision": "bfloat16"}
-        yield {"is_reversible": False}
+        yield {"is_reversible": not self._first.is_reversible}
         if device == "cuda":
             if compiling_pays(self.pays_within_s):
                 yield {"is_compiled": True}
@@ -125,15 +134,46 @@ class Trials:
     def _better(self, best: Way, change: dict[str, object]) -> Way:
         """Return the best way with a change if that is faster, else as it was."""
         other = replace(best, **change)
-        if other == best or not self._has_room(other):
+        if other == best:
             return best
-        grows = other.is_reversible != best.is_reversible  # then another number of samples fits
-        found = self._grown_from(replace(other, batch=1)) if grows else self._measured(other)
+        if other.is_reversible != best.is_reversible:  # then another number of samples fits
+            size = self._more_reversible(best) if other.is_reversible else 1
+            other = replace(other, batch=size)
+            found = self._grown_from(other) if size and self._fits(other) is not False else None
+        else:
+            found = self._measured(other) if self._is_worth_trying(other) else None
         return found if found and found.samples_per_s > BETTER * (best.samples_per_s or 0.0) else best
 
-    def _has_room(self, way: Way) -> bool:
-        """Return whether a way can be tried: a GPU refuses what does not fit, and a system kills the program."""
-        return self.computer.device.type != "cpu" or fits(self.computer.model.config, way)
+    def _more_reversible(self, kept: Way) -> int:
+        """Return with how many samples at a time layers that run again are tried first, or 0 if they cannot win.
+
+        They take longer than kept ones with as many samples. So memory must refuse more of these.
+        """
+        rate = kept.samples_per_s or 0.0
+        if 2 * kept.batch > self.limit or self._fits(replace(kept, batch=2 * kept.batch)):
+            return 0
+        for times in (MORE_REVERSIBLE, MORE_REVERSIBLE // 2):
+            way = replace(kept, batch=times * kept.batch, is_reversible=True)
+            is_quick = way.batch <= MAX_STEP_S * rate and not self._ends_late(way, RERUN)
+            if way.batch <= self.limit and is_quick and self._fits(way) is not False:
+                return way.batch
+        return 0
+
+    def _is_worth_trying(self, way: Way) -> bool:
+        """Return whether a change of the best way, whose speed it still has, may win and is tried in time."""
+        if way.is_recorded and way.batch > RECORDED_STEP_S * (way.samples_per_s or math.inf):
+            return False
+        return self._fits(way) is not False and not self._ends_late(way)
+
+    def _fits(self, way: Way) -> bool | None:
+        """Return whether memory has room for a way, by forecast; None if that has to be tried."""
+        return fits(self.computer.model.config, way, self.computer.device)
+
+    def _ends_late(self, way: Way, times: float = 1.0) -> bool:
+        """Return whether a trial would end after the time for all, if a sample takes `times` what it last took."""
+        like = [t for t in self.done if not (t.problem or t.way.is_compiled) and t.way.batch <= way.batch]
+        seconds = times * like[-1].seconds * way.batch / like[-1].way.batch if like else 0.0
+        return self._is_late or time.monotonic() + seconds > self._ends_at
 
     def _grown(self, first: Way) -> Way:
         """Return the first way with the number of samples at a time that is the fastest, or what fits at all."""
@@ -155,16 +195,16 @@ class Trials:
             way = replace(way, batch=2 * way.batch)
             next_s = way.batch / found.samples_per_s
             is_slower = found.samples_per_s < SLOWER * best.samples_per_s
-            if way.batch > self.limit or is_slower or next_s > MAX_STEP_S or not self._has_room(way):
+            if way.batch > self.limit or is_slower or next_s > MAX_STEP_S or self._fits(way) is False:
                 return best
-            if self._is_late or time.monotonic() + next_s > self._ends_at:
+            if self._ends_late(way):
                 return self._usual(best)
 
     def _usual(self, way: Way) -> Way:
         """Return a way for which there was no time to try more samples at a time, with as many as are usual."""
         usual = min(USUAL, self.limit, int(MAX_STEP_S * way.samples_per_s))
         larger = replace(way, batch=max(way.batch, power_of_two(max(1, usual))))
-        return larger if self._has_room(larger) else way
+        return larger if self._fits(larger) else way
 
     def _measured(self, way: Way) -> Way | None:
         """Return a way with its samples a second, or None if it does not work here; the first one must."""
