@@ -6,6 +6,7 @@ Whom it meets there, and where others can reach them, it remembers for its next 
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.peer.moving import Moves
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin
 from dalle_lib.swarm.process.met import MAX_MET, addresses_met, remember
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 FIRST_PEERS_EVERY_S, FIRST_LOOK_S = 60.0, 5.0
 """Seconds between two looks for first peers, as one that comes back has forgotten everybody; and before the first
 look, after which the time doubles."""
+NETWORK_EVERY_S = 5.0
+"""Seconds between two looks at whether connections come from an address that this machine has lost."""
 MET_EVERY_S = 600.0
 """Seconds for which a peer that answered at an address is not tried there again."""
 FAILURES = (P2PDaemonError, OSError, EOFError, ValueError)
@@ -107,20 +111,40 @@ def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
     dht.run_in_background()
     dht.initial_peers = list(first_peers)  # those that the progress tracker of a peer without others pings
     dht.run_coroutine(_look_again, return_future=True)
+    dht.run_coroutine(_end_with_p2pd, return_future=True)
 
 
 async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
     node.looks_for_first_peers = asyncio.current_task()  # asyncio holds tasks weakly, and hivemind holds none
-    wait_s, answered = FIRST_LOOK_S, {}
+    wait_s, answered, moves = FIRST_LOOK_S, {}, Moves()
     while node.is_alive:
-        await asyncio.sleep(min(wait_s, FIRST_PEERS_EVERY_S))
-        wait_s *= 2
         try:
+            wait_s = FIRST_LOOK_S if await _has_moved(node, moves, min(wait_s, FIRST_PEERS_EVERY_S)) else 2 * wait_s
             peers = await node.p2p.list_peers()
             await _look_for_first_peers(dht, node, {str(peer.peer_id) for peer in peers})
             await _remember(node, peers, answered, dht.folder)
         except FAILURES as error:
             logger.info("could not look for first peers, and will again: %s", in_one_line(error))
+
+
+async def _has_moved(node: DHTNode, moves: Moves, wait_s: float) -> bool:
+    """Wait, and return whether this machine has changed its network meanwhile: then at once."""
+    until = time.monotonic() + wait_s
+    while (left_s := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(left_s, NETWORK_EVERY_S))
+        if await moves.leave_dead_connections(node.p2p):
+            return True
+    return False
+
+
+async def _end_with_p2pd(_dht: hivemind.DHT, node: DHTNode) -> None:
+    """End this process where p2pd ends: it reaches nobody any more, and the trainer sees that it has ended."""
+    node.ends_with_p2pd = asyncio.current_task()
+    code = await node.p2p._child.wait()
+    if node.is_alive:
+        logger.error("p2pd has ended with exit code %s", code)
+        logging.shutdown()
+        os._exit(1)
 
 
 async def _look_for_first_peers(dht: hivemind.DHT, node: DHTNode, connected: set[str]) -> None:
