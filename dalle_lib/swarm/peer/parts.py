@@ -17,7 +17,7 @@ from dalle_lib.swarm.process.join import STARTS_AGAIN
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 3.0
-SAVE_S, END_S = 40.0, 10.0
+SAVE_S, END_S = 180.0, 10.0
 """Seconds in which progress must be saved, and in which the peer must have ended after that: else it is ended."""
 CONNECTS = "process that connects this peer to others"
 
