@@ -85,7 +85,8 @@ def test_a_peer_that_hangs_without_a_part_is_ended_once_it_has_saved(tmp_path):
 def ends_first(folder: Path, code: int, *events: str) -> str:
     """Return a script that writes these events and ends so, but ends well when it runs again."""
     lines = "; ".join(f"echo '{event}' >> {folder}/events.jsonl" for event in events)
-    return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {lines or ':'}; exit {code}"
+    begun = f"until grep -q started {folder}/events.jsonl; do sleep 0.1; done"
+    return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {begun}; {lines or ':'}; exit {code}"
 
 
 def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left_and_says_why(tmp_path):

@@ -66,7 +66,7 @@ class _Keeper:
         """Look after the parts until the peer is to leave, or lacks one."""
         while not (self.is_over.wait(LOOK_EVERY_S) or self.stop.is_set()):
             for name, part in self.parts.items():
-                if not part.is_alive():
+                if not (part.is_alive() or self.stop.is_set()):
                     self._end_without(name, getattr(part, "exitcode", None))
                     return
 
