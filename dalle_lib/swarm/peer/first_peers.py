@@ -22,7 +22,6 @@ from hivemind.utils.multiaddr import Multiaddr
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.membership import Membership
-from dalle_lib.swarm.peer.moving import Moves
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin
 from dalle_lib.swarm.process.met import MAX_MET, addresses_met, remember
@@ -33,8 +32,6 @@ logger = logging.getLogger(__name__)
 FIRST_PEERS_EVERY_S, FIRST_LOOK_S = 60.0, 5.0
 """Seconds between two looks for first peers, as one that comes back has forgotten everybody; and before the first
 look, after which the time doubles."""
-NETWORK_EVERY_S = 5.0
-"""Seconds between two looks at whether connections come from an address that this machine has lost."""
 MET_EVERY_S = 600.0
 """Seconds for which a peer that answered at an address is not tried there again."""
 FAILURES = (P2PDaemonError, OSError, EOFError, ValueError)
@@ -116,25 +113,16 @@ def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
 
 async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
     node.looks_for_first_peers = asyncio.current_task()  # asyncio holds tasks weakly, and hivemind holds none
-    wait_s, answered, moves = FIRST_LOOK_S, {}, Moves()
+    wait_s, answered = FIRST_LOOK_S, {}
     while node.is_alive:
+        await asyncio.sleep(min(wait_s, FIRST_PEERS_EVERY_S))
+        wait_s *= 2
         try:
-            wait_s = FIRST_LOOK_S if await _has_moved(node, moves, min(wait_s, FIRST_PEERS_EVERY_S)) else 2 * wait_s
             peers = await node.p2p.list_peers()
             await _look_for_first_peers(dht, node, {str(peer.peer_id) for peer in peers})
             await _remember(node, peers, answered, dht.folder)
         except FAILURES as error:
             logger.info("could not look for first peers, and will again: %s", in_one_line(error))
-
-
-async def _has_moved(node: DHTNode, moves: Moves, wait_s: float) -> bool:
-    """Wait, and return whether this machine has changed its network meanwhile: then at once."""
-    until = time.monotonic() + wait_s
-    while (left_s := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(left_s, NETWORK_EVERY_S))
-        if await moves.leave_dead_connections(node.p2p):
-            return True
-    return False
 
 
 async def _end_with_p2pd(_dht: hivemind.DHT, node: DHTNode) -> None:
