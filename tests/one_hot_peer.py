@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
@@ -51,6 +52,7 @@ DEFAULTS = {
     "batch_size": 4,
     "size": 1000,  # values of each tensor
     "fails_in": [],  # epochs whose rounds of gradients fail for this peer
+    "no_memory_in": [],  # epochs in whose update its memory runs out, when some of it is made
     "dies_in": None,  # epoch in whose round it is killed ...
     "sends_before": 0,  # ... once it has sent this many parts to each reducer
     "dies_after": None,  # epoch after which it is killed
@@ -190,6 +192,24 @@ class FaultyAverager(RunGradientAverager):
         os.killpg(0, signal.SIGKILL)
 
 
+class CrampedSGD(torch.optim.SGD):
+    """Plain gradient descent with a learning rate of 1, which in some epochs has memory for the first tensor alone."""
+
+    def __init__(self, groups: list, no_memory_in: list[int]) -> None:
+        super().__init__(groups, lr=1.0)
+        self.no_memory_in, self.epoch = no_memory_in, 0
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """Make the update of the next epoch, or the beginning of it."""
+        self.epoch += 1
+        if self.epoch - 1 in self.no_memory_in:
+            first = self.param_groups[0]["params"][0]
+            first.sub_(first.grad)
+            raise MemoryError
+        super().step(closure)
+
+
 class FaultyOptimizer(CollaborativeOptimizer):
     """The optimizer under test, with an averager of gradients that fails on purpose."""
 
@@ -222,7 +242,8 @@ def main(folder: Path) -> None:
         RunStateAverager.state_sharing_priority = later
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht)) | {"upload": Upload(settings["max_upload_mbps"])}
-    optimizer = FaultyOptimizer(params=parameters, optimizer=lambda groups: torch.optim.SGD(groups, lr=1.0), **options)
+    sgd = partial(CrampedSGD, no_memory_in=settings["no_memory_in"])
+    optimizer = FaultyOptimizer(params=parameters, optimizer=sgd, **options)
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()
     addresses = [str(address) for address in dht.get_visible_maddrs()]

@@ -131,6 +131,17 @@ def test_a_failed_round_of_all_or_of_one_leaves_a_peer_its_own_gradient_until_th
 
 
 @pytest.mark.chaos
+def test_a_peer_without_memory_for_an_update_says_so_and_takes_the_others_parameters(card, swarm_folder):
+    with OneHotSwarm(card, swarm_folder) as swarm:
+        peers = [swarm.add(), swarm.add(), swarm.add(no_memory_in=[2])]
+        swarm.go()
+        swarm.wait_for_epoch(4)
+        swarm.wait(lambda: became_equal(peers, range(4, min(peer.epoch for peer in peers))))
+        assert_whole(peers[:2], range(1, 4))
+        assert any("update of epoch 2 was not made" in event["problem"] for event in peers[2].events("problem"))
+
+
+@pytest.mark.chaos
 def test_a_peer_that_joins_late_takes_the_state_over_and_dilutes_no_update(mini, swarm_folder):
     with OneHotSwarm(one_hot_card(mini, state_every=1), swarm_folder) as swarm:
         peers = [swarm.add(), swarm.add()]

@@ -12,7 +12,7 @@ import waiting
 from dalle_lib.cli.lend import Finish, Pause, Resume
 from dalle_lib.swarm import Peer, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.metrics import EXPIRES_S
-from dalle_lib.swarm.process.events import is_loss
+from dalle_lib.swarm.process.events import is_loss, read_starts
 from dalle_lib.swarm.process.lending import wish_of
 from dalle_lib.swarm.process.local import PEERS
 from dalle_lib.swarm.process.standing import Standing
@@ -102,3 +102,22 @@ def test_a_peer_whose_machine_slept_for_longer_than_its_records_live_is_back_by_
         assert epochs[0]["seconds"] < slept_at - began + epochs[0]["time"] - woke + 1, "sleep is no part of an epoch"
         assert epochs[0]["compute_s"] < slept_at - began + epochs[0]["time"] - woke, "nor of the time of computing"
         wait_until(lambda: {"ada", "bob"} <= {peer.name for peer in SwarmStatus.read(ada.folder).peers})
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("lost", ["averager", "p2pd"])
+def test_a_peer_that_loses_one_of_its_processes_saves_and_is_back_by_itself(card, swarm_folder, lost):
+    with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
+        bob = swarm.peers["bob"]
+        wait_until(lambda: len(rounds_with_others(bob)) >= 2)
+        (own,) = psutil.Process(bob.supervisor_id).children()
+        averagers = [each for each in own.children() if each.cmdline() == own.cmdline() and not each.children()]
+        p2pd = [each for each in own.children(recursive=True) if each.name() == "p2pd"]
+        os.kill({"averager": averagers, "p2pd": p2pd}[lost][0].pid, signal.SIGKILL)
+        wait_until(lambda: len(read_starts(bob.folder)) == 2)
+        before = read_starts(bob.folder)[0]
+        (why,) = (event["reason"] for event in before if event["event"] == "again")
+        assert "has ended" in why
+        wait_until(lambda: len(rounds_with_others(bob)) >= 2)
+        assert told(bob, "joined")[0]["epoch"] >= before[-1]["epoch"], "its progress is lost"
+        assert why in told(bob, "problem")[0]["problem"]

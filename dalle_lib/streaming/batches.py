@@ -102,15 +102,19 @@ class TrainingBatches:
 
     def _make(self, size: int) -> "_Made | None":
         """Return a batch of the next rows, and where the rows are then; None if they end."""
-        before, chunk = self.rows.state_dict(), []
+        before, made = self.rows.state_dict(), None
         try:
-            chunk = list(islice(self.rows, size))
+            made = self._made_of(list(islice(self.rows, size)), size, before["position"])
         finally:
-            if len(chunk) < size:  # nobody trains on the rows that came, so they must come again
+            if made is None:  # nobody trains on the rows that came, so they must come again
                 self.rows.load_state_dict(before)
+        return made
+
+    def _made_of(self, chunk: list[CodeRow], size: int, position: int) -> "_Made | None":
+        """Return a batch of the rows that were drawn since `position`; None if they are fewer than `size`."""
         if len(chunk) < size:
             return None
-        receipt = self.rows.receipt(before["position"])
+        receipt = self.rows.receipt(position)
         random = torch.Generator().manual_seed(_seed_of(receipt))
         batch = to_batch(chunk, self._tokenizer)
         corrupt = torch.rand(batch.codes.shape, generator=random) < self._corruption

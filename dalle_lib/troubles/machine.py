@@ -46,9 +46,9 @@ TROUBLES = (
         title="Progress not saved",
         severity="note",
         patterns=("this peer's progress was not saved",),
-        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, or "
-        "the folder belongs to somebody else. It goes on to train.",
-        remedy="Free some space before the peer leaves.",
+        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
+        "folder belongs to somebody else, or memory ran out. It goes on to train.",
+        remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
         title="Cannot write",
@@ -213,6 +213,24 @@ TROUBLES = (
         means="The model had become NaN or infinite here. The peer went back to its last good copy, of at most ten "
         "epochs before, and goes on.",
         remedy="Nothing for once. If it happens again, leave, and report it: the GPU may compute wrongly.",
+    ),
+    Trouble(
+        title="Started again",
+        severity="costs",
+        patterns=("it was started again, from its saved progress",),
+        means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
+        "out, or a thread. The peer saved its progress, and its supervisor started it again. What it had computed of "
+        "the epoch then under way is lost.",
+        remedy="Nothing for once. If it happens again, end other programs, or leave more memory: see "
+        "`dalle-lib memory`.",
+    ),
+    Trouble(
+        title="Update not made",
+        severity="costs",
+        patterns=("its own update of epoch ... was not made",),
+        means="The step of the optimizer failed, as where memory runs out, and may have been made in part. The peer "
+        "gives its parameters no weight, and takes the others' in the next round, which they average at once.",
+        remedy="Nothing for once. If it happens again, end other programs, or leave more memory.",
     ),
     Trouble(
         title="Crashed",

@@ -79,6 +79,15 @@ class CatchingUp(RunOptimizer):
         self._catch_up(asks_donors=False)
         self._next_load = 0.0
 
+    def drop_gradients(self, reason: str) -> None:
+        """Go on in this epoch without the gradients accumulated in it, and tell why."""
+        if self.scheduled_grads is not None and self.scheduled_grads.triggered:
+            self.scheduled_grads = None  # with it, hivemind would end the next epoch without averaging
+        dropped = self.grad_averager.local_samples_accumulated
+        self.grad_averager.reset_accumulated_grads_()
+        self.tracker.report_local_progress(self.local_epoch, samples_accumulated=0)
+        self.rounds.put(LeftOut(self.local_epoch, dropped, reason))
+
     def _wait_to_count(self, batch_size: int) -> None:
         """Drop the gradient of a batch, and look for the others' next round of parameters.
 

@@ -37,6 +37,11 @@ logger = logging.getLogger(__name__)
 SEARCH = 3.0
 """How long a peer that waits for an average of parameters looks for a group, in multiples of `matchmaking_time`."""
 
+LOST_UPDATE = (
+    "its own update of epoch {} was not made, or not whole, as when memory runs out; the others' parameters take the "
+    "place of its own at their next average"
+)
+
 
 class CollaborativeOptimizer(StandingBy):
     """hivemind.Optimizer that loses no gradient when a round fails, and reports whose gradients each update holds.
@@ -183,7 +188,14 @@ class CollaborativeOptimizer(StandingBy):
     def _begin_averaging_parameters(self) -> None:
         """Begin the round of parameters that is due, unless an update or another such round is in progress."""
         if not self.is_updating:
+            self._note_lost_update()
             self.parameter_rounds.begin(self.is_behind, self.trust.token)
+
+    def _note_lost_update(self) -> None:
+        """Get the others' parameters where this peer's own update was not made, or not whole."""
+        if self.state_averager.lacks_update:
+            self.state_averager.lacks_update, self.is_behind = False, True
+            self.grad_averager.complaints.tell(str(self.dht.peer_id), LOST_UPDATE.format(self.local_epoch - 1))
 
     def _collect_parameters(self) -> None:
         """Take over the result of a round of parameters that is over; a whole one brings all that this peer lacked."""

@@ -29,6 +29,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     wire_type = TrainingStateAverager
     tell_taking: Callable[[Taking], None] = staticmethod(lambda _: None)
     """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
+    lacks_update = False
+    """Whether the last update, which is over, was not made whole; the update thread sets it, the owner clears it."""
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
@@ -39,6 +41,15 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         # reducers in as many bits as averages.
         trust = replace(trust, max_weight=1.0, most_decide=True, answer_size=1)
         super().__init__(*args, trust=trust, **kwargs)
+        self.optimizer.register_step_post_hook(self._was_made)
+
+    def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
+        # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made.
+        self.lacks_update |= optimizer_step
+        super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
+
+    def _was_made(self, *_args) -> None:
+        self.lacks_update = False
 
     def of_trainer(self) -> list[torch.Tensor]:
         """Return the model's parameters, the optimizer's statistics, and all their gradients."""
@@ -71,6 +82,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         asked = {"expected": expected, "timeout": timeout, "without": without, "future": future}
         self._outer_pipe.send(("_download_state", [], asked))
         while not future.done():
+            if not self.is_alive():
+                return None  # nobody would ever answer
             with contextlib.suppress(queue.Empty):
                 self.tell_taking(self._news.get(timeout=LOOK_EVERY_S))
         if (loaded := future.result()) is None:

@@ -6,6 +6,7 @@ Whom it meets there, and where others can reach them, it remembers for its next 
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,6 +108,7 @@ def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
     dht.run_in_background()
     dht.initial_peers = list(first_peers)  # those that the progress tracker of a peer without others pings
     dht.run_coroutine(_look_again, return_future=True)
+    dht.run_coroutine(_end_with_p2pd, return_future=True)
 
 
 async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
@@ -121,6 +123,16 @@ async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
             await _remember(node, peers, answered, dht.folder)
         except FAILURES as error:
             logger.info("could not look for first peers, and will again: %s", in_one_line(error))
+
+
+async def _end_with_p2pd(_dht: hivemind.DHT, node: DHTNode) -> None:
+    """End this process where p2pd ends: it reaches nobody any more, and the trainer sees that it has ended."""
+    node.ends_with_p2pd = asyncio.current_task()
+    code = await node.p2p._child.wait()
+    if node.is_alive:
+        logger.error("p2pd has ended with exit code %s", code)
+        logging.shutdown()
+        os._exit(1)
 
 
 async def _look_for_first_peers(dht: hivemind.DHT, node: DHTNode, connected: set[str]) -> None:

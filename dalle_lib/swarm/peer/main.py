@@ -11,10 +11,11 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
-from dalle_lib.swarm.process.join import LOG, RESTS, CannotJoin, NotAMember
+from dalle_lib.swarm.process.join import LOG, RESTS, STARTS_AGAIN, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -40,6 +41,8 @@ def main(folder: Path) -> None:
     code = 1
     try:
         code = RESTS if play(folder, PeerSettings.load(folder / SETTINGS), events) else 0
+    except LostPart:  # it has told which
+        code = STARTS_AGAIN
     except CannotJoin as error:
         logger.exception("this peer cannot take part")
         events.write("failed", error=str(error), cannot_join=True, not_a_member=isinstance(error, NotAMember))
@@ -103,11 +106,13 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
         membership.publish(dht)
         if settings.role == "observer":
             puller = Puller(card, dht, membership.trust(dht))
-            with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
+            parts = {CONNECTS: dht, "process that takes states": puller.averager}
+            # Not before all processes of this peer are forked.
+            with keeping_member(membership, events, stop), living(parts, events, stop):
                 observe(puller, dht, board, settings, folder, events, stop)
             return False
         if workplace is None:
-            with keeping_member(membership, events, stop):
+            with keeping_member(membership, events, stop), living({CONNECTS: dht}, events, stop):
                 help_others(dht, board, card, folder, events, stop)
             return False
         return _train(settings, workplace, dht, board, membership, events, stop)
@@ -128,7 +133,8 @@ def _train(settings: PeerSettings, workplace, dht, board, membership, events: Ev
             trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
-        with keeping_member(membership, events, stop):  # not before all processes of this peer are forked
+        # Not before all processes of this peer are forked.
+        with keeping_member(membership, events, stop), living(trainer.parts, events, stop, trainer.saved):
             try:
                 trainer.run(stop)
             except NotEnoughRoom as error:

@@ -2,6 +2,8 @@
 
 import copy
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
 
 import torch
 
@@ -29,15 +31,28 @@ class Snapshot:
 def take_snapshot(averager: RunStateAverager, earlier: Snapshot | None = None) -> Snapshot:
     """Return a copy of the parameters and statistics. If an update is under way, it is waited for.
 
-    An `earlier` copy is emptied before, so that the two are never in memory together.
+    It is made in the memory of an `earlier` copy, which is no copy any more: there is room for it at any time.
     """
     averager.step(wait_for_delayed_updates=True)
-    if earlier is not None:
-        earlier.parameters.clear()
-        earlier.statistics.clear()
+    parameters, statistics = ([], {}) if earlier is None else (earlier.parameters, earlier.statistics)
     with torch.no_grad(), averager.lock_averaged_tensors:
-        parameters = [p.detach().clone() for group in averager.optimizer.param_groups for p in group["params"]]
-        return Snapshot(averager.local_epoch, parameters, copy.deepcopy(averager.optimizer.state_dict()))
+        own = [p.detach() for group in averager.optimizer.param_groups for p in group["params"]]
+        state = averager.optimizer.state_dict()
+        return Snapshot(averager.local_epoch, _copied(own, parameters), _copied(state, statistics))
+
+
+def _copied(value: object, earlier: object) -> Any:
+    """Return a copy of nested lists and dictionaries, its tensors in the memory of those of `earlier` that fit."""
+    if isinstance(value, torch.Tensor):
+        fits = isinstance(earlier, torch.Tensor) and (value.shape, value.dtype) == (earlier.shape, earlier.dtype)
+        return earlier.copy_(value) if fits else value.clone()
+    if isinstance(value, dict):
+        before = earlier if isinstance(earlier, dict) else {}
+        return {name: _copied(each, before.get(name)) for name, each in value.items()}
+    if isinstance(value, list):
+        before = earlier if isinstance(earlier, list) else []
+        return [_copied(each, old) for each, old in zip_longest(value, before[: len(value)])]
+    return copy.deepcopy(value)
 
 
 def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> None:

@@ -92,20 +92,20 @@ class Telling:
             if (slept_s := self.clock.slept_s()) is not None:
                 with contextlib.suppress(OSError):  # a full disk keeps the others from nothing that they are told
                     self.events.write("woke", seconds=slept_s)
-            is_due = slept_s is not None or self.holder.hold != held
-            if is_due or time.monotonic() - self._posted > POST_EVERY_S:
-                held = self.holder.hold
-                self._post()
-            self._write_status()
-            is_due = slept_s is not None or self.membership.expires != expires
-            if is_due or time.monotonic() - published > PUBLISH_EVERY_S:
-                published, expires = time.monotonic(), self.membership.expires
-                try:
+            try:
+                is_due = slept_s is not None or self.holder.hold != held
+                if is_due or time.monotonic() - self._posted > POST_EVERY_S:
+                    held = self.holder.hold
+                    self._post()
+                self._write_status()
+                is_due = slept_s is not None or self.membership.expires != expires
+                if is_due or time.monotonic() - published > PUBLISH_EVERY_S:
+                    published, expires = time.monotonic(), self.membership.expires
                     self.membership.publish(self.dht)
                     if (problem := self.membership.clock_problem(self.dht)) is not None:
                         self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
-                except Exception:  # whatever it is, the access token must be published again
-                    logger.exception("the access token was not published")
+            except Exception:  # whatever it is, also no memory: others must be told again, and given the access token
+                logger.exception("the others were not told of this peer")
 
     def _write_status(self) -> None:
         """Write what this peer sees of the swarm. A full disk, or a hash table that hangs, is logged."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
 
 import hivemind
 import torch
@@ -17,12 +16,14 @@ from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
+from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.peer.holding import LOOK_EVERY_S, Holder
 from dalle_lib.swarm.peer.last_state import give_last_state
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
+from dalle_lib.swarm.peer.parts import CONNECTS, Part
 from dalle_lib.swarm.peer.sleeping import AwakeClock
 from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
@@ -71,6 +72,8 @@ class Trainer(Telling):
         self.last_loss: float | None = None
         self.witnessed, self.trained, self.told_left_out, self._posted = "", "", "", time.monotonic()
         self.clock = AwakeClock()
+        self.saved = threading.Event()
+        """Set when this peer leaves and has saved its progress."""
         self.holder = Holder(settings, self.folder, events, is_month_used=lambda: traffic.is_used)
         self.so_far = EpochSoFar(self.clock.now())
         self._still_s, self._has_handed_in = 0.0, False
@@ -111,7 +114,7 @@ class Trainer(Telling):
                 self._has_handed_in = False
                 self.optimizer.come_back()
                 self._note_rounds()
-                if not (batches := self._next_batches()):
+                if not (batches := self.work.next_batches(self.batches, self._peers)):
                     return
                 computed_before_s = self.compute_s
                 self.step(batches)
@@ -144,7 +147,8 @@ class Trainer(Telling):
         for batch, loss in zip(batches, losses, strict=True):
             self.so_far.count(batch, loss, self.epoch if self._is_of_epoch else None)
         was_updating = self.optimizer.is_updating
-        self.optimizer.step(batch_size=samples)
+        with self.work.less_without_memory(batches, self.optimizer.drop_gradients):
+            self.optimizer.step(batch_size=samples)
         self._is_of_epoch = not (was_updating or self.optimizer.is_updating or self.optimizer.is_behind)
         self.optimizer.zero_grad(set_to_none=False)
         self.work.pace.looked(computed)
@@ -152,7 +156,9 @@ class Trainer(Telling):
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
             try:
                 self._save()
-            except OSError as error:  # a full disk may have room again until it leaves
+            except Exception as error:  # a full disk, or memory, may have room again until it leaves
+                if not (isinstance(error, OSError) or is_out_of_memory(error)):
+                    raise
                 problem = f"this peer's progress was not saved: {in_one_line(error)}"
                 self.events.write("problem", peer="", problem=problem)
 
@@ -185,11 +191,22 @@ class Trainer(Telling):
         try:
             self._save()  # before others can hold it up
         finally:
+            self.saved.set()
             self._write_status()
             self._post(is_leaving=True)
             self._tell_rounds()
             self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The processes and threads without which it cannot take part, by what they are."""
+        return {
+            CONNECTS: self.dht,
+            "process that averages gradients": self.optimizer.grad_averager,
+            "process that averages parameters": self.optimizer.state_averager,
+            "thread that follows the others' progress": self.optimizer.tracker,
+        }
 
     @property
     def rests(self) -> bool:
@@ -212,11 +229,6 @@ class Trainer(Telling):
     @property
     def _peers(self) -> int:
         return self.optimizer.tracker.global_progress.num_peers
-
-    def _next_batches(self) -> list[Batch]:
-        """Return the batches until the next look at the swarm; none if the data have ended."""
-        self.batches.batch_size, number = self.work.sizes(self._peers)
-        return list(islice(self.batches, number))
 
     def _compute_gradient(self, batches: Sequence[Batch]) -> list[float] | None:
         """Return the mean loss of each batch, or None if one of them or the gradient is not finite."""

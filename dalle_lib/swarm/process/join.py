@@ -39,6 +39,8 @@ ALREADY_RUNNING = 75
 """Exit code of a supervisor whose folder another one has: EX_TEMPFAIL of sysexits.h."""
 RESTS = 76
 """Exit code of a peer's process that has left until the next month: its supervisor starts another one then."""
+STARTS_AGAIN = 77
+"""Exit code of a peer's process that lacks a part of itself: its supervisor starts another one at once."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
 CLOCK_TICK_S = 0.1

@@ -10,14 +10,25 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.process.events import RESTING, STARTED, EventLog
-from dalle_lib.swarm.process.join import ALREADY_RUNNING, LEAVE_TIMEOUT_S, LOCK, PID, RESTS, SETTINGS, hand_on
+from dalle_lib.swarm.process.events import AGAIN, RESTING, STARTED, EventLog, read_events
+from dalle_lib.swarm.process.join import (
+    ALREADY_RUNNING,
+    LEAVE_TIMEOUT_S,
+    LOCK,
+    PID,
+    RESTS,
+    SETTINGS,
+    STARTS_AGAIN,
+    hand_on,
+)
 from dalle_lib.swarm.process.lending import forget_finish, wish_of
 from dalle_lib.swarm.process.listed import delist, enlist
 from dalle_lib.swarm.process.month import rests_until
@@ -28,6 +39,8 @@ from dalle_lib.swarm.process.threads import threads_of
 LOOK_EVERY_S = 20.0
 """Seconds between two looks at whether a peer that rests is to go on, because the month is over or its count was
 changed, or to leave."""
+SOON_S = 60.0
+"""Seconds after its start in which a peer that loses a part of itself is not started again without an epoch."""
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
@@ -62,7 +75,7 @@ def _supervise(folder: Path) -> int:
         threading.Thread(target=_watch_stdin, args=(leave,), daemon=True).start()
     code = None
     while code in (None, RESTS) and _may_run(folder, settings, events, leave, begins=code is None):
-        code = _run(folder, settings, token, events, leave)
+        code = _run_until_whole(folder, settings, token, events, leave)
         if code == RESTS and settings.max_minutes is not None:
             break  # its minutes would be over long before the month is
     code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested, or does not rest
@@ -121,8 +134,33 @@ def _rests_until(settings: PeerSettings) -> float | None:
         return None
 
 
-def _run(folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event) -> int:
-    """Run the peer's process to its end, and return its exit code."""
+def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event) -> int:
+    """Run the peer's process to its end, again where it has lost a part of itself, and return the last exit code.
+
+    One that loses a part soon after its start, before an epoch has ended, would go on so: it is not started again.
+    """
+    began, why = time.monotonic(), ""
+    while True:
+        started = time.monotonic()
+        code = _run(folder, settings, token, events, leave, why)
+        if code != STARTS_AGAIN:
+            return code
+        if leave.is_set():
+            return 0
+        now, told = time.monotonic(), {event["event"]: event for event in read_events(folder)}
+        if now - started < SOON_S and "epoch" not in told:
+            return code
+        why = told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
+        left = settings.max_minutes and settings.max_minutes - (now - began) / 60
+        if left is not None and left <= 0:
+            return 0
+        replace(settings, start_after_s=0.0, max_minutes=left).save(folder / SETTINGS)
+
+
+def _run(
+    folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event, why_again: str = ""
+) -> int:
+    """Run the peer's process to its end, and return its exit code. `why_again` says why it is started again."""
     child = subprocess.Popen(
         [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder)],
         stdin=subprocess.PIPE,
@@ -134,6 +172,8 @@ def _run(folder: Path, settings: PeerSettings, token: str, events: EventLog, lea
     try:
         hand_on(token, child)
         _tell_start(folder, settings, events, child.pid)
+        if why_again:
+            events.write("problem", peer="", problem=f"it was started again, from its saved progress: {why_again}")
         return _end_of(child, leave)
     finally:  # also where events cannot be written, as on a full disk
         with contextlib.suppress(ProcessLookupError):

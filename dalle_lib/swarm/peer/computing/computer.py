@@ -86,8 +86,7 @@ class Computer:
                     raise
                 told = in_one_line(error)[:200]
             # Not before here: until then the error holds the frames, and these all tensors of the step.
-            self.free()
-            self._take_less(max(map(len, batches)), told)
+            self.take_less(max(map(len, batches)), told)
 
     def once(self, batches: Sequence[Batch]) -> Gradient:
         """Do what `gradient` does in this way and no other. Raises what is told where memory runs out."""
@@ -156,8 +155,12 @@ class Computer:
         dtype, is_half = getattr(torch, self.way.precision), self.way.precision != "float32"
         return torch.autocast(self.device.type, dtype if is_half else None, enabled=is_half, **options)
 
-    def _take_less(self, largest: int, told: str) -> None:
-        """Choose a way that needs less memory than this one, which computed up to `largest` samples at a time."""
+    def take_less(self, largest: int, told: str) -> None:
+        """Choose a way that needs less memory than this one, which computed up to `largest` samples at a time.
+
+        Raises NotEnoughRoom if there is none.
+        """
+        self.free()
         at_once = min(self.way.batch, largest)
         if at_once > 1:
             less = replace(self.way, batch=at_once // 2, is_recorded=False)  # no thread may copy during a recording

@@ -1,15 +1,19 @@
 """Work: the computing of one trainer, and what it tells of it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import islice
 
 import torch
 
 from dalle_lib.model import DALLE
-from dalle_lib.streaming.batches import Batch
+from dalle_lib.one_line import in_one_line
+from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.swarm.peer.computing.computer import Computer, Gradient
 from dalle_lib.swarm.peer.computing.pace import Pace
+from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.trials import Trials
 from dalle_lib.swarm.peer.computing.way import Way
 
@@ -52,6 +56,42 @@ class Work:
             self.computer.way = replace(way, samples_per_s=samples / max(seconds, 1e-9))
             self._changed(self.computer.way, self._why)
         return found
+
+    def next_batches(self, batches: TrainingBatches, peers: int) -> list[Batch]:
+        """Return the batches until the next look at the swarm; none if the data have ended.
+
+        Where memory runs out, they are smaller from then on. Raises NotEnoughRoom if there is none for one sample.
+        """
+        made: list[Batch] = []
+        while True:
+            batches.batch_size, number = self.sizes(peers)
+            try:
+                for batch in islice(batches, number):
+                    made.append(batch)
+                return made
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                told = in_one_line(error)[:200]
+            self.computer.take_less(batches.batch_size, told)
+            if made:
+                return made  # what failed comes again
+
+    @contextmanager
+    def less_without_memory(self, batches: Sequence[Batch], drop: Callable[[str], None]) -> Iterator[None]:
+        """Go on with fewer samples at a time if memory runs out in the block, after `drop` is told why.
+
+        Raises NotEnoughRoom.
+        """
+        try:
+            yield
+            return
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            told = in_one_line(error)[:200]
+        drop(f"memory ran out ({told})")  # the gradient may be in the sums in part
+        self.computer.take_less(max(map(len, batches)), told)
 
     @property
     def _batch(self) -> int:

@@ -1,0 +1,85 @@
+"""Whether all that a peer consists of still lives; where not, it saves its progress and is started again.
+
+hivemind waits without end for a process that is no more, as where the system has ended it because memory ran out.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from dalle_lib.swarm.process.events import AGAIN, EventLog
+from dalle_lib.swarm.process.join import STARTS_AGAIN
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 3.0
+SAVE_S, END_S = 180.0, 10.0
+"""Seconds in which progress must be saved, and in which the peer must have ended after that: else it is ended."""
+CONNECTS = "process that connects this peer to others"
+
+
+class LostPart(Exception):
+    """A part of this peer has ended; the text says which."""
+
+
+class Part(Protocol):
+    """A process or a thread."""
+
+    def is_alive(self) -> bool:
+        """Return whether it runs."""
+
+
+@contextmanager
+def living(
+    parts: Mapping[str, Part], events: EventLog, stop: threading.Event, saved: threading.Event | None = None
+) -> Iterator[None]:
+    """Set `stop` if one of the parts, by what they are, ends while the block runs; then raise LostPart after the block.
+
+    A block that does not end then is ended with the process, but not before `saved` is set, if it soon is.
+    """
+    keeper = _Keeper(parts, events, stop, saved)
+    threading.Thread(target=keeper.keep, daemon=True).start()
+    try:
+        yield
+    except Exception:
+        if not keeper.lost:
+            raise
+        logger.exception("this peer lacks a part")
+    finally:
+        keeper.is_over.set()
+    if keeper.lost:
+        raise LostPart(keeper.lost)
+
+
+class _Keeper:
+    def __init__(
+        self, parts: Mapping[str, Part], events: EventLog, stop: threading.Event, saved: threading.Event | None
+    ) -> None:
+        self.parts, self.events, self.stop, self.saved = parts, events, stop, saved
+        self.lost, self.is_over = "", threading.Event()
+
+    def keep(self) -> None:
+        """Look after the parts until the peer is to leave, or lacks one."""
+        while not (self.is_over.wait(LOOK_EVERY_S) or self.stop.is_set()):
+            for name, part in self.parts.items():
+                if not (part.is_alive() or self.stop.is_set()):
+                    self._end_without(name, getattr(part, "exitcode", None))
+                    return
+
+    def _end_without(self, name: str, exit_code: int | None) -> None:
+        how = "" if exit_code is None else f" (exit code {exit_code})"
+        self.lost = f"the {name} has ended{how}, as when memory runs out"
+        logger.error("this peer starts again: %s", self.lost)
+        with contextlib.suppress(OSError):  # a full disk keeps it from nothing
+            self.events.write(AGAIN, reason=self.lost)
+        self.stop.set()
+        if self.saved is not None:
+            self.saved.wait(SAVE_S)
+        if self.is_over.wait(END_S):
+            return
+        logger.error("this peer does not end by itself, and is ended")
+        os._exit(STARTS_AGAIN)

@@ -1,0 +1,157 @@
+"""Memory that runs out while batches are made, in the hand-over of a gradient, and in copies: the peer goes on."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_models import random_model
+
+from dalle_lib.machine import NotEnoughRoom
+from dalle_lib.run import RunCard
+from dalle_lib.streaming import stream_codes
+from dalle_lib.streaming.batches import TrainingBatches
+from dalle_lib.streaming.tokenizer import CaptionTokenizer
+from dalle_lib.swarm.peer.computing.pace import Pace
+from dalle_lib.swarm.peer.computing.work import Work
+from dalle_lib.swarm.peer.snapshot import take_snapshot
+
+RAM_RAN_OUT = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+
+def batches_of(card: RunCard) -> TrainingBatches:
+    return TrainingBatches(
+        stream_codes(card.data_source(card.data.train), seed=0),
+        CaptionTokenizer(card.path(card.tokenizer), 12),
+        batch_size=8,
+        codebook_size=1024,
+        code_corruption=0.15,
+        caption_dropout=0.1,
+    )
+
+
+def work_of(batch: int, told: list | None = None) -> Work:
+    """Return the work of a peer that computes so many samples at a time, and that an epoch asks for four times."""
+    tell = (lambda **fields: told.append((fields["batch"], fields["why"]))) if told is not None else lambda **_: None
+    work = Work(random_model(), torch.device("cpu"), Pace(4 * batch, None, steps_itself=False), tell)
+    work.computer.use(replace(work.computer.way, batch=batch))
+    return work
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+@pytest.mark.parametrize("error", [MemoryError(), RAM_RAN_OUT, torch.OutOfMemoryError("CUDA out of memory.")])
+def test_a_batch_for_which_there_is_no_memory_is_halved_and_its_rows_come_again(mini, error, is_ahead):
+    batches, told = batches_of(mini), []
+    work, whole = work_of(16, told), batches_of(mini)
+
+    def sent(batch):
+        if len(batch) > 4:
+            raise error
+        return batch
+
+    if is_ahead:
+        batches.prefetch(sent)
+    else:
+        batches._ready = sent
+    made = [batch for _ in range(3) for batch in work.next_batches(batches, 1)]
+    batches.close()
+    halved = [(batch, why) for batch, why in told if why]
+    assert [batch for batch, _ in halved] == [8, 4]
+    assert "memory ran out with 16 at a time" in halved[0][1]
+    assert [len(batch) for batch in made] == [4, 4, 4]
+    whole.batch_size = 12
+    assert torch.cat([batch.codes for batch in made]).equal(next(whole).codes), "a row was lost, or came twice"
+
+
+def test_a_sample_for_which_there_is_no_memory_ends_the_peer_with_advice(mini):
+    batches = batches_of(mini)
+
+    def sent(_batch):
+        raise MemoryError
+
+    batches.prefetch(sent)
+    with pytest.raises(NotEnoughRoom, match="room for one sample at a time"):
+        work_of(4).next_batches(batches, 1)
+    batches.close()
+    assert batches.state_dict()["position"] == 0, "nobody has trained on a row"
+
+
+WITHIN_A_LIMIT = """
+import resource
+from dalle_lib.run import RunCard
+from test_no_memory import batches_of, work_of
+
+batches, work = batches_of(RunCard.load("emoji-mini")), work_of(2**14)
+batches.prefetch()
+next(batches)
+used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**24, resource.RLIM_INFINITY))
+work.next_batches(batches, 1)  # it was made ahead, of the size before
+(made,) = work.next_batches(batches, 1)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+batches.close()
+print(len(made), made.receipt.start)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of a process is read as Linux tells it")
+def test_a_process_that_may_not_grow_by_16_mb_goes_on_with_the_largest_batch_that_fits():
+    command, here = [sys.executable, "-c", WITHIN_A_LIMIT], Path(__file__).parent
+    told = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False, timeout=600)
+    assert told.returncode == 0, told.stderr[-2000:]
+    size, start = map(int, told.stdout.split())
+    assert (start, 16 <= size < 2**14) == (16, True)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RAM_RAN_OUT])
+def test_a_gradient_that_cannot_be_handed_over_is_dropped_and_fewer_are_computed_at_a_time(error):
+    work, dropped = work_of(16), []
+    batches = [torch.zeros(size) for size in (2, 16)]
+    with work.less_without_memory(batches, dropped.append):
+        raise error
+    assert "memory ran out" in dropped[0]
+    assert work.computer.way.batch == 8
+    with pytest.raises(ValueError, match="other"), work.less_without_memory(batches, dropped.append):
+        raise ValueError("other")
+    assert len(dropped) == 1
+
+
+class Averager:
+    """What a snapshot is taken of: a parameter with a momentum."""
+
+    local_epoch = 3
+
+    def __init__(self) -> None:
+        self.parameter = torch.nn.Parameter(torch.ones(1000))
+        self.optimizer = torch.optim.SGD([self.parameter], lr=0.1, momentum=0.9)
+        self.lock_averaged_tensors = torch.no_grad()
+
+    def step(self, wait_for_delayed_updates: bool) -> None:
+        """No update is under way."""
+
+    def update(self) -> None:
+        self.parameter.grad = torch.ones(1000)
+        self.optimizer.step()
+
+
+def test_a_later_snapshot_takes_the_memory_of_the_one_before_and_so_never_lacks_any(monkeypatch):
+    averager = Averager()
+    averager.update()
+    before = take_snapshot(averager)
+    kept = SimpleNamespace(parameter=before.parameters[0], momentum=before.statistics["state"][0]["momentum_buffer"])
+    averager.update()
+
+    def none_left(*_args, **_kwargs):
+        raise MemoryError
+
+    for name in "clone", "__deepcopy__":
+        monkeypatch.setattr(torch.Tensor, name, none_left)
+    after = take_snapshot(averager, before)
+    momentum = after.statistics["state"][0]["momentum_buffer"]
+    assert (after.parameters[0] is kept.parameter, momentum is kept.momentum) == (True, True)
+    assert after.parameters[0].equal(averager.parameter)
+    assert momentum.equal(averager.optimizer.state[averager.parameter]["momentum_buffer"])
+    assert after.statistics["param_groups"] == averager.optimizer.state_dict()["param_groups"]

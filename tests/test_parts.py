@@ -1,0 +1,110 @@
+"""A peer that has lost a process or a thread of itself saves its progress, and its supervisor starts it again."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_resting import supervised, told
+
+from dalle_lib.dashboard.words import troubles
+from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.peer import parts
+from dalle_lib.swarm.peer.parts import LostPart, living
+from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
+from dalle_lib.swarm.process.join import STARTS_AGAIN
+from dalle_lib.troubles import trouble_in
+
+
+@pytest.fixture
+def part():
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    process.start()
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_a_part_that_ends_stops_the_peer_and_is_named(tmp_path, part, monkeypatch):
+    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.05)
+    stop = threading.Event()
+
+    @living({"process that averages": part}, EventLog(tmp_path), stop)
+    def train() -> None:
+        os.kill(part.pid, signal.SIGKILL)
+        assert stop.wait(60)
+        raise BrokenPipeError("what it does without that part fails")
+
+    with pytest.raises(LostPart, match=r"the process that averages has ended \(exit code -9\)"):
+        train()
+    (event,) = read_events(tmp_path)
+    assert (event["event"], "exit code -9" in event["reason"]) == ("again", True)
+
+
+def test_parts_that_live_or_end_when_the_peer_leaves_stop_nothing(tmp_path, part, monkeypatch):
+    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.05)
+    stop = threading.Event()
+    with living({"process that averages": part}, EventLog(tmp_path), stop):
+        assert not stop.wait(0.5)
+        stop.set()
+        part.kill()
+        part.join()
+    with pytest.raises(ValueError, match="its own"), living({}, EventLog(tmp_path), threading.Event()):
+        raise ValueError("its own")
+    assert not read_events(tmp_path)
+
+
+HANGS = """
+import subprocess, sys, threading
+from pathlib import Path
+from dalle_lib.swarm.peer import parts
+from dalle_lib.swarm.process.events import EventLog
+
+class Dead:
+    def is_alive(self):
+        return False
+
+parts.LOOK_EVERY_S = parts.END_S = 0.05
+saved = threading.Event()
+with parts.living({"thread": Dead()}, EventLog(Path(sys.argv[1])), threading.Event(), saved):
+    threading.Timer(0.5, lambda: (print("saved", flush=True), saved.set())).start()
+    threading.Event().wait()
+"""
+
+
+def test_a_peer_that_hangs_without_a_part_is_ended_once_it_has_saved(tmp_path):
+    done = subprocess.run([sys.executable, "-c", HANGS, tmp_path], stdout=subprocess.PIPE, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (STARTS_AGAIN, b"saved\n")
+
+
+def ends_first(folder: Path, code: int, *events: str) -> str:
+    """Return a script that writes these events and ends so, but ends well when it runs again."""
+    lines = "; ".join(f"echo '{event}' >> {folder}/events.jsonl" for event in events)
+    begun = f"until grep -q started {folder}/events.jsonl; do sleep 0.1; done"
+    return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {begun}; {lines or ':'}; exit {code}"
+
+
+def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left_and_says_why(tmp_path):
+    epoch, again = '{"time": 1, "event": "epoch"}', '{"time": 2, "event": "again", "reason": "the thread has ended"}'
+    script = ends_first(tmp_path, STARTS_AGAIN, epoch, again)
+    supervisor = supervised(tmp_path, script, max_minutes=5.0, start_after_s=3.0)
+    supervisor.communicate("\n", timeout=60)
+    assert supervisor.returncode == 0
+    assert told(tmp_path) == ["started", "epoch", "again", "started", "problem", "ended"]
+    (line,) = troubles(read_starts(tmp_path)[-1])
+    assert line == "This peer: it was started again, from its saved progress: the thread has ended."
+    assert trouble_in(line).title == "Started again"
+    settings = PeerSettings.load(tmp_path / "settings.json")
+    assert (settings.start_after_s, 0 < settings.max_minutes < 5) == (0.0, True)
+
+
+def test_a_peer_that_lacks_a_part_soon_after_its_start_ends(tmp_path):
+    supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
+    supervisor.communicate("\n", timeout=60)
+    assert supervisor.returncode == STARTS_AGAIN
+    assert told(tmp_path) == ["started", "failed", "ended"]
