@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from test_resting import supervised, told
+from supervised import supervised
+from test_resting import told
 
 from dalle_lib.dashboard.words import troubles
 from dalle_lib.swarm import PeerSettings

@@ -42,6 +42,7 @@ def test_a_peer_that_left_for_the_month_is_started_again_with_its_hub_token_when
     )
     file.unlink()
     supervisor.wait(60)
+    supervisor.stdin.close()
     assert told(tmp_path) == ["started", "resting", "started", "ended"]
     assert (tmp_path / "tokens").read_text() == "hf_token\nhf_token\n"
 
@@ -77,6 +78,7 @@ def test_a_peer_that_rests_leaves_when_it_is_asked_to_finish(tmp_path, capsys):
     Pause(folder=tmp_path.parent, name=tmp_path.name).run()
     Finish(folder=tmp_path.parent, name=tmp_path.name).run()
     assert supervisor.wait(60) == 0
+    supervisor.stdin.close()
     assert told(tmp_path) == ["started", "resting", "ended"]
     paused, finished = capsys.readouterr().out.splitlines()
     assert paused.endswith("it pauses when the month is over and it comes back.")
