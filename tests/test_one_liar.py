@@ -46,8 +46,8 @@ def test_a_liar_of_three_ends_nothing_and_rules_nothing(card, authority, swarm_f
             (liar.folder / "new").rename(liar.folder / LIES)
 
         # A weight of 10^12 in all averages of parameters: a third, as everybody, where nobody lacks an update.
+        swarm.wait(lambda: thirds_of_averages(swarm, honest))
         swarm.wait(lambda: names_the_liar("claims a weight of"))
-        swarm.wait(lambda: thirds(swarm, honest))
 
         # Samples of the next epoch, computed long ago at an impossible speed.
         epoch, ids = 0, {peer.peer_id for peer in honest}
@@ -73,33 +73,31 @@ def test_a_liar_of_three_ends_nothing_and_rules_nothing(card, authority, swarm_f
             assert not peer.events("left")
             assert max(b - a for a, b in pairwise(epochs)) <= 2, swarm.told()
         assert abs(honest[0].epoch - honest[1].epoch) <= 1
-        assert_averages_are_due(swarm, honest)
+        assert thirds_of_averages(swarm, honest)
 
 
-def thirds(swarm: OneHotSwarm, honest: list[OneHotPeer]) -> list[Average]:
-    """Return the averages of parameters that these peers have whole, and in which all three peers have weight 1."""
-    ids = {peer.peer_id for peer in honest}
-    noted = [average for average in averages(peer.folder for peer in swarm.peers) if ids <= average.counted.keys()]
-    return [average for average in noted if all(list(average.counted[id].values()) == [1.0] * 3 for id in ids)]
+def thirds_of_averages(swarm: OneHotSwarm, honest: list[OneHotPeer]) -> list[Average]:
+    """Return the averages of parameters in which all three peers have weight 1, as these two peers were told.
 
-
-def assert_averages_are_due(swarm: OneHotSwarm, honest: list[OneHotPeer]) -> None:
-    """Hold each average of parameters to what its weights make due: nobody has more than 1, nor more than half of all.
-
-    Who lacks an update has none beside two that lack none, as after a round that it missed: then the liar has half, as
-    beside one other peer. And nothing else changes the value about which it lies.
+    Each average is held to what its weights make due: nobody has more than 1, nor more than half of all. Who lacks an
+    update has none beside two that lack none, as after a round that it missed: then the liar has half, as beside one
+    other peer. And nothing else changes the value about which it lies.
     """
+    shown = [[-values[:, SHOWN - 1] for _, values in peer.states()] for peer in honest]  # before the notes of them
     noted = averages(peer.folder for peer in swarm.peers)
-    for peer in honest:
+    for peer, states in zip(honest, shown, strict=True):
         id, taken_over = peer.peer_id, [event for event in peer.events("LeftOut") if "took over" in event["reason"]]
         for counted, average in ((average.counted[id], average) for average in noted if id in average.counted):
             assert max(counted.values()) <= 1.0, counted
-            if set(counted.values()) <= {0.0, 1.0}:  # else a sender went away, and its later parts do not count
+            # Else a sender went away, so its later parts do not count; or its notes were read before the others'.
+            if set(counted.values()) <= {0.0, 1.0} and counted.keys() <= average.sent.keys():
                 assert 1.0 / sum(counted.values()) <= SHARE, counted
                 torch.testing.assert_close(average.held[id], average.due(counted), atol=0.01, rtol=0.0)
         held = [torch.zeros(TENSORS), *(average.held[id] for average in noted if id in average.held)]
-        for _, values in [] if taken_over else peer.states():
-            assert any(torch.equal(-values[:, SHOWN - 1], one) for one in held), values
+        for state in [] if taken_over else states:
+            assert any(torch.equal(state, one) for one in held), state
+    told = [[average.counted.get(peer.peer_id, {}) for peer in honest] for average in noted]
+    return [one for one, of in zip(noted, told, strict=True) if all(list(c.values()) == [1.0] * 3 for c in of)]
 
 
 WASTES = {
