@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
 
@@ -25,6 +26,7 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
+from noted_averages import note_averages
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
@@ -84,12 +86,13 @@ SPOILT = {made.__name__: made for made in (with_nan, too_long, silent)}
 
 
 LIES, LIE = "lies.json", -1.0
-"""Name of the file with what a liar's records claim, and the value that it averages as its parameters' last one."""
+"""Name of the file with what a liar's records claim, and the value that it averages as its parameters' last one, or
+minus that, in turns: so it is never near the others'."""
 
 
 def lie(folder: Path) -> None:
     """Make this peer publish what LIES in its folder says, and average false parameters with a huge weight."""
-    store, average = hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_
+    store, average, values = hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_, cycle((LIE, -LIE))
 
     def store_lies(self, key, value, *args, **kwargs):
         if key.endswith("_progress") and value is not None and (folder / LIES).exists():
@@ -98,8 +101,9 @@ def lie(folder: Path) -> None:
         return store(self, key, value, *args, **kwargs)
 
     async def average_lies(self, tensors, *args, **kwargs):
+        value = next(values)
         for tensor in tensors:
-            tensor[SHOWN - 1] = -LIE  # an update is minus the change of a parameter
+            tensor[SHOWN - 1] = value
         await average(self, tensors, *args, **(kwargs | {"weight": 1e12}))
 
     hivemind.DHT.store, RunStateAverager._run_allreduce_inplace_ = store_lies, average_lies
@@ -230,6 +234,7 @@ def main(folder: Path) -> None:
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
     dht = connect(card, place, membership, membership.validators())
     membership.publish(dht)
+    note_averages(folder, SHOWN - 1)
     if settings["lies"]:
         lie(folder)
     if settings["drips"]:

@@ -92,7 +92,10 @@ def test_who_alone_claims_to_lack_no_update_does_not_rule_those_who_do():
     for rule, average in ("mean", 3.0), ("coordinate_median", 1.0):
         answers, _ = reduced(sent, Trust(rule=rule, max_weight=1.0, most_decide=True))
         assert torch.allclose(answers[0], torch.full((3,), average))
-    answers, _ = reduced({**sent, 1: honest(1.0, 1.0)}, Trust(max_weight=1.0, most_decide=True))
+    two, trust = {0: honest(1.0, 0.0), 1: honest(7.0, 1e12)}, Trust(max_weight=1.0, most_decide=True)
+    answers, _ = reduced(two, trust, counts=(True, True))
+    assert torch.allclose(answers[0], torch.full((3,), 4.0)), "who meets it alone"
+    answers, _ = reduced({**sent, 1: honest(1.0, 1.0)}, trust)
     assert torch.allclose(answers[0], torch.full((3,), 4.0)), "most lack none"
     assert torch.allclose(reduced(sent)[0][0], torch.full((3,), 7.0)), "gradients of samples that nobody computed"
 

@@ -123,11 +123,11 @@ def fair_weights(weights: Tensor, users: Sequence[str], trust: Trust, counts: Te
 
     Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, all lack an update,
     none is better than another, and they count alike; so do newcomers if there is nobody else. With
-    `trust.most_decide` it is enough that more than half of the users claim zero.
+    `trust.most_decide` it is enough that half of the users do: so nobody has more than half, beside others that count.
     """
     weights = weights.clamp(max=trust.max_weight) * counts
     claiming, present = ({user for user, is_one in zip(users, of, strict=True) if is_one} for of in (weights, counts))
-    if not claiming or (trust.most_decide and 2 * len(claiming) < len(present)):
+    if not claiming or (trust.most_decide and 2 * len(claiming) <= len(present)):
         weights = (counts if counts.any() else ~counts).float()
     if trust.rule != "mean":
         weights = capped(weights, MAX_WEIGHT)
