@@ -39,9 +39,8 @@ def test_peers_of_any_folder_are_listed_while_they_run_and_steered_from_any_othe
     (ada := tmp_path / "ada").mkdir()
     (bob := tmp_path / "bob").mkdir()
     until_stopped = "read token; cat > /dev/null; exit 0"
-    supervisors = [supervised(folder, until_stopped) for folder in (ada, bob)]
-    try:
-        for supervisor in supervisors:
+    with supervised(ada, until_stopped) as first, supervised(bob, until_stopped) as second:
+        for supervisor in first, second:
             supervisor.stdin.write("\n")
             supervisor.stdin.flush()
         wait_until(lambda: listed() == [ada, bob] and all(Peer(folder).events() for folder in (ada, bob)))
@@ -51,19 +50,15 @@ def test_peers_of_any_folder_are_listed_while_they_run_and_steered_from_any_othe
         Resume().run()
         Finish().run()
         assert [wish_of(folder).wish for folder in (ada, bob)] == ["finish", "finish"]
-        supervisors[1].kill()
-        supervisors[1].wait()
+        second.kill()
+        second.wait()
         assert not Peer(bob).is_running
         Stop().run()
         assert "bob in " + str(tmp_path) + ": it does not run." in capsys.readouterr().out
-        assert supervisors[0].wait(60) == 0
-    finally:
-        for supervisor in supervisors:
-            supervisor.kill()
+        assert first.wait(60) == 0
     assert listed() == [bob], "one that was killed is still found, as it should be started again"
     assert list(shown(capsys)) == [str(bob)]
-    again = subprocess.Popen(supervisors[1].args, stdin=subprocess.PIPE, text=True)
-    again.communicate("\nstop\n", timeout=60)
+    again = subprocess.run(second.args, input="\nstop\n", text=True, timeout=60)
     assert (again.returncode, listed()) == (0, [])
     Status().run()
     assert capsys.readouterr().out.startswith("No peer of yours runs on this machine, and none has run in peers yet.")

@@ -30,19 +30,19 @@ def test_a_peer_that_left_for_the_month_is_started_again_with_its_hub_token_when
     Months().add(Traffic())  # so that the script can write there
     file = Months().file(time.time())
     count = f'read token; echo "$token" >> {tmp_path}/tokens; [ -e {tmp_path}/again ] && exit 0; touch {tmp_path}/again'
-    supervisor = supervised(tmp_path, f"{count}; echo '{{\"sent\": {USED.sent}}}' > {file}; exit {RESTS}", **MONTH)
-    supervisor.stdin.write("hf_token\n")
-    supervisor.stdin.flush()
-    wait_until(lambda: told(tmp_path) == ["started", "resting"])
-    standing = Standing.of(Peer(tmp_path))
-    first = day_of(next_month(time.time()))
-    assert (standing.state, state_in_words(standing)) == (
-        "paused",
-        f"Paused until {first}: this month's traffic is used",
-    )
-    file.unlink()
-    supervisor.wait(60)
-    supervisor.stdin.close()
+    script = f"{count}; echo '{{\"sent\": {USED.sent}}}' > {file}; exit {RESTS}"
+    with supervised(tmp_path, script, **MONTH) as supervisor:
+        supervisor.stdin.write("hf_token\n")
+        supervisor.stdin.flush()
+        wait_until(lambda: told(tmp_path) == ["started", "resting"])
+        standing = Standing.of(Peer(tmp_path))
+        first = day_of(next_month(time.time()))
+        assert (standing.state, state_in_words(standing)) == (
+            "paused",
+            f"Paused until {first}: this month's traffic is used",
+        )
+        file.unlink()
+        supervisor.wait(60)
     assert told(tmp_path) == ["started", "resting", "started", "ended"]
     assert (tmp_path / "tokens").read_text() == "hf_token\nhf_token\n"
 
@@ -71,14 +71,13 @@ def test_a_peer_with_minutes_of_its_own_does_not_rest(mini, tmp_path):
 
 def test_a_peer_that_rests_leaves_when_it_is_asked_to_finish(tmp_path, capsys):
     Months().add(USED)
-    supervisor = supervised(tmp_path, "exit 1", **MONTH)
-    supervisor.stdin.write("\n")
-    supervisor.stdin.flush()
-    wait_until(lambda: told(tmp_path) == ["started", "resting"])
-    Pause(folder=tmp_path.parent, name=tmp_path.name).run()
-    Finish(folder=tmp_path.parent, name=tmp_path.name).run()
-    assert supervisor.wait(60) == 0
-    supervisor.stdin.close()
+    with supervised(tmp_path, "exit 1", **MONTH) as supervisor:
+        supervisor.stdin.write("\n")
+        supervisor.stdin.flush()
+        wait_until(lambda: told(tmp_path) == ["started", "resting"])
+        Pause(folder=tmp_path.parent, name=tmp_path.name).run()
+        Finish(folder=tmp_path.parent, name=tmp_path.name).run()
+        assert supervisor.wait(60) == 0
     assert told(tmp_path) == ["started", "resting", "ended"]
     paused, finished = capsys.readouterr().out.splitlines()
     assert paused.endswith("it pauses when the month is over and it comes back.")

@@ -50,7 +50,7 @@ class _OfPeers:
 
     def _is_meant(self, folder: Path) -> bool:
         try:
-            return self.name in ("", folder.name) and self.run_name in ("", *_runs_of(folder))
+            return self.name in ("", folder.name) and (not self.run_name or self.run_name in _runs_of(folder))
         except (BrokenFile, OSError) as error:
             _say(folder, f"its run is not known: {in_one_line(error)}")
             return False
