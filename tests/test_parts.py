@@ -89,11 +89,19 @@ def ends_first(folder: Path, code: int, *events: str) -> str:
     return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {begun}; {lines or ':'}; exit {code}"
 
 
+def is_over(supervisor: subprocess.Popen) -> None:
+    """Hand on no Hub token, and wait until the supervisor ends by itself."""
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+    supervisor.wait(60)
+    supervisor.stdin.close()
+
+
 def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left_and_says_why(tmp_path):
     epoch, again = '{"time": 1, "event": "epoch"}', '{"time": 2, "event": "again", "reason": "the thread has ended"}'
     script = ends_first(tmp_path, STARTS_AGAIN, epoch, again)
     supervisor = supervised(tmp_path, script, max_minutes=5.0, start_after_s=3.0)
-    supervisor.communicate("\n", timeout=60)
+    is_over(supervisor)
     assert supervisor.returncode == 0
     assert told(tmp_path) == ["started", "epoch", "again", "started", "problem", "ended"]
     (line,) = troubles(read_starts(tmp_path)[-1])
@@ -105,6 +113,13 @@ def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left
 
 def test_a_peer_that_lacks_a_part_soon_after_its_start_ends(tmp_path):
     supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
-    supervisor.communicate("\n", timeout=60)
+    is_over(supervisor)
     assert supervisor.returncode == STARTS_AGAIN
     assert told(tmp_path) == ["started", "failed", "ended"]
+
+
+def test_a_peer_that_lacks_a_part_and_was_asked_to_leave_has_left(tmp_path):
+    supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
+    supervisor.communicate("\nstop\n", timeout=60)
+    assert supervisor.returncode == 0
+    assert told(tmp_path) == ["started", "ended"]

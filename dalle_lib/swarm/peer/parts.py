@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dalle_lib.swarm.process.events import AGAIN, EventLog
 from dalle_lib.swarm.process.join import STARTS_AGAIN
@@ -26,6 +26,7 @@ class LostPart(Exception):
     """A part of this peer has ended; the text says which."""
 
 
+@runtime_checkable
 class Part(Protocol):
     """A process or a thread."""
 
