@@ -93,7 +93,7 @@ def is_over(supervisor: subprocess.Popen) -> None:
     """Hand on no Hub token, and wait until the supervisor ends by itself."""
     supervisor.stdin.write("\n")
     supervisor.stdin.flush()
-    supervisor.wait(60)
+    supervisor.wait(300)
     supervisor.stdin.close()
 
 
@@ -120,6 +120,31 @@ def test_a_peer_that_lacks_a_part_soon_after_its_start_ends(tmp_path):
 
 def test_a_peer_that_lacks_a_part_and_was_asked_to_leave_has_left(tmp_path):
     supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
-    supervisor.communicate("\nstop\n", timeout=60)
+    supervisor.communicate("\nstop\n", timeout=300)
     assert supervisor.returncode == 0
     assert told(tmp_path) == ["started", "ended"]
+
+
+@pytest.mark.parametrize(("batch", "starts"), [(8, 2), (1, 1)])
+def test_a_peer_that_linux_ends_because_memory_ran_out_goes_on_with_half_as_many_samples(tmp_path, batch, starts):
+    vmstat, computing = tmp_path / "vmstat", f'{{"time": 1, "event": "computing", "batch": {batch}}}'
+    vmstat.write_text("nr_free_pages 9\noom_kill 3\n")
+    ends = f"sed -i s/3/4/ {vmstat}; kill -9 $$"
+    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, computing).replace("exit 1", ends), vmstat=vmstat)
+    is_over(supervisor)
+    assert told(tmp_path).count("started") == starts
+    limit = PeerSettings.load(tmp_path / "settings.json").batch_size
+    if starts == 1:
+        assert (supervisor.returncode, limit) == (-signal.SIGKILL % 256, None)
+        return
+    assert (supervisor.returncode, limit) == (0, 4)
+    (line,) = troubles(read_starts(tmp_path)[-1])
+    assert "because memory ran out; it computes at most 4 at a time now" in line
+    assert trouble_in(line).title == "Started again"
+
+
+def test_a_peer_that_somebody_kills_is_not_started_again(tmp_path):
+    epoch = '{"time": 1, "event": "epoch"}'
+    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, epoch).replace("exit 1", "kill -9 $$"))
+    is_over(supervisor)
+    assert told(tmp_path) == ["started", "epoch", "failed", "ended"]

@@ -18,17 +18,19 @@ from dalle_lib.swarm.process.join import RESTS
 from dalle_lib.swarm.process.lending import ask
 from dalle_lib.swarm.process.month import GB, Months, Traffic, day_of, next_month
 from dalle_lib.swarm.process.standing import Standing
+from dalle_lib.swarm.process.supervisor import VMSTAT
 
 USED = Traffic(sent=int(2 * GB))
 
 
-def supervised(folder: Path, script: str, **settings) -> subprocess.Popen:
+def supervised(folder: Path, script: str, vmstat: Path = VMSTAT, **settings) -> subprocess.Popen:
     """Start the supervisor of a peer with a month of 1 GB, whose process is a shell script."""
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     PeerSettings(run="emoji-mini", name="ada", monthly_gb=1.0, **settings).save(folder / "settings.json")
     supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
-    supervise += f"s.LOOK_EVERY_S = 0.1; sys.executable = {str(program)!r}; sys.exit(s.main(Path({str(folder)!r})))"
+    supervise += f"s.LOOK_EVERY_S = 0.1; s.VMSTAT = Path({str(vmstat)!r}); "
+    supervise += f"sys.executable = {str(program)!r}; sys.exit(s.main(Path({str(folder)!r})))"
     return subprocess.Popen([sys.executable, "-c", supervise], stdin=subprocess.PIPE, text=True)
 
 
