@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.process.supervisor import VMSTAT
 
 
-def supervised(folder: Path, script: str, **settings) -> subprocess.Popen:
+def supervised(folder: Path, script: str, vmstat: Path = VMSTAT, **settings) -> subprocess.Popen:
     """Start the supervisor of a peer in a folder that is there; it is called after the folder."""
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     PeerSettings(run="emoji-mini", **{"name": folder.name, **settings}).save(folder / "settings.json")
     supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
-    supervise += f"s.LOOK_EVERY_S = 0.1; sys.executable = {str(program)!r}; sys.exit(s.main(Path(sys.argv[1])))"
+    supervise += f"s.LOOK_EVERY_S = 0.1; s.VMSTAT = Path({str(vmstat)!r}); "
+    supervise += f"sys.executable = {str(program)!r}; sys.exit(s.main(Path(sys.argv[1])))"
     return subprocess.Popen([sys.executable, "-c", supervise, str(folder)], stdin=subprocess.PIPE, text=True)

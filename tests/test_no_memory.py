@@ -13,8 +13,9 @@ from small_models import random_model
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.run import RunCard
 from dalle_lib.streaming import stream_codes
-from dalle_lib.streaming.batches import TrainingBatches
+from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.streaming.tokenizer import CaptionTokenizer
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.snapshot import take_snapshot
@@ -109,7 +110,7 @@ def test_a_process_that_may_not_grow_by_16_mb_goes_on_with_the_largest_batch_tha
 @pytest.mark.parametrize("error", [MemoryError(), RAM_RAN_OUT])
 def test_a_gradient_that_cannot_be_handed_over_is_dropped_and_fewer_are_computed_at_a_time(error):
     work, dropped = work_of(16), []
-    batches = [torch.zeros(size) for size in (2, 16)]
+    batches = [Batch(*[torch.zeros(size, 4, dtype=torch.long)] * 3) for size in (2, 16)]
     with work.less_without_memory(batches, dropped.append):
         raise error
     assert "memory ran out" in dropped[0]
@@ -119,8 +120,8 @@ def test_a_gradient_that_cannot_be_handed_over_is_dropped_and_fewer_are_computed
     assert len(dropped) == 1
 
 
-class Averager:
-    """What a snapshot is taken of: a parameter with a momentum."""
+class Averager(RunStateAverager):
+    """What a snapshot is taken of: a parameter with a momentum, and no process."""
 
     local_epoch = 3
 
@@ -128,6 +129,9 @@ class Averager:
         self.parameter = torch.nn.Parameter(torch.ones(1000))
         self.optimizer = torch.optim.SGD([self.parameter], lr=0.1, momentum=0.9)
         self.lock_averaged_tensors = torch.no_grad()
+
+    def __del__(self) -> None:
+        """Nothing has to end."""
 
     def step(self, wait_for_delayed_updates: bool) -> None:
         """No update is under way."""

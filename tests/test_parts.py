@@ -90,11 +90,19 @@ def ends_first(folder: Path, code: int, *events: str) -> str:
     return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {begun}; {lines or ':'}; exit {code}"
 
 
+def is_over(supervisor: subprocess.Popen) -> None:
+    """Hand on no Hub token, and wait until the supervisor ends by itself."""
+    supervisor.stdin.write("\n")
+    supervisor.stdin.flush()
+    supervisor.wait(300)
+    supervisor.stdin.close()
+
+
 def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left_and_says_why(tmp_path):
     epoch, again = '{"time": 1, "event": "epoch"}', '{"time": 2, "event": "again", "reason": "the thread has ended"}'
     script = ends_first(tmp_path, STARTS_AGAIN, epoch, again)
     supervisor = supervised(tmp_path, script, max_minutes=5.0, start_after_s=3.0)
-    supervisor.communicate("\n", timeout=60)
+    is_over(supervisor)
     assert supervisor.returncode == 0
     assert told(tmp_path) == ["started", "epoch", "again", "started", "problem", "ended"]
     (line,) = troubles(read_starts(tmp_path)[-1])
@@ -106,6 +114,38 @@ def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left
 
 def test_a_peer_that_lacks_a_part_soon_after_its_start_ends(tmp_path):
     supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
-    supervisor.communicate("\n", timeout=60)
+    is_over(supervisor)
     assert supervisor.returncode == STARTS_AGAIN
     assert told(tmp_path) == ["started", "failed", "ended"]
+
+
+def test_a_peer_that_lacks_a_part_and_was_asked_to_leave_has_left(tmp_path):
+    supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
+    supervisor.communicate("\nstop\n", timeout=300)
+    assert supervisor.returncode == 0
+    assert told(tmp_path) == ["started", "ended"]
+
+
+@pytest.mark.parametrize(("batch", "starts"), [(8, 2), (1, 1)])
+def test_a_peer_that_linux_ends_because_memory_ran_out_goes_on_with_half_as_many_samples(tmp_path, batch, starts):
+    vmstat, computing = tmp_path / "vmstat", f'{{"time": 1, "event": "computing", "batch": {batch}}}'
+    vmstat.write_text("nr_free_pages 9\noom_kill 3\n")
+    ends = f"sed -i s/3/4/ {vmstat}; kill -9 $$"
+    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, computing).replace("exit 1", ends), vmstat=vmstat)
+    is_over(supervisor)
+    assert told(tmp_path).count("started") == starts
+    limit = PeerSettings.load(tmp_path / "settings.json").batch_size
+    if starts == 1:
+        assert (supervisor.returncode, limit) == (-signal.SIGKILL % 256, None)
+        return
+    assert (supervisor.returncode, limit) == (0, 4)
+    (line,) = troubles(read_starts(tmp_path)[-1])
+    assert "because memory ran out; it computes at most 4 at a time now" in line
+    assert trouble_in(line).title == "Started again"
+
+
+def test_a_peer_that_somebody_kills_is_not_started_again(tmp_path):
+    epoch = '{"time": 1, "event": "epoch"}'
+    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, epoch).replace("exit 1", "kill -9 $$"))
+    is_over(supervisor)
+    assert told(tmp_path) == ["started", "epoch", "failed", "ended"]

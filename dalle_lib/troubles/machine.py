@@ -219,8 +219,8 @@ TROUBLES = (
         severity="costs",
         patterns=("it was started again, from its saved progress",),
         means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
-        "out, or a thread. The peer saved its progress, and its supervisor started it again. What it had computed of "
-        "the epoch then under way is lost.",
+        "out, or a thread. Its supervisor started it again, with fewer samples at a time where memory ran out. What it "
+        "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one.",
         remedy="Nothing for once. If it happens again, end other programs, or leave more memory: see "
         "`dalle-lib memory`.",
     ),

@@ -41,6 +41,8 @@ LOOK_EVERY_S = 20.0
 changed, or to leave."""
 SOON_S = 60.0
 """Seconds after its start in which a peer that loses a part of itself is not started again without an epoch."""
+VMSTAT = Path("/proc/vmstat")
+KILLED_FOR_MEMORY = "the system had ended it because memory ran out"
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
@@ -135,26 +137,43 @@ def _rests_until(settings: PeerSettings) -> float | None:
 
 
 def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event) -> int:
-    """Run the peer's process to its end, again where it has lost a part of itself, and return the last exit code.
+    """Run the peer's process to its end, and return its exit code.
 
-    One that loses a part soon after its start, before an epoch has ended, would go on so: it is not started again.
+    It is started again where it has lost a part of itself, or where the system has ended it because memory ran out:
+    then with half as many samples at a time. One that loses a part soon after its start, before an epoch has ended,
+    would go on so, as would one that is ended with a single sample at a time: these are not started again.
     """
     began, why = time.monotonic(), ""
     while True:
-        started = time.monotonic()
+        started, ended_before = time.monotonic(), _ended_for_memory()
         code = _run(folder, settings, token, events, leave, why)
-        if code != STARTS_AGAIN:
-            return code
-        if leave.is_set():
-            return 0
         now, told = time.monotonic(), {event["event"]: event for event in read_events(folder)}
-        if now - started < SOON_S and "epoch" not in told:
+        ran_out = _ended_for_memory() > ended_before
+        half = told.get("computing", {}).get("batch", 1) // 2
+        if code == -signal.SIGKILL and ran_out and half and not leave.is_set():
+            why = KILLED_FOR_MEMORY
+        elif code != STARTS_AGAIN:
             return code
-        why = told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
+        elif leave.is_set():
+            return 0
+        elif now - started < SOON_S and "epoch" not in told:
+            return code
+        else:
+            why = told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
+        if ran_out and half:
+            settings, why = replace(settings, batch_size=half), f"{why}; it computes at most {half} at a time now"
         left = settings.max_minutes and settings.max_minutes - (now - began) / 60
         if left is not None and left <= 0:
             return 0
         replace(settings, start_after_s=0.0, max_minutes=left).save(folder / SETTINGS)
+
+
+def _ended_for_memory() -> int:
+    """Return how many processes Linux has ended since it started because memory ran out; 0 where nobody tells."""
+    with contextlib.suppress(OSError, ValueError):
+        counts = dict(line.split() for line in VMSTAT.read_text().splitlines())
+        return int(counts.get("oom_kill", 0))
+    return 0
 
 
 def _run(
