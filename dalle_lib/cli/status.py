@@ -48,6 +48,8 @@ class Status:
         """Print how each peer stands."""
         from dalle_lib.swarm import Peer
 
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"expected a folder of peers, but {self.folder} is a file: name another --folder.")
         peers = [Peer(folder) for folder in peers_of(self.folder, say=partial(print, file=sys.stderr))]
         if self.json:
             print(json.dumps([_told(peer, as_dict, broken_as_dict) for peer in peers], indent=1))

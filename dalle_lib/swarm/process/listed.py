@@ -15,7 +15,6 @@ from dalle_lib.swarm.process.folder import PEERS, SETTINGS, folders_of_peers
 
 LISTED = "peers"
 """Folder of the links."""
-UNREAD = f"The list of your peers on this machine cannot be read, so a peer outside of {PEERS} is not found"
 
 
 def enlist(folder: Path) -> None:
@@ -46,17 +45,18 @@ def listed() -> list[Path]:
 def peers_of(folder: Path | None, say: Callable[[str], None]) -> list[Path]:
     """Return the folders of the peers in `folder`, or for None of all that are listed and those in `PEERS`, sorted.
 
-    If the list cannot be read, `say` is told so. Raises ValueError if `folder` is a file.
+    If the list cannot be read, `say` is told so.
     """
     if folder is not None:
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"expected a folder of peers, but {folder} is a file: name another --folder.")
         return folders_of_peers(folder)
     here = {found.resolve() for found in folders_of_peers(PEERS)} if PEERS.is_dir() else set()
     try:
         return sorted(here.union(listed()))
     except OSError as error:
-        say(f"{UNREAD}: {in_one_line(error)}. Name its folder: --folder PATH/peers.")
+        why = in_one_line(error)
+        say(
+            f"The list of your peers on this machine cannot be read ({why}): name other folders by --folder PATH/peers."
+        )
         return sorted(here)
 
 
