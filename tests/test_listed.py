@@ -81,7 +81,7 @@ def test_whatever_is_in_the_list_breaks_no_command(mini, elsewhere, tmp_path, ca
     broken, fifo = tmp_path / "broken", tmp_path / "fifo"
     for folder in ada.folder, broken, tmp_path / "gone":
         enlist(folder)
-    peer_with(broken, BEGINNING, mini)
+    peer_with(broken, BEGINNING)
     (broken / "settings.json").write_text("{")
     place = state_folder(LISTED)
     fifo.mkdir()
@@ -127,7 +127,7 @@ def test_a_place_that_cannot_be_written_costs_the_list_alone_and_is_said_once(el
     Status().run()
     out, err = capsys.readouterr()
     assert out.startswith("No peer of yours")
-    assert "The list of your peers on this machine cannot be read" in err
+    assert "The list of your peers on this machine is not known" in err
     assert trouble_in(told) == trouble_in(err) is not None
 
 

@@ -177,7 +177,7 @@ TROUBLES = (
     Trouble(
         title="Not listed",
         severity="note",
-        patterns=("it is not in the list of your peers", "The list of your peers on this machine cannot be read"),
+        patterns=("it is not in the list of your peers", "The list of your peers on this machine is not known"),
         means="`dalle-lib status`, `pause`, `resume`, `finish` and `stop` find your peers by links in "
         "`~/.local/state/dalle-lib/peers`, or below `XDG_STATE_HOME`, where your user may not write or read. The peer "
         "itself lacks nothing.",

@@ -54,9 +54,7 @@ def peers_of(folder: Path | None, say: Callable[[str], None]) -> list[Path]:
         return sorted(here.union(listed()))
     except OSError as error:
         why = in_one_line(error)
-        say(
-            f"The list of your peers on this machine cannot be read ({why}): name other folders by --folder PATH/peers."
-        )
+        say(f"The list of your peers on this machine is not known ({why}): name other folders by --folder PATH/peers.")
         return sorted(here)
 
 
