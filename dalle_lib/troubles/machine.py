@@ -12,6 +12,14 @@ TROUBLES = (
         remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
     ),
     Trouble(
+        title="Progress not saved",
+        severity="note",
+        patterns=("this peer's progress was not saved",),
+        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
+        "folder belongs to somebody else, or memory ran out. It goes on to train.",
+        remedy="Free some space, or memory, before the peer leaves.",
+    ),
+    Trouble(
         title="Out of memory",
         severity="stops",
         patterns=(
@@ -41,14 +49,6 @@ TROUBLES = (
         patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),
         means="There is too little free RAM, or too little free disk, for the run's files. Nothing was downloaded.",
         remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
-    ),
-    Trouble(
-        title="Progress not saved",
-        severity="note",
-        patterns=("this peer's progress was not saved",),
-        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
-        "folder belongs to somebody else, or memory ran out. It goes on to train.",
-        remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
         title="Cannot write",
