@@ -199,15 +199,13 @@ class FaultyAverager(RunGradientAverager):
 class CrampedSGD(torch.optim.SGD):
     """Plain gradient descent with a learning rate of 1, which in some epochs has memory for the first tensor alone."""
 
-    def __init__(self, groups: list, no_memory_in: list[int]) -> None:
-        super().__init__(groups, lr=1.0)
-        self.no_memory_in, self.epoch = no_memory_in, 0
+    epoch, no_memory_in = -1, ()
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
         """Make the update of the next epoch, or the beginning of it."""
         self.epoch += 1
-        if self.epoch - 1 in self.no_memory_in:
+        if self.epoch in self.no_memory_in:
             first = self.param_groups[0]["params"][0]
             first.sub_(first.grad)
             raise MemoryError
@@ -247,8 +245,8 @@ def main(folder: Path) -> None:
         RunStateAverager.state_sharing_priority = later
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht)) | {"upload": Upload(settings["max_upload_mbps"])}
-    sgd = partial(CrampedSGD, no_memory_in=settings["no_memory_in"])
-    optimizer = FaultyOptimizer(params=parameters, optimizer=sgd, **options)
+    CrampedSGD.no_memory_in = settings["no_memory_in"]
+    optimizer = FaultyOptimizer(params=parameters, optimizer=partial(CrampedSGD, lr=1.0), **options)
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
         optimizer.load_state_from_peers()
     addresses = [str(address) for address in dht.get_visible_maddrs()]

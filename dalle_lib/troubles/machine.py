@@ -12,6 +12,14 @@ TROUBLES = (
         remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
     ),
     Trouble(
+        title="Progress not saved",
+        severity="note",
+        patterns=("this peer's progress was not saved",),
+        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
+        "folder belongs to somebody else, or memory ran out. It goes on to train.",
+        remedy="Free some space, or memory, before the peer leaves.",
+    ),
+    Trouble(
         title="Out of memory",
         severity="stops",
         patterns=(
@@ -41,14 +49,6 @@ TROUBLES = (
         patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),
         means="There is too little free RAM, or too little free disk, for the run's files. Nothing was downloaded.",
         remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
-    ),
-    Trouble(
-        title="Progress not saved",
-        severity="note",
-        patterns=("this peer's progress was not saved",),
-        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
-        "folder belongs to somebody else, or memory ran out. It goes on to train.",
-        remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
         title="Cannot write",
@@ -217,12 +217,26 @@ TROUBLES = (
     Trouble(
         title="Started again",
         severity="costs",
-        patterns=("it was started again, from its saved progress",),
+        patterns=(
+            "it was started again, from its saved progress",
+            "this peer lacks a part",
+            "this peer starts again:",
+            "this peer does not end by itself, and is ended",
+            "p2pd has ended with exit code",
+        ),
         means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
         "out, or a thread. Its supervisor started it again, with fewer samples at a time where memory ran out. What it "
         "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one.",
         remedy="Nothing for once. If it happens again, end other programs, or leave more memory: see "
         "`dalle-lib memory`.",
+    ),
+    Trouble(
+        title="Others were not told",
+        severity="note",
+        patterns=("the others were not told of this peer",),
+        means="Telling the others of this peer failed, as where the hash table does not answer or memory runs out. "
+        "The log says why.",
+        remedy="Nothing: it is tried again within seconds.",
     ),
     Trouble(
         title="Update not made",

@@ -90,7 +90,7 @@ class Work:
             if not is_out_of_memory(error):
                 raise
             told = in_one_line(error)[:200]
-        drop(f"memory ran out ({told})")  # the gradient may be in the sums in part
+        drop("memory ran out while this peer handed them over")  # they may be in the sums in part
         self.computer.take_less(max(map(len, batches)), told)
 
     @property
