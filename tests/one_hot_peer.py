@@ -21,6 +21,7 @@ from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a s
 
 import hivemind
 import torch
+from cramped_sgd import CrampedSGD
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID
@@ -194,22 +195,6 @@ class FaultyAverager(RunGradientAverager):
         while sum(len(parts) >= self.settings["sends_before"] for parts in sent) < len(sent) - 1:
             await asyncio.sleep(0)
         os.killpg(0, signal.SIGKILL)
-
-
-class CrampedSGD(torch.optim.SGD):
-    """Plain gradient descent with a learning rate of 1, which in some epochs has memory for the first tensor alone."""
-
-    epoch, no_memory_in = -1, ()
-
-    @torch.no_grad()
-    def step(self, closure=None) -> None:
-        """Make the update of the next epoch, or the beginning of it."""
-        self.epoch += 1
-        if self.epoch in self.no_memory_in:
-            first = self.param_groups[0]["params"][0]
-            first.sub_(first.grad)
-            raise MemoryError
-        super().step(closure)
 
 
 class FaultyOptimizer(CollaborativeOptimizer):
