@@ -207,7 +207,13 @@ TROUBLES = (
     Trouble(
         title="Started again",
         severity="costs",
-        patterns=("it was started again, from its saved progress",),
+        patterns=(
+            "it was started again, from its saved progress",
+            "this peer starts again: ",
+            "this peer lacks a part",
+            "p2pd has ended with exit code",
+            "this peer does not end by itself",
+        ),
         means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
         "out, or a thread. Its supervisor started it again, with fewer samples at a time where memory ran out. What it "
         "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one.",
