@@ -85,7 +85,7 @@ import resource
 from dalle_lib.run import RunCard
 from test_no_memory import batches_of, work_of
 
-batches, work = batches_of(RunCard.load("emoji-mini")), work_of(2**14)
+batches, work = batches_of(RunCard.load("emoji-mini")), work_of(2**16)
 batches.prefetch()
 next(batches)
 used = resource.getpagesize() * int(open("/proc/self/statm").read().split()[0])
@@ -104,7 +104,7 @@ def test_a_process_that_may_not_grow_by_16_mb_goes_on_with_the_largest_batch_tha
     told = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False, timeout=600)
     assert told.returncode == 0, told.stderr[-2000:]
     size, start = map(int, told.stdout.split())
-    assert (start, 16 <= size < 2**14) == (16, True)
+    assert (start, 16 <= size < 2**16) == (16, True)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RAM_RAN_OUT])

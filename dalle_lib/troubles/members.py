@@ -11,6 +11,7 @@ TROUBLES = (
             "access token ended at ..., so others refuse it",
             "access token was not renewed",
             "the access token was not published",
+            "the others were not told of this peer",
             "this look at what a member needs failed",
         ),
         means="A member's access token lasts for a short time, and the authority did not give the next one yet. The "
