@@ -24,6 +24,9 @@ WHOLE = 149_000_000_000
 class OnPaper(Computer):
     """Takes a clock's seconds for each step, and refuses what does not fit, as an H200 does, or one that is slower."""
 
+    loading_s = 0.0
+    """Seconds of the first step that libraries take to load."""
+
     def __init__(self, monkeypatch, free: int, slower: float = 1.0, is_reversible: bool = True) -> None:
         self.device, self.model = torch.device("cuda", 0), SimpleNamespace(config=ModelConfig.paper())
         self.way = Way(precision="bfloat16", is_reversible=is_reversible)
@@ -52,7 +55,8 @@ class OnPaper(Computer):
         if self.way.is_recorded:
             self.now += 0.0 if self._is_recorded else 3 * step_s
             self._is_recorded, step_s = True, step_s / 2
-        self.now += step_s
+        self.now += step_s + (0.0 if "loaded" in self._is_warm else self.loading_s)
+        self._is_warm.add("loaded")
         return Gradient([1.0], 1.0, 1.0)
 
     def forget(self) -> None:
@@ -91,6 +95,14 @@ def test_no_trial_begins_that_would_end_after_the_time(monkeypatch, slower):
     assert not found.find().is_reversible
     assert computer.now <= 1.05 * BUDGET_S["cuda"]
     assert (("again", 64) in tried(found)) is (slower == 2.0)
+
+
+def test_what_the_first_trial_loads_is_not_expected_of_the_next(monkeypatch):
+    computer = OnPaper(monkeypatch, WHOLE)
+    computer.loading_s = 12.0
+    found = Trials(computer, 64, trains_for_s=0.0)
+    assert found.find().batch == 16
+    assert tried(found)[:5] == [("kept", batch) for batch in (1, 2, 4, 8, 16)]
 
 
 def test_layers_run_again_are_tried_first_where_memory_refuses_kept_ones(monkeypatch):

@@ -172,8 +172,12 @@ class Trials:
     def _ends_late(self, way: Way, times: float = 1.0) -> bool:
         """Return whether a trial would end after the time for all, if a sample takes `times` what it last took."""
         like = [t for t in self.done if not (t.problem or t.way.is_compiled) and t.way.batch <= way.batch]
-        seconds = times * like[-1].seconds * way.batch / like[-1].way.batch if like else 0.0
-        return self._is_late or time.monotonic() + seconds > self._ends_at
+        if self._is_late or not like:
+            return self._is_late
+        last, rate = like[-1], like[-1].way.samples_per_s
+        is_first = last is self.done[0]  # which also loads libraries and their kernels
+        sample_s = 1 / rate if is_first and rate else last.seconds / last.way.batch
+        return time.monotonic() + times * sample_s * way.batch > self._ends_at
 
     def _grown(self, first: Way) -> Way:
         """Return the first way with the number of samples at a time that is the fastest, or what fits at all."""
