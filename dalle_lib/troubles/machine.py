@@ -231,14 +231,6 @@ TROUBLES = (
         "`dalle-lib memory`.",
     ),
     Trouble(
-        title="Others were not told",
-        severity="note",
-        patterns=("the others were not told of this peer",),
-        means="Telling the others of this peer failed, as where the hash table does not answer or memory runs out. "
-        "The log says why.",
-        remedy="Nothing: it is tried again within seconds.",
-    ),
-    Trouble(
         title="Update not made",
         severity="costs",
         patterns=("its own update of epoch ... was not made",),
