@@ -10,7 +10,6 @@ TROUBLES = (
             "access token counts until ... and was not renewed",
             "access token ended at ..., so others refuse it",
             "access token was not renewed",
-            "the access token was not published",
             "the others were not told of this peer",
             "this look at what a member needs failed",
         ),
