@@ -59,7 +59,7 @@ def test_who_is_interrupted_while_the_gpus_start_leaves_none_of_them_behind(mini
 
 def test_a_gpu_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
     missing = SimpleNamespace(problem="no NVIDIA driver.\nInstall one")
-    monkeypatch.setattr("dalle_lib.swarm.peer.trainer.check_gpu", lambda _: missing)
+    monkeypatch.setattr("dalle_lib.swarm.peer.workplace.check_gpu", lambda _: missing)
     settings = PeerSettings(run="emoji-mini", device="cuda")
     with pytest.raises(CannotJoin, match=r"^cuda does not compute here: no NVIDIA driver\. Install one[^\n]*$"):
         _prepare(tmp_path, settings, None, EventLog(tmp_path))

@@ -108,6 +108,8 @@ NAMES: dict[str, dict[str, str]] = {
         "def load_state_from_peers(self, **kwargs)": "RunStateAverager takes over only what can be right",
         "def _apply_optimizer_parameters_(self)": "RunStateAverager and peer/snapshot.py load a state",
         "def _update_scheduler(self)": "the same; CollaborativeOptimizer goes to another epoch",
+        "def _do(self, wait_for_trigger, optimizer_step, zero_grad, averaging_round, averaging_control, grad_scaler, "
+        "set_to_none, timeout=None, **kwargs)": "RunStateAverager notes whether the update was made",
     },
     # The optimizer: overridden by averaging/optimizer.py, run_optimizer.py, local_updates.py and progress.py.
     "optim.optimizer.Optimizer": {
@@ -216,6 +218,7 @@ NAMES: dict[str, dict[str, str]] = {
         "receive_raw_data": "wire.install puts a bounded one in its place",
         "async def _add_protobuf_stream_handler(self, name, handler, input_protobuf_type, max_prefetch=5, "
         "balanced=False)": "calls.install limits how many streams are open",
+        "_child": "first_peers.py ends the hash table with p2pd",
         "_client": "dry_run.py and first_peers.py dial one first peer",
     },
     "p2p.p2p_daemon_bindings.control.ControlClient": {

@@ -177,10 +177,10 @@ class Peer:
             process = psutil.Process(process_id)
             *_, last = process.cmdline() or [""]
             is_older = process.create_time() <= (self.folder / PID).stat().st_mtime + CLOCK_TICK_S
+        except (psutil.ZombieProcess, psutil.AccessDenied):  # ended, or somebody else's: the signal does no harm
+            return
         except psutil.NoSuchProcess as gone:
             raise ProcessLookupError(str(gone)) from gone
-        except psutil.AccessDenied:  # somebody else's; the signal says so
-            return
         if not is_older and Path(last).resolve() != self.folder.resolve():
             raise ProcessLookupError(f"process {process_id} has begun later")
 
