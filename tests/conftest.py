@@ -1,3 +1,5 @@
+import type_checks  # isort: skip  # noqa: F401  (before what it makes check)
+
 import asyncio
 import functools
 import itertools
