@@ -6,7 +6,7 @@ import torch
 class CrampedSGD(torch.optim.SGD):
     """Plain gradient descent with a learning rate of 1, which in some epochs has memory for the first tensor alone."""
 
-    epoch, no_memory_in = -1, ()
+    epoch, no_memory_in = -2, ()  # hivemind makes a step without gradients before the first epoch
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
