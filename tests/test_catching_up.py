@@ -2,6 +2,7 @@
 
 import contextlib
 import queue
+import threading
 import time
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ class Averager(RunStateAverager):
 
     def __init__(self) -> None:
         self.timeouts_s, self.introduction = [], None
+        self.finished_averaging_round = threading.Event()
 
     def __del__(self) -> None:
         """Nothing has to end."""
@@ -206,3 +208,21 @@ def test_who_is_new_leads_a_group_after_a_round_with_others_or_three_in_vain():
             peer._outcome = lambda _, group=group: (group, None)
             peer._average_gradients_and_load_into_optimizer(control)
             assert (peer.new_rounds == 0) == (after >= leads_after)
+
+
+@pytest.mark.parametrize("misses_next", [False, True])
+def test_a_round_of_parameters_that_ends_while_gradients_are_averaged_is_taken_over_before_the_next(misses_next):
+    peer = waiting(eta_s=300.0)
+    peer.dht, peer.rounds, peer.is_counted = SimpleNamespace(peer_id="own"), queue.SimpleQueue(), True
+    peer.state_averager = SimpleNamespace(pending_updates=set(), lacks_update=False)
+    peer._lacks, peer.is_behind = 4, True
+    peer.parameter_rounds.plan(4, is_urgent=True)
+    peer._begin_averaging_parameters()
+    peer.parameter_rounds.plan(5, is_urgent=True)  # by the thread that averages gradients
+    peer._lacks = 5 if misses_next else 4
+    peer.parameter_rounds.pending.set_result(Group({"own": 0.0, "other": 1.0}, 4))
+    peer._begin_averaging_parameters()
+    assert peer.parameter_rounds.averager.introduction == Introduction(5, misses_next)
+    assert (peer.is_behind, peer.parameter_rounds.pending.weight) == (misses_next, float(not misses_next))
+    assert peer.rounds.get_nowait().epoch == 4
+    assert peer.parameter_rounds.averager.finished_averaging_round.is_set(), "the model gets the average"

@@ -7,7 +7,7 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import BannedException
 
-from dalle_lib.swarm.averaging.reducing import Reducer
+from dalle_lib.swarm.averaging.reducing import Reducer, fair_weights
 from dalle_lib.swarm.averaging.trust import Trust
 
 SHAPES = (torch.Size([5]), torch.Size([3]))
@@ -125,3 +125,20 @@ def test_a_sender_that_fails_counts_in_the_parts_it_sent():
     assert torch.allclose(answers[0], torch.full((3,), 3.0))
     assert reducer.weights[0].tolist() == [1.0, 1.0, 1.0]
     assert reducer.weights[1].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_reducer_whose_own_parameters_are_broken_has_no_weight_where_all_count_alike():
+    trust = Trust(max_weight=1.0, most_decide=True)
+    answers, reducer = reduced({0: honest(float("nan")), 1: honest(8.0)}, trust, counts=(True, True))
+    assert torch.allclose(answers[1], torch.full((3,), 8.0)), "it was halved"
+    assert reducer.weights[0].tolist() == [0.0, 1.0]
+
+
+def test_a_vouched_peer_that_lacks_no_update_need_not_be_one_of_most():
+    trust, present = Trust(max_weight=1.0, most_decide=True, max_share_per_user=0.5), torch.ones(4, dtype=torch.bool)
+    for claimed, users, due in (
+        ([1.0, 1.0, 1.0, 0.0], ["org", "org", "org", "late"], [1.0, 1.0, 1.0, 0.0]),
+        ([1.0, 1.0, 0.0, 0.0], ["org", "liar", "late", "later"], [1.0, 0.0, 0.0, 0.0]),
+        ([0.0, 1.0, 0.0, 0.0], ["org", "liar", "late", "later"], [1.0, 1.0, 1.0, 1.0]),
+    ):
+        assert fair_weights(torch.tensor(claimed), users, trust, present, {"org"}).tolist() == due

@@ -211,3 +211,11 @@ def test_who_shows_two_access_tokens_has_the_same_shares_for_all():
         found.append(shares_of(told, run))
     assert found[0] == found[1]
     assert found[0][0] <= found[0][1], "it is vouched for by what it did not show"
+
+
+def test_strangers_reduce_nothing_in_rounds_that_measure_nor_all_where_others_spare_their_uploads():
+    told = group([FAST, FAST, SLOW, SLOW], epoch=EQUAL_EVERY)
+    assert [share / 2 for share in shares_of(told, trust(vouched=(0, 1)))] == [0.5, 0.5, 0, 0]
+    told = {peer: Introduction(epoch=1, is_sparing=number < 5) for number, peer in enumerate(PEERS[:6])}
+    assert shares_of(told, Trust()) == [1] * 6
+    assert shares_of(told, trust(vouched=(5,))) == [0] * 5 + [1]

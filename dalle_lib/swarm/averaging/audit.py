@@ -189,7 +189,7 @@ class Auditor:
         tensors, claimed = zip(*usable.values(), strict=True)
         counts = runner.tensor_part_reducer.counts[[runner.sender_peer_ids.index(sender) for sender in usable]]
         average, _weights = await asyncio.get_running_loop().run_in_executor(
-            None, combine, tensors, torch.tensor(claimed), users, trust, counts
+            None, combine, tensors, torch.tensor(claimed), users, trust, counts, runner.tensor_part_reducer.vouched
         )
         return average
 

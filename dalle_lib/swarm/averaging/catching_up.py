@@ -40,6 +40,8 @@ class CatchingUp(RunOptimizer):
     Set by the thread that averages gradients; cleared by the training thread, when parameters have been averaged or a
     state was downloaded.
     """
+    _lacks: int = 0
+    """Epoch of the last update that it knows to be missing, or not whole; set with `is_behind`, just before it."""
     _joined_later_round: bool = False
     """Whether the last round was that of the others' next epoch, so this peer's own next update is to be skipped.
 

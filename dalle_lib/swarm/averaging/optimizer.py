@@ -52,7 +52,8 @@ class CollaborativeOptimizer(StandingBy):
 
     A peer whose parameters lack an update that others made says so in the next round. The group of that round then
     averages parameters at once; those who lack an update have weight zero in it, so all become equal and no update is
-    diluted. Where half of its users lack one, all count alike: otherwise one peer could say that it alone has it.
+    diluted. Where half of its users lack one and no vouched peer does not, all count alike, and the update is diluted:
+    otherwise one peer could say that it alone has it.
     """
 
     _gradient_epoch: int = 0
@@ -150,7 +151,8 @@ class CollaborativeOptimizer(StandingBy):
         self.new_rounds = 0 if len(group) > 1 else max(0, self.new_rounds - 1)
         common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
         self._joined_later_round = common > epoch
-        self.is_behind |= self._joined_later_round or not group.is_whole
+        if self._joined_later_round or not group.is_whole:
+            self._lacks, self.is_behind = epoch, True
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
@@ -188,13 +190,16 @@ class CollaborativeOptimizer(StandingBy):
     def _begin_averaging_parameters(self) -> None:
         """Begin the round of parameters that is due, unless an update or another such round is in progress."""
         if not self.is_updating:
+            if self.is_counted:
+                self._collect_parameters()  # of a round that has ended since this step began
             self._note_lost_update()
             self.parameter_rounds.begin(self.is_behind, self.trust.token)
 
     def _note_lost_update(self) -> None:
         """Get the others' parameters where this peer's own update was not made, or not whole."""
         if self.state_averager.lacks_update:
-            self.state_averager.lacks_update, self.is_behind = False, True
+            self.state_averager.lacks_update = False
+            self._lacks, self.is_behind = self.local_epoch - 1, True
             self.grad_averager.complaints.tell(str(self.dht.peer_id), LOST_UPDATE.format(self.local_epoch - 1))
 
     def _collect_parameters(self) -> None:
@@ -206,7 +211,7 @@ class CollaborativeOptimizer(StandingBy):
             return  # all of the group wait to count: it has the parameters of none of the others
         self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))
         if group.is_whole:
-            self.is_behind = False
+            self.is_behind &= group.epoch < self._lacks  # an update that was missed while this round ran is not in it
             self._averaged_epoch = group.epoch + 1
             if not self.is_counted:
                 self._count_after(group.epoch)

@@ -53,7 +53,7 @@ class ParameterRounds:
             self.due_after = epoch
 
     def begin(self, is_behind: bool, token: bytes) -> None:
-        """Start the planned round, if any. Parameters that are behind get weight 0, so they dilute no update."""
+        """Start the planned round, if any. Parameters that are behind claim weight 0 (`fair_weights`)."""
         if self.due_after is not None:
             self._begin(Introduction(self.due_after, is_behind, token), self.timeout_s)
             self.due_after = None

@@ -5,7 +5,7 @@ zero spoil the average of all peers, and a part of one element is spread over a 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException
@@ -41,6 +41,7 @@ class Reducer:
         """
         self.part_shapes, self.num_parts, self.trust = part_shapes, len(part_shapes), trust
         self.users = [trust.user_of(sender) for sender in senders]
+        self.vouched = {trust.user_of(sender) for sender in senders if trust.is_vouched(sender)}
         self.senders, self.own, self.counts = senders, own, torch.tensor(counts)
         self.weights = torch.zeros(self.num_parts, len(senders))
         """Weight of each sender in each average, of shape (parts, senders); as claimed until the part is averaged."""
@@ -50,7 +51,7 @@ class Reducer:
         """Weights that senders claim beyond the limit of a round, by index."""
         self.finished = asyncio.Event()
         self._failed: set[int] = set()
-        self._parts: list[dict[int, Tensor]] = [{} for _ in part_shapes]
+        self._parts: list[dict[int, Tensor | None]] = [{} for _ in part_shapes]
         self._results = [asyncio.get_running_loop().create_future() for _ in part_shapes]
         self._begun: set[int] = set()
         if not part_shapes:
@@ -74,7 +75,7 @@ class Reducer:
         if weight > self.trust.max_weight:
             self.beyond[sender_index] = weight
         self.weights[part_index, sender_index] = 0.0 if problem else weight
-        self._parts[part_index][sender_index] = torch.zeros_like(tensor_part) if problem else tensor_part
+        self._parts[part_index][sender_index] = None if problem else tensor_part
         self._average_if_complete(part_index)
         return await asyncio.shield(self._results[part_index])
 
@@ -100,12 +101,12 @@ class Reducer:
     async def _average(self, part_index: int) -> None:
         """Combine a part in another thread, and set its result, or the exception that came of it."""
         parts, result = self._parts[part_index], self._results[part_index]
-        senders = sorted(parts)
+        senders = [sender for sender in sorted(parts) if parts[sender] is not None]
         claimed, users = self.weights[part_index, senders], [self.users[i] for i in senders]
         in_order = [parts[i] for i in senders]
         try:
             average, weights = await asyncio.get_running_loop().run_in_executor(
-                None, combine, in_order, claimed, users, self.trust, self.counts[senders]
+                None, combine, in_order, claimed, users, self.trust, self.counts[senders], self.vouched
             )
             self.weights[part_index, senders] = weights
             self.far |= {sender for sender, a, b in zip(senders, claimed, weights, strict=True) if a > 0 == b}
@@ -118,24 +119,33 @@ class Reducer:
             self.finished.set()
 
 
-def fair_weights(weights: Tensor, users: Sequence[str], trust: Trust, counts: Tensor) -> Tensor:
+def fair_weights(
+    weights: Tensor, users: Sequence[str], trust: Trust, counts: Tensor, vouched: Collection[str] = ()
+) -> Tensor:
     """Return the weights that senders get, of shape (senders,), from those they claim and the limits of the run.
 
     Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, all lack an update,
     none is better than another, and they count alike; so do newcomers if there is nobody else. With
-    `trust.most_decide` it is enough that half of the users do: so nobody has more than half, beside others that count.
+    `trust.most_decide` it is enough that half of the users do, if none of the others is `vouched`, else these alone
+    count: so no stranger has more than half, beside others that count.
     """
     weights = weights.clamp(max=trust.max_weight) * counts
     claiming, present = ({user for user, is_one in zip(users, of, strict=True) if is_one} for of in (weights, counts))
     if not claiming or (trust.most_decide and 2 * len(claiming) <= len(present)):
-        weights = (counts if counts.any() else ~counts).float()
+        known = weights * torch.tensor([user in vouched for user in users])
+        weights = known if known.any() else (counts if counts.any() else ~counts).float()
     if trust.rule != "mean":
         weights = capped(weights, MAX_WEIGHT)
     return capped_by_user(weights, users, trust.max_share_per_user)
 
 
 def combine(
-    parts: Sequence[Tensor], claimed: Tensor, users: Sequence[str], trust: Trust, counts: Tensor
+    parts: Sequence[Tensor],
+    claimed: Tensor,
+    users: Sequence[str],
+    trust: Trust,
+    counts: Tensor,
+    vouched: Collection[str] = (),
 ) -> tuple[Tensor, Tensor]:
     """Return the average of parts of one shape by the run's rule, and the weight that each part had in it.
 
@@ -143,7 +153,7 @@ def combine(
     of each sender.
     """
     stacked = torch.stack([part.float().flatten() for part in parts])
-    weights = fair_weights(claimed, users, trust, counts)
+    weights = fair_weights(claimed, users, trust, counts, vouched)
     if trust.rule != "mean":
         weights = without_far(stacked, weights)
     return RULES[trust.rule](stacked, weights).view(parts[0].shape), weights

@@ -30,11 +30,17 @@ def shares_of(told: Mapping[PeerID, Introduction], trust: Trust) -> list[int]:
     group, `Trust.of_group`, the same for all of its peers.
     """
     able = [peer for peer, of in told.items() if of.is_reducer and trust.may_reduce(str(peer))]
-    reducers = [peer for peer in able if not told[peer].is_sparing] or able
+    others = [peer for peer in able if not told[peer].is_sparing]
+    # Few strangers shall not reduce everything because the others spare their uploads.
+    is_enough = 2 * len(others) >= len(able) or any(trust.is_vouched(str(peer)) for peer in others)
+    reducers = others if is_enough else able
     epoch = statistics.median_low([of.epoch for of in told.values()])
-    levels = levels_of(told, reducers, trust) if epoch % EQUAL_EVERY else None
+    levels = levels_of(told, reducers, trust)
     if levels is None or len(told) < 3:  # of two, each sends half of all that it has, whoever reduces
         return [int(peer in reducers) for peer in told]
+    heard = [peer for peer in reducers if trust.is_heard(str(peer))]
+    if epoch % EQUAL_EVERY == 0 and len(heard) > 1:  # who reduces nothing measures nobody
+        return [int(peer in heard) for peer in told]
     shares = filled_up(levels, caps(reducers, trust), len(told), trust.answer_size)
     filled = dict(zip(reducers, shares, strict=True))
     return [filled.get(peer, 0) for peer in told]

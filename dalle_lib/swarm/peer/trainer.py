@@ -66,8 +66,6 @@ class Trainer(Telling):
         traffic.begin()
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
-        # Who joins while this peer tries what is fastest finds it.
-        self.optimizer.tracker.report_local_progress(self.epoch, samples_accumulated=0)
         self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples, self.sent_bytes, self.received_bytes = 0, 0, 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
