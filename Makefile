@@ -66,7 +66,7 @@ chaos: setup ## kill, freeze and attack peers of real swarms, send them more cha
 	touch $@
 
 test-images: .venv-colab/complete ## install the kit among Colab's packages as a notebook does, and run the notebooks
-	$(BIN)/python -m pytest -m images $(call FILES_WITH,mark.images) $(PYTEST)
+	$(BIN)/python -m pytest -m images -n 2 --maxschedchunk 1 $(call FILES_WITH,mark.images) $(PYTEST)
 
 site: setup ## build the web page into site/_build/html
 	$(BIN)/python site/build.py

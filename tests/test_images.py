@@ -79,6 +79,41 @@ def installed(session, tmp_path_factory) -> dict[str, dict[str, str]]:
     return {"before": before, "after": packages_of(session)}
 
 
+@pytest.mark.timeout(1800)
+def test_notebook_01_joins_the_run_that_05_has_made_where_nobody_looks(session, installed, swarm_folder, monkeypatch):
+    """Kaggle's "Save & Run All" does it so. The other peer has this environment's versions of all packages.
+
+    It takes longest, so it comes first.
+    """
+    by_number = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
+    resources = {"metadata": {"path": str(swarm_folder)}}
+    NotebookClient(by_number["05"], kernel_name=KERNEL, resources=resources).execute()
+    card = RunCard.load(swarm_folder / "outputs" / "icons" / "run")
+    with local_swarm(card, swarm_folder / "swarm", [PeerSettings(run="", name="ada", duty=0.5)]) as swarm:
+        swarm.peers["ada"].wait_for("epoch", timeout_s=300)
+        notebook = by_number["01"]
+        (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+        settings.source = f"RUN, NAME, TEAM, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', '', 2.0, False, 'out'"
+        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+        NotebookClient(notebook, kernel_name=KERNEL, resources=resources).execute()
+    (watched,) = (
+        cell for cell in notebook.cells if cell.source.splitlines()[-1:] == ["watch(you, view=RunView(card, crew))"]
+    )
+    text = "".join(output.get("text", "") for output in watched.outputs)
+    assert len(re.findall(r"^\d+/\d+ · loss ", text, re.MULTILINE)) >= 2
+    saved = {file.name for file in (swarm_folder / "out").iterdir()}
+    assert {"summary.json", "run.png", "run.svg", "before_after.png"} <= saved
+    assert "best_of_32.png" not in saved, "the run's CLIP is on the Hub, and is not fetched"
+    summary = json.loads((swarm_folder / "out" / "summary.json").read_text())
+    assert min(summary["share_of_gradients"][name] for name in ("ada", "you")) > 0
+    assert summary["after"]["held_out_loss"] < summary["before"]["held_out_loss"] - 0.5
+    assert (swarm_folder / "out" / card.key / "you" / "model.safetensors").exists(), "to go on from next time"
+    shown = [
+        output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    ]
+    assert sum(page.count("data:image/png;base64,") for page in shown) == 1
+
+
 def test_the_image_is_there_as_listed(colab, session, installed):
     before = {try_image.normal(name): f"=={version}" for name, version in installed["before"].items()}
     listed = {name: version for name, version in before.items() if name in colab.packages}
@@ -152,38 +187,6 @@ assert calculator.bars.value != before
 def test_widgets_answer_there(session, installed, tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(WIDGETS)])
     NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(tmp_path)}}).execute()
-
-
-@pytest.mark.timeout(1800)
-def test_notebook_01_joins_the_run_that_05_has_made_where_nobody_looks(session, installed, swarm_folder, monkeypatch):
-    """Kaggle's "Save & Run All" does it so. The other peer has this environment's versions of all packages."""
-    by_number = {path.stem[:2]: nbformat.read(path, as_version=4) for path in NOTEBOOKS}
-    resources = {"metadata": {"path": str(swarm_folder)}}
-    NotebookClient(by_number["05"], kernel_name=KERNEL, resources=resources).execute()
-    card = RunCard.load(swarm_folder / "outputs" / "icons" / "run")
-    with local_swarm(card, swarm_folder / "swarm", [PeerSettings(run="", name="ada", duty=0.5)]) as swarm:
-        swarm.peers["ada"].wait_for("epoch", timeout_s=300)
-        notebook = by_number["01"]
-        (settings,) = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-        settings.source = f"RUN, NAME, TEAM, MINUTES, PAID_COLAB, OUT = {swarm.run!r}, 'you', '', 2.0, False, 'out'"
-        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-        NotebookClient(notebook, kernel_name=KERNEL, resources=resources).execute()
-    (watched,) = (
-        cell for cell in notebook.cells if cell.source.splitlines()[-1:] == ["watch(you, view=RunView(card, crew))"]
-    )
-    text = "".join(output.get("text", "") for output in watched.outputs)
-    assert len(re.findall(r"^\d+/\d+ · loss ", text, re.MULTILINE)) >= 2
-    saved = {file.name for file in (swarm_folder / "out").iterdir()}
-    assert {"summary.json", "run.png", "run.svg", "before_after.png"} <= saved
-    assert "best_of_32.png" not in saved, "the run's CLIP is on the Hub, and is not fetched"
-    summary = json.loads((swarm_folder / "out" / "summary.json").read_text())
-    assert min(summary["share_of_gradients"][name] for name in ("ada", "you")) > 0
-    assert summary["after"]["held_out_loss"] < summary["before"]["held_out_loss"] - 0.5
-    assert (swarm_folder / "out" / card.key / "you" / "model.safetensors").exists(), "to go on from next time"
-    shown = [
-        output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
-    ]
-    assert sum(page.count("data:image/png;base64,") for page in shown) == 1
 
 
 def test_it_fits_into_kaggles_image(colab):
