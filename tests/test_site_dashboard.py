@@ -199,6 +199,7 @@ def test_a_chart_is_a_table_too(run_page):
     figure = seen.page.locator("#dalle-chart-objective")
     assert figure.locator("[role=img]").get_attribute("aria-label").startswith("Training objective. ")
     figure.locator("summary").click()
+    figure.locator("tbody tr").nth(44).wait_for()  # it is made when it is asked for
     assert figure.locator("tbody tr").count() == 45
     assert figure.locator("tbody tr").first.inner_text().split("\t")[0].strip() == "1"
 
