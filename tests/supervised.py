@@ -8,12 +8,19 @@ from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.process.supervisor import VMSTAT
 
 
-def supervised(folder: Path, script: str, vmstat: Path = VMSTAT, **settings) -> subprocess.Popen:
-    """Start the supervisor of a peer in a folder that is there; it is called after the folder."""
+def supervised(
+    folder: Path, script: str, vmstat: Path = VMSTAT, shortly_s: float = 100, soon_s: float = 60, **settings
+) -> subprocess.Popen:
+    """Start the supervisor of a peer in a folder that is there; it is called after the folder.
+
+    It waits little before it starts the peer again, which it does after `soon_s`. Memory is why the peer ended if it ran
+    out at most `shortly_s` before.
+    """
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     PeerSettings(run="emoji-mini", **{"name": folder.name, **settings}).save(folder / "settings.json")
     supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
-    supervise += f"s.LOOK_EVERY_S = 0.1; s.VMSTAT = Path({str(vmstat)!r}); "
+    supervise += f"s.LOOK_EVERY_S = 0.1; s.VMSTAT = Path({str(vmstat)!r}); s.WAITS_S = 0.1; "
+    supervise += f"s.SOON_S = {soon_s}; s.SHORTLY_S = dict.fromkeys(s.SHORTLY_S, {shortly_s}); "
     supervise += f"sys.executable = {str(program)!r}; sys.exit(s.main(Path(sys.argv[1])))"
     return subprocess.Popen([sys.executable, "-c", supervise, str(folder)], stdin=subprocess.PIPE, text=True)

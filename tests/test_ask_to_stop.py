@@ -34,7 +34,7 @@ def test_a_peer_that_starts_now_is_asked_once_its_process_is_known(starting, sta
             stale = str(earlier.pid)
     if stale is not None:
         file.write_text(stale)
-    with subprocess.Popen(["sleep", "600"]) as supervisor:
+    with subprocess.Popen([sys.executable, "-c", "input()", starting.folder], stdin=subprocess.PIPE) as supervisor:
         threading.Timer(0.3, file.write_text, [str(supervisor.pid)]).start()
         try:
             starting.ask_to_stop()

@@ -15,7 +15,7 @@ from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.status import Status
 from dalle_lib.dashboard.words import troubles
 from dalle_lib.files import state_folder
-from dalle_lib.swarm import Peer, PeerFailed
+from dalle_lib.swarm import Peer
 from dalle_lib.swarm.process.lending import wish_of
 from dalle_lib.swarm.process.listed import LISTED, enlist, listed
 from dalle_lib.troubles import trouble_in
@@ -95,13 +95,13 @@ def test_whatever_is_in_the_list_breaks_no_command(mini, elsewhere, tmp_path, ca
     os.mkfifo(place / "is a fifo")
     assert listed() == [ada.folder, broken]
     assert shown(capsys).keys() == {str(folder) for folder in listed()}
-    with running(ada), running(Peer(broken)), pytest.raises(PeerFailed, match=r"broken.settings\.json cannot be read"):
+    with running(ada), running(Peer(broken)):
         Pause().run()
-    assert wish_of(ada.folder).wish == "pause"
+    assert [wish_of(folder).wish for folder in (ada.folder, broken)] == ["pause", "pause"], "it may be a trainer"
     Resume(run_name="emoji-mini").run()
     assert wish_of(ada.folder) is None
     assert "its run is not known" in capsys.readouterr().out
-    assert wish_of(broken) is None
+    assert wish_of(broken) is not None
 
 
 def test_what_another_user_has_written_there_counts_for_nothing(mini, elsewhere, tmp_path, monkeypatch):

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from cramped_sgd import CrampedSGD
 from small_models import random_model
 
 from dalle_lib.machine import NotEnoughRoom
@@ -115,9 +117,28 @@ def test_a_gradient_that_cannot_be_handed_over_is_dropped_and_fewer_are_computed
         raise error
     assert "memory ran out" in dropped[0]
     assert work.computer.way.batch == 8
+    work = work_of(1)
+    work.computer.use(replace(work.computer.way, is_reversible=True))
+    with work.less_without_memory([Batch(*[torch.zeros(1, 4, dtype=torch.long)] * 3)], dropped.append):
+        raise error
+    assert len(dropped) == 2, "a sample fits, and the next hand-over may find more"
     with pytest.raises(ValueError, match="other"), work.less_without_memory(batches, dropped.append):
         raise ValueError("other")
-    assert len(dropped) == 1
+    assert len(dropped) == 2
+
+
+def test_a_batch_whose_size_is_part_of_the_recipe_is_made_in_no_other(mini):
+    batches, tries = batches_of(mini), []
+
+    def sent(batch):
+        tries.append(len(batch))
+        raise MemoryError
+
+    batches._ready = sent
+    work = Work(random_model(), torch.device("cpu"), Pace(64, None, steps_itself=True), lambda **_: None)
+    with pytest.raises(MemoryError):
+        work.next_batches(batches, 1)
+    assert tries == [16]
 
 
 class Averager(RunStateAverager):
@@ -128,7 +149,9 @@ class Averager(RunStateAverager):
     def __init__(self) -> None:
         self.parameter = torch.nn.Parameter(torch.ones(1000))
         self.optimizer = torch.optim.SGD([self.parameter], lr=0.1, momentum=0.9)
-        self.lock_averaged_tensors = torch.no_grad()
+        self.lock_averaged_tensors, self.lock_optimizer = torch.no_grad(), threading.Lock()
+        self.finished_optimizer_step, self.finished_averaging_round = threading.Event(), threading.Event()
+        self.scheduler, self.reuse_tensors = None, False
 
     def __del__(self) -> None:
         """Nothing has to end."""
@@ -159,3 +182,15 @@ def test_a_later_snapshot_takes_the_memory_of_the_one_before_and_so_never_lacks_
     assert after.parameters[0].equal(averager.parameter)
     assert momentum.equal(averager.optimizer.state[averager.parameter]["momentum_buffer"])
     assert after.statistics["param_groups"] == averager.optimizer.state_dict()["param_groups"]
+
+
+def test_an_update_without_memory_is_known_though_a_later_one_was_made():
+    averager, lacks = Averager(), []
+    averager.optimizer, averager.parameter.grad = CrampedSGD([averager.parameter], lr=1.0), torch.ones(1000)
+    averager.optimizer.epoch, averager.optimizer.no_memory_in = 0, [2]
+    averager.optimizer.register_step_post_hook(averager._was_made)
+    nothing_else = dict.fromkeys(["zero_grad", "averaging_round", "averaging_control", "grad_scaler", "set_to_none"])
+    for _ in range(3):
+        averager._do(None, optimizer_step=True, **nothing_else)
+        lacks.append(averager.lacks_update)
+    assert lacks == [False, True, True]

@@ -1,5 +1,6 @@
 """A peer that has lost a process or a thread of itself saves its progress, and its supervisor starts it again."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,7 @@ from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.peer.parts import LostPart, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
 from dalle_lib.swarm.process.join import STARTS_AGAIN
+from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR
 from dalle_lib.troubles import trouble_in
 
 
@@ -87,7 +89,8 @@ def ends_first(folder: Path, code: int, *events: str) -> str:
     """Return a script that writes these events and ends so, but ends well when it runs again."""
     lines = "; ".join(f"echo '{event}' >> {folder}/events.jsonl" for event in events)
     begun = f"until grep -q started {folder}/events.jsonl; do sleep 0.1; done"
-    return f"[ -e {folder}/again ] && exit 0; touch {folder}/again; {begun}; {lines or ':'}; exit {code}"
+    again = f"[ -e {folder}/again ] && exit 0; touch {folder}/again"
+    return f'echo "$4" > {folder}/changed; {again}; {begun}; {lines or ":"}; exit {code}'
 
 
 def is_over(supervisor: subprocess.Popen) -> None:
@@ -108,15 +111,29 @@ def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left
     (line,) = troubles(read_starts(tmp_path)[-1])
     assert line == "This peer: it was started again, from its saved progress: the thread has ended."
     assert trouble_in(line).title == "Started again"
-    settings = PeerSettings.load(tmp_path / "settings.json")
-    assert (settings.start_after_s, 0 < settings.max_minutes < 5) == (0.0, True)
+    chosen = PeerSettings.load(tmp_path / "settings.json")
+    assert (chosen.start_after_s, chosen.max_minutes) == (3.0, 5.0), "what its volunteer chose is lost"
+    changed = json.loads((tmp_path / "changed").read_text())
+    assert (changed["start_after_s"], 4 < changed["max_minutes"] <= 5.05) == (0.0, True)
+    assert vars(chosen.of_start(read_events(tmp_path))).items() >= changed.items()
 
 
-def test_a_peer_that_lacks_a_part_soon_after_its_start_ends(tmp_path):
-    supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN))
+def test_a_peer_that_lacks_a_part_soon_after_its_start_ends_and_says_which(tmp_path):
+    again = '{"time": 2, "event": "again", "reason": "the thread has ended"}'
+    supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN, again))
     is_over(supervisor)
     assert supervisor.returncode == STARTS_AGAIN
-    assert told(tmp_path) == ["started", "failed", "ended"]
+    assert told(tmp_path) == ["started", "again", "failed", "ended"]
+    error = read_events(tmp_path)[-2]["error"]
+    assert error.endswith("too soon or too often: the thread has ended")
+    assert trouble_in(error).title == "Started again"
+
+
+def test_a_peer_that_lacks_a_part_again_and_again_ends(tmp_path):
+    supervisor = supervised(tmp_path, f"exit {STARTS_AGAIN}", soon_s=0)
+    is_over(supervisor)
+    assert supervisor.returncode == STARTS_AGAIN
+    assert told(tmp_path).count("started") == 1 + AGAIN_AN_HOUR
 
 
 def test_a_peer_that_lacks_a_part_and_was_asked_to_leave_has_left(tmp_path):
@@ -134,18 +151,20 @@ def test_a_peer_that_linux_ends_because_memory_ran_out_goes_on_with_half_as_many
     supervisor = supervised(tmp_path, ends_first(tmp_path, 1, computing).replace("exit 1", ends), vmstat=vmstat)
     is_over(supervisor)
     assert told(tmp_path).count("started") == starts
-    limit = PeerSettings.load(tmp_path / "settings.json").batch_size
+    changed = json.loads((tmp_path / "changed").read_text())
     if starts == 1:
-        assert (supervisor.returncode, limit) == (-signal.SIGKILL % 256, None)
+        assert (supervisor.returncode, changed) == (-signal.SIGKILL % 256, {})
         return
-    assert (supervisor.returncode, limit) == (0, 4)
+    assert (supervisor.returncode, changed["batch_size"]) == (0, 4)
     (line,) = troubles(read_starts(tmp_path)[-1])
     assert "because memory ran out; it computes at most 4 at a time now" in line
     assert trouble_in(line).title == "Started again"
 
 
-def test_a_peer_that_somebody_kills_is_not_started_again(tmp_path):
-    epoch = '{"time": 1, "event": "epoch"}'
-    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, epoch).replace("exit 1", "kill -9 $$"))
+def test_a_peer_that_somebody_kills_is_not_started_again_though_memory_ran_out_before(tmp_path):
+    (vmstat := tmp_path / "vmstat").write_text("oom_kill 3\n")
+    ends = f"sed -i s/3/4/ {vmstat}; sleep 3; kill -9 $$"
+    script = ends_first(tmp_path, 1, '{"time": 1, "event": "computing", "batch": 8}').replace("exit 1", ends)
+    supervisor = supervised(tmp_path, script, vmstat=vmstat, shortly_s=0.5)
     is_over(supervisor)
-    assert told(tmp_path) == ["started", "epoch", "failed", "ended"]
+    assert told(tmp_path) == ["started", "computing", "failed", "ended"]

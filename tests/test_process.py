@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psutil
@@ -127,14 +128,17 @@ def running_crew(tmp_path) -> Iterator[tuple[Crew, list[FileLock]]]:
     """Two peers that seem to run and do not leave when asked, and their locks, which a test releases to end them."""
     crew = Crew(tmp_path, "emoji-mini", {name: Peer(tmp_path / name) for name in ("ada", "ada-2")})
     locks = []
-    with subprocess.Popen(["sleep", "600"]) as asked:
+    with ExitStack() as ends:
         for peer in crew.peers.values():
             peer.folder.mkdir()
+            asked = ends.enter_context(
+                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", peer.folder])
+            )
+            ends.callback(asked.kill)
             (peer.folder / "supervisor.pid").write_text(str(asked.pid))
             locks.append(FileLock(peer.folder / "peer.lock", thread_local=False))
             locks[-1].acquire()
         yield crew, locks
-        asked.kill()
 
 
 def test_waiting_has_no_limit_unless_one_is_given(running_crew, monkeypatch):

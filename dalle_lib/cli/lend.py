@@ -1,5 +1,6 @@
 """`dalle-lib pause`, `resume`, `finish` and `stop`."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import tyro
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line, printable
 from dalle_lib.swarm.process.folder import SETTINGS, run_of
-from dalle_lib.swarm.process.lending import ask, take_back, wish_of
+from dalle_lib.swarm.process.lending import ask, take_back
 from dalle_lib.swarm.process.listed import peers_of
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ def _why_not(peer: "Peer", trainers_only: bool = True) -> str:
 
     if not peer.is_running:
         return "it does not run."
-    if trainers_only and PeerSettings.load(peer.folder / SETTINGS).role != "trainer":
-        return "it computes nothing, and only helps others: `dalle-lib stop` ends it."
+    with contextlib.suppress(BrokenFile, OSError):  # such a peer may be a trainer
+        if trainers_only and PeerSettings.load(peer.folder / SETTINGS).role != "trainer":
+            return "it computes nothing, and only helps others: `dalle-lib stop` ends it."
     return ""
 
 
@@ -126,22 +128,8 @@ class Pause(_OfPeers):
 def _pause(peer: "Peer") -> str:
     if why := _why_not(peer):
         return why
-    told = _pauses(peer)
     ask(peer.folder, "pause")
-    return told
-
-
-def _pauses(peer: "Peer") -> str:
-    """Return what a running peer will do when it is asked to pause."""
-    from dalle_lib.swarm.process.standing import AT_WORK, Standing
-
-    standing = Standing.of(peer)
-    if standing.state in AT_WORK:
-        return "it pauses after the batch that it computes, and hands in what it has when the epoch ends."
-    if _held_by(peer) == "month":
-        return "it pauses when the month is over and it comes back."
-    state = "is paused, and stays so" if standing.state == "paused" else "will compute nothing"
-    return f"it {state} until `dalle-lib resume`."
+    return "it pauses after the batch that it computes, or stays paused, until `dalle-lib resume`."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,22 +150,12 @@ class Resume(_OfPeers):
 
 
 def _resume(peer: "Peer") -> str:
-    was_asked = _was_asked(peer.folder)
     take_back(peer.folder)
-    return _goes_on(peer, was_asked)
-
-
-def _goes_on(peer: "Peer", was_asked: bool) -> str:
-    """Return what a peer does now that nothing more is asked of it."""
-    from dalle_lib.swarm.process.lending import hold_in_words
-    from dalle_lib.swarm.process.standing import Standing
-
-    hold = Standing.of(peer).hold if peer.is_running else None
-    if hold is not None and hold.reason != "you":
-        return f"nothing {'more is' if was_asked else 'was'} asked of it; it is {hold_in_words(hold)}."
-    if not was_asked:
-        return "nothing was asked of it."
-    return "it goes on." if peer.is_running else "it will compute when it is started again."
+    if peer.is_running:
+        return (
+            "nothing more is asked of it: it goes on, unless something else holds it, which `dalle-lib status` shows."
+        )
+    return "nothing more is asked of it: it will compute when it is started again."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,9 +178,8 @@ class Finish(_OfPeers):
 def _finish(peer: "Peer") -> str:
     if why := _why_not(peer):
         return why
-    when = {"month": "within a minute", "you": "at once, and computes no more"}.get(_held_by(peer), "after this epoch")
     ask(peer.folder, "finish")
-    return f"it leaves {when}."
+    return "it leaves after its epoch, or at once if it is paused."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,18 +210,3 @@ class Stop(_OfPeers):
             return "it has left."
 
         _raise_if_any([*self._each(ask_to_leave), *_each_of(asked, see_off)])
-
-
-def _held_by(peer: "Peer") -> str | None:
-    """Return what holds a peer that runs, if anything does."""
-    from dalle_lib.swarm.process.standing import Standing
-
-    hold = Standing.of(peer).hold
-    return None if hold is None else hold.reason
-
-
-def _was_asked(folder: Path) -> bool:
-    try:
-        return wish_of(folder) is not None
-    except BrokenFile:
-        return True

@@ -66,13 +66,15 @@ class Teller:
         self._invite, self._prefix = invite, prefix
         self._told: set[str] = set()
         self._reader: EventReader | None = None
-        self._epochs = 0
+        self._starts, self._epochs = 0, 0
         self._seen: tuple = ()
 
     def new_of(self, peer: Peer, hint: str = "", *, with_epochs: bool = False) -> Iterator[str]:
         """Yield new lines: where it listens, whom it found, a line an epoch if wished, troubles, the hint."""
         starts, settings = self.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS)
         events = starts[-1]
+        if len(starts) != self._starts:  # it was started again, or has rested
+            self._starts, self._epochs, self._told = len(starts), 0, self._told & {hint}
         yield from self._untold(news(events, self._invite, expects_others=not settings.alone))
         if with_epochs:
             if settings.role == "trainer":

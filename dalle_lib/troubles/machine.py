@@ -8,7 +8,7 @@ TROUBLES = (
         severity="note",
         patterns=("memory ran out with ... at a time",),
         means="The memory of the GPU or of the machine ran out, so the peer computes fewer samples at a time from now "
-        "on. It went on with the same samples, none of which is lost.",
+        "on. It goes on with the same samples; where memory ran out in their hand-over, those of the epoch are dropped.",
         remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
     ),
     Trouble(
@@ -219,6 +219,7 @@ TROUBLES = (
         severity="costs",
         patterns=(
             "it was started again, from its saved progress",
+            "the peer was not started again",
             "this peer lacks a part",
             "this peer starts again:",
             "this peer does not end by itself, and is ended",
@@ -226,16 +227,18 @@ TROUBLES = (
         ),
         means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
         "out, or a thread. Its supervisor started it again, with fewer samples at a time where memory ran out. What it "
-        "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one.",
-        remedy="Nothing for once. If it happens again, end other programs, or leave more memory: see "
-        "`dalle-lib memory`.",
+        "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one. Within "
+        "its first minute, or more than six times in an hour, it is not started again.",
+        remedy="Nothing for once. If it happens again, or the peer has ended, end other programs, or leave more "
+        "memory: see `dalle-lib memory`. Then join again.",
     ),
     Trouble(
         title="Update not made",
         severity="costs",
         patterns=("its own update of epoch ... was not made",),
-        means="The step of the optimizer failed, as where memory runs out, and may have been made in part. The peer "
-        "gives its parameters no weight, and takes the others' in the next round, which they average at once.",
+        means="The step of the optimizer failed, as where memory runs out, and may have been made in part. The peer's "
+        "parameters get no weight in the next round (of two peers: half), which comes at once and gives it the "
+        "others'. A peer alone keeps its own.",
         remedy="Nothing for once. If it happens again, end other programs, or leave more memory.",
     ),
     Trouble(

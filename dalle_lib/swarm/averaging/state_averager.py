@@ -30,7 +30,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     tell_taking: Callable[[Taking], None] = staticmethod(lambda _: None)
     """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
     lacks_update = False
-    """Whether the last update, which is over, was not made whole; the update thread sets it, the owner clears it."""
+    """Whether an update that is over was not made whole; the update thread sets it, the owner clears it."""
+    _is_made = True
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
@@ -45,11 +46,12 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
         # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made.
-        self.lacks_update |= optimizer_step
+        self._is_made = not optimizer_step
         super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
+        self.lacks_update |= not self._is_made
 
     def _was_made(self, *_args) -> None:
-        self.lacks_update = False
+        self._is_made = True
 
     def of_trainer(self) -> list[torch.Tensor]:
         """Return the model's parameters, the optimizer's statistics, and all their gradients."""

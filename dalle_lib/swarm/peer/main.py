@@ -1,5 +1,6 @@
 """The main function of a peer's process, which its supervisor starts."""
 
+import json
 import logging
 import logging.handlers
 import multiprocessing
@@ -7,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from dalle_lib.files import BrokenFile
@@ -31,8 +33,11 @@ HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2")
 """Loggers that would write a line for each request, with its whole address; huggingface_hub brings the one or other."""
 
 
-def main(folder: Path) -> None:
-    """Play the role that the folder's settings name, then end the process: this never returns."""
+def main(folder: Path, changed: str = "{}") -> None:
+    """Play the role that the folder's settings name, then end the process: this never returns.
+
+    `changed` are the settings that another start has instead, as JSON.
+    """
     # hivemind's averagers cannot be pickled for a new process, only forked. Fork is Python's default only
     # on Linux, and only before 3.14.
     multiprocessing.set_start_method("fork", force=True)
@@ -40,7 +45,8 @@ def main(folder: Path) -> None:
     log_to(folder / LOG)
     code = 1
     try:
-        code = RESTS if play(folder, PeerSettings.load(folder / SETTINGS), events) else 0
+        settings = replace(PeerSettings.load(folder / SETTINGS), **json.loads(changed))
+        code = RESTS if play(folder, settings, events) else 0
     except LostPart:  # it has told which
         code = STARTS_AGAIN
     except CannotJoin as error:
@@ -261,4 +267,4 @@ def _stop_when_stdin_ends(stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

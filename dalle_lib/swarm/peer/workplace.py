@@ -11,7 +11,6 @@ from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.peer.computing.pace import Pace
-from dalle_lib.swarm.peer.holding import limit_gpu
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
@@ -24,6 +23,12 @@ def stand_back(settings: PeerSettings) -> None:
     """
     os.nice(settings.niceness)
     torch.set_num_threads(threads_of(settings))
+
+
+def limit_gpu(device: torch.device, share: float) -> None:
+    """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 @dataclass(frozen=True)

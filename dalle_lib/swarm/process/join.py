@@ -43,8 +43,6 @@ STARTS_AGAIN = 77
 """Exit code of a peer's process that lacks a part of itself: its supervisor starts another one at once."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
-CLOCK_TICK_S = 0.1
-"""Seconds by which the beginning of a process and the time of a file may be off."""
 PID_TIMEOUT_S = 5.0
 """Seconds in which a supervisor that has locked its folder must have written its process id there."""
 LEAVE_TIMEOUT_S = 60.0
@@ -154,8 +152,8 @@ class Peer:
         deadline = time.monotonic() + PID_TIMEOUT_S
         while self.is_running:
             try:
-                self._require_supervisor(self.supervisor_id)
-                os.kill(self.supervisor_id, signal.SIGTERM)
+                self._require_supervisor(process_id := self.supervisor_id)
+                os.kill(process_id, signal.SIGTERM)
                 break
             except (FileNotFoundError, ValueError, ProcessLookupError) as error:
                 # It has not written its id yet: there is none, or one of an earlier start.
@@ -167,22 +165,22 @@ class Peer:
             time.sleep(0.05)
 
     def _require_supervisor(self, process_id: int) -> None:
-        """Raise ProcessLookupError if a process is not the one that has written the file with its id.
+        """Raise ProcessLookupError if a process is not the supervisor of this folder, whose last argument it is.
 
-        A supervisor that has just begun has not done so, and the id of one before may be that of any other by now.
+        One that has just begun has not written its id yet, and that of one before may be any other's by now. One that
+        runs on another machine with the same home has written an id that is any other's here.
         """
         import psutil  # the supervisor imports this module, and stays small
 
         try:
             process = psutil.Process(process_id)
-            *_, last = process.cmdline() or [""]
-            is_older = process.create_time() <= (self.folder / PID).stat().st_mtime + CLOCK_TICK_S
+            *_, last = process.cmdline() or [""]  # one that has ended has none
         except (psutil.ZombieProcess, psutil.AccessDenied):  # ended, or somebody else's: the signal does no harm
             return
         except psutil.NoSuchProcess as gone:
             raise ProcessLookupError(str(gone)) from gone
-        if not is_older and Path(last).resolve() != self.folder.resolve():
-            raise ProcessLookupError(f"process {process_id} has begun later")
+        if last and Path(last).resolve() != self.folder.resolve():
+            raise ProcessLookupError(f"process {process_id} is another program")
 
     def stop(self, timeout_s: float | None = STOP_TIMEOUT_S) -> None:
         """Ask it to leave, and return when it has. Raises PeerFailed as `wait` does."""

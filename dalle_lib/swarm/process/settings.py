@@ -4,7 +4,8 @@ import hashlib
 import ipaddress
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -141,6 +142,11 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
     def data_seed(self, peer_id: str) -> int:
         """Return the seed of the order in which the peer of this id sees the data: the same at each of its starts."""
         return seed_of(peer_id) if self.seed is None else self.seed
+
+    def of_start(self, events: Sequence[dict]) -> "PeerSettings":
+        """Return the settings of a start, by its events: a supervisor that starts a peer again has changed some."""
+        changed = events[0].get("changed") if events else None
+        return replace(self, **changed) if changed else self
 
     def save(self, file: Path) -> None:
         """Write the settings as JSON."""

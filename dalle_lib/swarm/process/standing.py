@@ -135,7 +135,8 @@ class Standing:
 
 
 def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bool = True) -> Standing:
-    events, settings, bound = starts[-1], PeerSettings.load(peer.folder / SETTINGS), run_of(peer.folder)
+    events, bound = starts[-1], run_of(peer.folder)
+    settings = PeerSettings.load(peer.folder / SETTINGS).of_start(events)
     last = {event["event"]: event for event in events}
     epochs = [event["epoch"] for event in events if event["event"] in EPOCH_IS_OF]
     epoch = epochs[-1] if epochs else saved_epoch(peer.folder)

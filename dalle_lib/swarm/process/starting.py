@@ -46,9 +46,9 @@ def steps_seen(
 ) -> list[StepSeen]:
     """Return the steps of a peer's last start, in their order; none of a peer that was never started.
 
-    `starts` are its events, a list for each start. It waits for `waits_s` seconds before each. `round_s` is how long an
-    epoch takes, as far as that is known from the peers that are there. `is_typical` says that a first start may take
-    about `typical_s`: the model is small, and a processor computes it.
+    `starts` are its events, a list for each start. It waits for `waits_s` seconds before each that tells nothing else.
+    `round_s` is how long an epoch takes, as far as that is known from the peers that are there. `is_typical` says that
+    a first start may take about `typical_s`: the model is small, and a processor computes it.
     """
     if not starts or not starts[-1]:
         return []
@@ -85,6 +85,7 @@ def _ended(events: Sequence[dict], waits_s: float) -> tuple[dict[Step, tuple[flo
     ended: dict[Step, tuple[float, float]] = {}
     if not events:
         return ended, 0.0
+    waits_s = (events[0].get("changed") or {}).get("start_after_s", waits_s)
     began, own, paused_at = events[0]["time"] + waits_s, None, None
     waiting = list(STEPS)
     for event in events:

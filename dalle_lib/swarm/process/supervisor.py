@@ -5,13 +5,15 @@ kills the whole process group as soon as the peer's main process has ended for a
 """
 
 import contextlib
+import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -41,6 +43,13 @@ LOOK_EVERY_S = 20.0
 changed, or to leave."""
 SOON_S = 60.0
 """Seconds after its start in which a peer that loses a part of itself is not started again without an epoch."""
+AGAIN_AN_HOUR = 6
+"""Starts within an hour of a peer that loses parts, or is ended for memory: enough to go from 64 samples to 1."""
+WAITS_S = 60.0
+"""Seconds by which it waits longer before each of them: the others wait for it in each round that fails."""
+SHORTLY_S = {-signal.SIGKILL: 10.0, STARTS_AGAIN: 200.0}
+"""Seconds before a peer's end within which the system must have ended a process for memory to be the reason, by the
+exit code: one that lacks a part first saves its progress."""
 VMSTAT = Path("/proc/vmstat")
 KILLED_FOR_MEMORY = "the system had ended it because memory ran out"
 KILLED = (
@@ -67,7 +76,6 @@ def _supervise(folder: Path) -> int:
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, lambda *_: leave.set())
     (folder / PID).write_text(str(os.getpid()))
-    SwarmStatus.remove(folder)  # what the start before saw
     with contextlib.suppress(BrokenFile):  # the peer tells of it
         forget_finish(folder)
     events = EventLog(folder)
@@ -82,8 +90,7 @@ def _supervise(folder: Path) -> int:
             break  # its minutes would be over long before the month is
     code = 0 if code in (None, RESTS) else code  # it was told to leave while it rested, or does not rest
     if code != 0:
-        how = KILLED if code < 0 else "ended with exit code {}."
-        events.write("failed", error=f"the peer's process {how.format(code)}", exit_code=code)
+        events.write("failed", error=_how_it_ended(folder, code), exit_code=code)
     events.write("ended", exit_code=code)
     if code == 0:
         with contextlib.suppress(OSError):  # said when it started; as a link that is left it does no harm
@@ -91,14 +98,24 @@ def _supervise(folder: Path) -> int:
     return code
 
 
-def _tell_start(folder: Path, settings: PeerSettings, events: EventLog, process_id: int) -> None:
+def _how_it_ended(folder: Path, code: int) -> str:
+    if code == STARTS_AGAIN:
+        told = {event["event"]: event for event in read_events(folder)}
+        return f"the peer was not started again, because that was too soon or too often: {_lost_part(told)}"
+    return f"the peer's process {(KILLED if code < 0 else 'ended with exit code {}.').format(code)}"
+
+
+def _tell_start(
+    folder: Path, settings: PeerSettings, events: EventLog, process_id: int, changed: Mapping[str, float] | None = None
+) -> None:
     """Write that the peer has started, and list it among those of its user."""
+    SwarmStatus.remove(folder)  # what the start before saw
     try:
         enlist(folder)
         why = ""
     except OSError as error:
         why = in_one_line(error)
-    events.write(STARTED, pid=process_id, role=settings.role, name=settings.name)
+    events.write(STARTED, pid=process_id, role=settings.role, name=settings.name, changed=changed or {})
     if why:
         events.write("problem", peer="", problem=UNLISTED.format(why))
 
@@ -141,31 +158,49 @@ def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: E
 
     It is started again where it has lost a part of itself, or where the system has ended it because memory ran out:
     then with half as many samples at a time. One that loses a part soon after its start, before an epoch has ended,
-    would go on so, as would one that is ended with a single sample at a time: these are not started again.
+    would go on so, as would one that has been started again AGAIN_AN_HOUR times within an hour, or is ended with a
+    single sample at a time: these are not started again.
     """
-    began, why = time.monotonic(), ""
+    ends_at = time.monotonic() + settings.start_after_s + 60 * (settings.max_minutes or math.inf)
+    changed, why, again = {}, "", []
     while True:
-        started, ended_before = time.monotonic(), _ended_for_memory()
-        code = _run(folder, settings, token, events, leave, why)
-        now, told = time.monotonic(), {event["event"]: event for event in read_events(folder)}
-        ran_out = _ended_for_memory() > ended_before
-        half = told.get("computing", {}).get("batch", 1) // 2
-        if code == -signal.SIGKILL and ran_out and half and not leave.is_set():
-            why = KILLED_FOR_MEMORY
-        elif code != STARTS_AGAIN:
+        started = time.monotonic()
+        code, ran_out = _run(folder, settings, token, events, leave, changed, why)
+        if leave.is_set():
+            return 0 if code == STARTS_AGAIN else code
+        told, now = {event["event"]: event for event in read_events(folder)}, time.monotonic()
+        half = told.get("computing", {}).get("batch", 1) // 2 if ran_out else 0
+        is_soon = code == STARTS_AGAIN and now - started < SOON_S and "epoch" not in told
+        again = [*(at for at in again if now - at < 3600), now]
+        if not (code == STARTS_AGAIN or (code == -signal.SIGKILL and half)) or is_soon or len(again) > AGAIN_AN_HOUR:
             return code
-        elif leave.is_set():
+        if leave.wait(WAITS_S * (len(again) - 1)) or (now := time.monotonic()) >= ends_at:
             return 0
-        elif now - started < SOON_S and "epoch" not in told:
-            return code
-        else:
-            why = told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
-        if ran_out and half:
-            settings, why = replace(settings, batch_size=half), f"{why}; it computes at most {half} at a time now"
-        left = settings.max_minutes and settings.max_minutes - (now - began) / 60
-        if left is not None and left <= 0:
-            return 0
-        replace(settings, start_after_s=0.0, max_minutes=left).save(folder / SETTINGS)
+        why = KILLED_FOR_MEMORY if code != STARTS_AGAIN else _lost_part(told)
+        changed |= {"start_after_s": 0.0}
+        if half:
+            changed["batch_size"], why = half, f"{why}; it computes at most {half} at a time now"
+        if settings.max_minutes is not None:
+            changed["max_minutes"] = (ends_at - now) / 60
+
+
+def _lost_part(told: dict[str, dict]) -> str:
+    """Return what a peer that lacked a part has told of it."""
+    return told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
+
+
+class _Memory:
+    """When the system last ended a process, anybody's, because memory ran out, as far as it tells."""
+
+    def __init__(self) -> None:
+        self._ended, self._at = _ended_for_memory(), -math.inf
+
+    def look(self) -> float:
+        """Return how many seconds ago that was seen first; infinity if it was not since this looks."""
+        now = time.monotonic()
+        if (ended := _ended_for_memory()) > self._ended:
+            self._ended, self._at = ended, now
+        return now - self._at
 
 
 def _ended_for_memory() -> int:
@@ -177,11 +212,21 @@ def _ended_for_memory() -> int:
 
 
 def _run(
-    folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event, why_again: str = ""
-) -> int:
-    """Run the peer's process to its end, and return its exit code. `why_again` says why it is started again."""
+    folder: Path,
+    settings: PeerSettings,
+    token: str,
+    events: EventLog,
+    leave: threading.Event,
+    changed: dict[str, float],
+    why_again: str,
+) -> tuple[int, bool]:
+    """Run the peer's process to its end; return its exit code, and whether memory ran out shortly before.
+
+    `changed` are settings of this start that are not those of the folder, and `why_again` why it is started again.
+    """
+    memory = _Memory()
     child = subprocess.Popen(
-        [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder)],
+        [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder), json.dumps(changed)],
         stdin=subprocess.PIPE,
         bufsize=0,
         process_group=0,
@@ -190,20 +235,24 @@ def _run(
     )
     try:
         hand_on(token, child)
-        _tell_start(folder, settings, events, child.pid)
+        _tell_start(folder, settings, events, child.pid, changed)
         if why_again:
             events.write("problem", peer="", problem=f"it was started again, from its saved progress: {why_again}")
-        return _end_of(child, leave)
+        code = _end_of(child, leave, memory)
+        return code, memory.look() < SHORTLY_S.get(code, 0.0)
     finally:  # also where events cannot be written, as on a full disk
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
-def _end_of(child: subprocess.Popen, leave: threading.Event) -> int:
+def _end_of(child: subprocess.Popen, leave: threading.Event, memory: _Memory) -> int:
     """Return the peer's exit code once it has ended; when `leave` is set, it is asked to, and given time."""
+    looked = time.monotonic()
     while child.poll() is None and not leave.wait(0.1):
-        pass
+        if time.monotonic() - looked > 1:
+            looked = time.monotonic()
+            memory.look()
     child.stdin.close()
     try:
         return child.wait(LEAVE_TIMEOUT_S)

@@ -22,14 +22,14 @@ class Pace:
 
     def __init__(self, target: int, limit: int | None, *, steps_itself: bool) -> None:
         """`target` is the number of samples in an epoch of all peers, `limit` the volunteer's own."""
-        self.target, self.limit, self._steps_itself = target, limit, steps_itself
+        self.target, self.limit, self.steps_itself = target, limit, steps_itself
         self.samples_per_s: float | None = None
         self._look_s: float | None = None
 
     @property
     def most(self) -> int:
         """Samples at a time, at most, however many peers there are."""
-        due = OWN_STEP if self._steps_itself and self.limit is None else max(1, self.target // STEPS_AN_EPOCH)
+        due = OWN_STEP if self.steps_itself and self.limit is None else max(1, self.target // STEPS_AN_EPOCH)
         return min(due, self.limit or MAX_AT_ONCE, MAX_AT_ONCE)
 
     def sizes(self, way: Way, peers: int) -> tuple[int, int]:
@@ -37,7 +37,7 @@ class Pace:
 
         They are at least 1 each. An epoch takes each of `peers` several looks, and a look comes every few seconds.
         """
-        if self._steps_itself:
+        if self.steps_itself:
             return self.limit or OWN_STEP, 1
         due = max(1, self.target // (STEPS_AN_EPOCH * max(1, peers)))
         batch = power_of_two(min(way.batch, due, self.limit or due))

@@ -99,9 +99,9 @@ class Trials:
                 best = self._better(best, change)
         computer.use(best)
         if best.is_recorded:  # now, while no other thread uses the GPU
-            computer.once([random_batch(computer.model.config, best.batch)])
+            computer.gradient([random_batch(computer.model.config, best.batch)])
         computer.forget()
-        return best
+        return computer.way
 
     def _begun(self) -> Way:
         """Return the first way, or float32 where 16 bits do not work, with as many samples at a time as are fastest."""

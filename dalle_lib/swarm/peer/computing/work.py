@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 
 import torch
 
+from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.model import DALLE
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch, TrainingBatches
@@ -60,7 +61,8 @@ class Work:
     def next_batches(self, batches: TrainingBatches, peers: int) -> list[Batch]:
         """Return the batches until the next look at the swarm; none if the data have ended.
 
-        Where memory runs out, they are smaller from then on. Raises NotEnoughRoom if there is none for one sample.
+        Where memory runs out, they are smaller from then on. Raises NotEnoughRoom if there is none for one sample, and
+        the error itself where the size of a batch is part of the recipe.
         """
         made: list[Batch] = []
         while True:
@@ -70,7 +72,7 @@ class Work:
                     made.append(batch)
                 return made
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not is_out_of_memory(error) or self.pace.steps_itself:
                     raise
                 told = in_one_line(error)[:200]
             self.computer.take_less(batches.batch_size, told)
@@ -79,9 +81,9 @@ class Work:
 
     @contextmanager
     def less_without_memory(self, batches: Sequence[Batch], drop: Callable[[str], None]) -> Iterator[None]:
-        """Go on with fewer samples at a time if memory runs out in the block, after `drop` is told why.
+        """Go on with fewer samples at a time, if there may be fewer, where memory runs out in the block.
 
-        Raises NotEnoughRoom.
+        `drop` is told why first.
         """
         try:
             yield
@@ -91,7 +93,8 @@ class Work:
                 raise
             told = in_one_line(error)[:200]
         drop("memory ran out while this peer handed them over")  # they may be in the sums in part
-        self.computer.take_less(max(map(len, batches)), told)
+        with suppress(NotEnoughRoom):  # one sample was computed, and the next hand-over may find more
+            self.computer.take_less(max(map(len, batches)), told)
 
     @property
     def _batch(self) -> int:
