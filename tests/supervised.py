@@ -13,8 +13,8 @@ def supervised(
 ) -> subprocess.Popen:
     """Start the supervisor of a peer in a folder that is there; it is called after the folder.
 
-    It waits little before it starts the peer again, which it does after `soon_s`. Memory is why the peer ended if it ran
-    out at most `shortly_s` before.
+    It waits little before it starts the peer again, which it does after `soon_s`. Memory is why the peer ended if it
+    ran out at most `shortly_s` before.
     """
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)

@@ -138,3 +138,17 @@ def test_the_line_for_friends_is_on_standard_output_once_and_progress_is_not(
     assert capsys.readouterr().out == "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0\n"
     assert ("Friends" in progress.getvalue()) == progress.isatty(), "who looks at a panel sees no file"
     assert "Joined at epoch 9" in progress.getvalue()
+
+
+def test_a_peer_that_was_started_again_tells_its_epochs_and_what_is_wrong_anew(mini, tmp_path):
+    problem = {"event": "problem", "peer": "", "problem": "it was started again"}
+    peer, file = peer_with(tmp_path, [*BEGINNING, problem, *epoch(1), *epoch(2)], mini), io.StringIO()
+    lines = Lines(file)
+    with running(peer):
+        for last in 2, 3:
+            lines(peer)
+            told = file.getvalue()
+            assert (told.count(f"\n{last}/60"), told.count("it was started again")) == (1, last - 1)
+            EventLog(tmp_path).write("started", pid=1)
+            for event in problem, *epoch(3):
+                EventLog(tmp_path).write(**event)

@@ -8,7 +8,7 @@ TROUBLES = (
         severity="note",
         patterns=("memory ran out with ... at a time",),
         means="The memory of the GPU or of the machine ran out, so the peer computes fewer samples at a time from now "
-        "on. It goes on with the same samples; where memory ran out in their hand-over, those of the epoch are dropped.",
+        "on. It goes on with the same samples; if memory ran out in their hand-over, those of the epoch are dropped.",
         remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
     ),
     Trouble(
