@@ -32,6 +32,13 @@ def test_every_module_of_the_package_is_in_the_tree_with_a_word_about_it_and_not
     assert not [path for path, about in told.items() if not about and path != "dalle_lib"]
 
 
+def test_the_entries_of_the_decisions_are_whole_and_apart():
+    text = (ROOT / "dev/DECISIONS.md").read_text()
+    paragraphs = text.strip().split("\n\n")
+    assert not [each[:60] for each in paragraphs if each[0].islower()], "an entry is torn"
+    assert sum(each.startswith("**20") for each in paragraphs) == len(re.findall(r"^\*\*20", text, re.MULTILINE))
+
+
 MADE = ("outputs", "peers", "peer", ".venv", "build", "dist", "pictures", "site/_build")
 """Folders that commands make: what documents name in them is not in the repository."""
 

@@ -15,9 +15,10 @@ from supervised import supervised
 from test_resting import told
 
 from dalle_lib.dashboard.words import troubles
+from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer import parts
-from dalle_lib.swarm.peer.parts import LostPart, living
+from dalle_lib.swarm.peer.parts import LostPart, again_without_memory, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR
@@ -60,6 +61,16 @@ def test_parts_that_live_or_end_when_the_peer_leaves_stop_nothing(tmp_path, part
     with pytest.raises(ValueError, match="its own"), living({}, EventLog(tmp_path), threading.Event()):
         raise ValueError("its own")
     assert not read_events(tmp_path)
+
+
+def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again(tmp_path):
+    events = EventLog(tmp_path)
+    with pytest.raises(LostPart, match="memory ran out"), again_without_memory(events):
+        raise MemoryError
+    with pytest.raises(NotEnoughRoom), again_without_memory(events):
+        raise NotEnoughRoom("expected room")
+    (event,) = read_events(tmp_path)
+    assert (event["event"], "memory ran out" in event["reason"]) == ("again", True)
 
 
 HANGS = """

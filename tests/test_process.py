@@ -26,6 +26,7 @@ from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
+STAYS = "import time; time.sleep(600)"
 PARENT = """
 import sys, time
 from dalle_lib.swarm import PeerSettings, join
@@ -131,9 +132,7 @@ def running_crew(tmp_path) -> Iterator[tuple[Crew, list[FileLock]]]:
     with ExitStack() as ends:
         for peer in crew.peers.values():
             peer.folder.mkdir()
-            asked = ends.enter_context(
-                subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", peer.folder])
-            )
+            asked = ends.enter_context(subprocess.Popen([sys.executable, "-c", STAYS, peer.folder]))
             ends.callback(asked.kill)
             (peer.folder / "supervisor.pid").write_text(str(asked.pid))
             locks.append(FileLock(peer.folder / "peer.lock", thread_local=False))

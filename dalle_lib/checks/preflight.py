@@ -69,8 +69,8 @@ def preflight_checks(run: str, folder: str | Path, token: str | None) -> Iterato
 
 
 def table(checks: Iterable[Check]) -> pd.DataFrame:
-    """Return checks as a table: a row for each, by its subject `what`."""
-    return pd.DataFrame([asdict(check) for check in checks]).set_index("what")
+    """Return checks as a table: a row for each, by its subject `what`; `figures` are there if one has any."""
+    return pd.DataFrame([asdict(check) for check in checks]).set_index("what").dropna(axis="columns", how="all")
 
 
 def in_words(check: Check) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import AGAIN, EventLog
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 
@@ -23,7 +24,7 @@ CONNECTS = "process that connects this peer to others"
 
 
 class LostPart(Exception):
-    """A part of this peer has ended; the text says which."""
+    """A part of this peer has ended, or memory ran out for one; the text says which."""
 
 
 @runtime_checkable
@@ -54,6 +55,21 @@ def living(
         keeper.is_over.set()
     if keeper.lost:
         raise LostPart(keeper.lost)
+
+
+@contextmanager
+def again_without_memory(events: EventLog) -> Iterator[None]:
+    """Tell why, and raise LostPart, where memory runs out in the block."""
+    from dalle_lib.swarm.peer.computing.room import is_out_of_memory  # loads torch
+
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = f"memory ran out ({in_one_line(error)[:200]})"
+        events.write(AGAIN, reason=reason)
+        raise LostPart(reason) from error
 
 
 class _Keeper:
