@@ -68,7 +68,7 @@ def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again(tmp_
     with pytest.raises(LostPart, match="memory ran out"), again_without_memory(events):
         raise MemoryError
     with pytest.raises(NotEnoughRoom), again_without_memory(events):
-        raise NotEnoughRoom("expected room")
+        raise NotEnoughRoom("expected room for one sample, but there is none (CUDA out of memory)")
     (event,) = read_events(tmp_path)
     assert (event["event"], "memory ran out" in event["reason"]) == ("again", True)
 

@@ -220,6 +220,7 @@ TROUBLES = (
         patterns=(
             "it was started again, from its saved progress",
             "the peer was not started again",
+            "memory ran out for more than a batch",
             "this peer lacks a part",
             "this peer starts again:",
             "this peer does not end by itself, and is ended",
@@ -237,8 +238,8 @@ TROUBLES = (
         severity="costs",
         patterns=("its own update of epoch ... was not made",),
         means="The step of the optimizer failed, as where memory runs out, and may have been made in part. The peer's "
-        "parameters get no weight in the next round (of two, none of them vouched: half), which comes at once and gives "
-        "it the others'. A peer alone keeps its own.",
+        "parameters get no weight in the next round (of two, none of them vouched: half), which comes at once and "
+        "gives it the others'. A peer alone keeps its own.",
         remedy="Nothing for once. If it happens again, end other programs, or leave more memory.",
     ),
     Trouble(

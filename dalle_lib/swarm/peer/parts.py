@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from dalle_lib.one_line import in_one_line
+from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm.process.events import AGAIN, EventLog
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 3.0
 SAVE_S, END_S = 180.0, 10.0
 """Seconds in which progress must be saved, and in which the peer must have ended after that: else it is ended."""
+NO_MEMORY = "memory ran out for more than a batch"
 CONNECTS = "process that connects this peer to others"
 
 
@@ -59,17 +60,17 @@ def living(
 
 @contextmanager
 def again_without_memory(events: EventLog) -> Iterator[None]:
-    """Tell why, and raise LostPart, where memory runs out in the block."""
+    """Tell why, and raise LostPart, where memory runs out in the block; NotEnoughRoom passes."""
     from dalle_lib.swarm.peer.computing.room import is_out_of_memory  # loads torch
 
     try:
         yield
     except Exception as error:
-        if not is_out_of_memory(error):
+        if isinstance(error, NotEnoughRoom) or not is_out_of_memory(error):
             raise
-        reason = f"memory ran out ({in_one_line(error)[:200]})"
-        events.write(AGAIN, reason=reason)
-        raise LostPart(reason) from error
+        logger.exception("this peer lacks a part")
+        events.write(AGAIN, reason=NO_MEMORY)
+        raise LostPart(NO_MEMORY) from error
 
 
 class _Keeper:
