@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm.process.events import AGAIN, EventLog
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 
@@ -61,7 +60,8 @@ def living(
 @contextmanager
 def again_without_memory(events: EventLog) -> Iterator[None]:
     """Tell why, and raise LostPart, where memory runs out in the block; NotEnoughRoom passes."""
-    from dalle_lib.swarm.peer.computing.room import is_out_of_memory  # loads torch
+    from dalle_lib.machine import NotEnoughRoom  # both load torch
+    from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 
     try:
         yield
