@@ -143,7 +143,7 @@ def test_a_run_that_does_not_fit_is_not_downloaded(mini, hub, tmp_path, monkeypa
 def test_preflight_says_what_is_missing(monkeypatch, hub):
     monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**10)  # other tests run beside this one
     table = preflight()
-    assert list(table.columns) == ["needed", "here", "ok", "remedy", "figures"]
+    assert list(table.columns) == ["needed", "here", "ok", "remedy"]
     assert table["ok"].all()
     monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
     assert not preflight().loc["free memory", "ok"]
