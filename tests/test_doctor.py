@@ -26,6 +26,7 @@ from dalle_lib.swarm import LocalSwarm, PeerSettings, local_swarm
 from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.peer.greeter import Greeter
 from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.process.folder import SETTINGS
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWRy6EbDgUAKT1z9GKkD5x4G8yaJEsnhmBGPo3L5qGCY32"
 
@@ -238,8 +239,8 @@ def test_a_peer_forks_whatever_pythons_default_is(tmp_path, default):
     code = (
         f"import multiprocessing, sys; from pathlib import Path; multiprocessing.set_start_method({default!r});"
         "from dalle_lib.swarm.peer import main as roles;"
-        "roles.PeerSettings = type('Any', (), {'load': lambda file: None});"
         "roles.play = lambda *_: print(multiprocessing.get_start_method(), flush=True); roles.main(Path(sys.argv[1]))"
     )
+    PeerSettings(run="emoji-mini").save(tmp_path / SETTINGS)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.stdout == "fork\n", done.stderr
