@@ -71,10 +71,10 @@ test-images: .venv-colab/complete ## install the kit among Colab's packages as a
 site: setup ## build the web page into site/_build/html
 	$(BIN)/python site/build.py
 
-# Two browsers on two cores; the file that takes longest comes first.
+# Two browsers on two cores (conftest.py names the files that come first).
 test-site: site ## build the web page and look at every page in Chromium
 	$(BIN)/python -m pytest -m site --built-site -n 2 --dist loadfile --no-loadscope-reorder \
-	  tests/test_site_pages.py $(call FILES_WITH,mark.site) $(PYTEST) || [ $$? = 5 ]
+	  $(call FILES_WITH,mark.site) $(PYTEST) || [ $$? = 5 ]
 
 tutorial-gpu: setup ## run notebook 03 with GPT-2 Large on a GPU of 16 GB or more, and record its figures
 	$(BIN)/python scripts/tutorial_gpu.py
