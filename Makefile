@@ -25,7 +25,7 @@ lab: setup ## open the notebooks in JupyterLab
 setup: .venv/complete ## prepare .venv alone: about 7 GB of packages, downloaded once
 
 # The stamp is written last, so the next make continues an interrupted set-up. dalle_lib/__init__.py holds the version.
-# pip compiles one file after another, which took 97 of its 140 s of the processor. What is no Python 3 stays as it is.
+# pip compiles one file after another: about 100 of its 140 s of the processor. What is no Python 3 stays as it is.
 .venv/complete: requirements.txt pyproject.toml dalle_lib/__init__.py
 	rm -f $@
 	@echo "Setting up .venv: about 7 GB of packages are downloaded once; this takes minutes, on a slow line an hour."
