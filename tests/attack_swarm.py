@@ -20,6 +20,7 @@ from pathlib import Path
 import tyro
 from attacks import STEP_SAMPLES, STEPS_PER_EPOCH, Scenario
 from one_hot import last_lines, start_script
+from waiting import wait_until
 
 from dalle_lib.auth import Authority, Identity, Role
 from dalle_lib.run import RunCard
@@ -212,12 +213,11 @@ class AttackSwarm:
             process.stdin.flush()
 
     def _wait(self, condition: Callable[[], object], timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            ended = [process.args[-1].name for process in self.processes if process.poll() is not None]
-            assert not ended, f"{ended} ended:\n{self._logs()}"
-            assert time.monotonic() < deadline, f"timed out in run {self.runs}:\n{self._logs()}"
-            time.sleep(0.1)
+        wait_until(condition, timeout_s, lambda: f"in run {self.runs}:\n{self._logs()}", self._require_all)
+
+    def _require_all(self) -> None:
+        ended = [process.args[-1].name for process in self.processes if process.poll() is not None]
+        assert not ended, f"{ended} ended:\n{self._logs()}"
 
     def _logs(self) -> str:
         return last_lines(self.folders, ("output.txt", "peer.log"), 12)

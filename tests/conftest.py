@@ -24,7 +24,7 @@ NUMBERS = itertools.count()
 LONGEST = {
     *("test_long_rehearsal", "test_notebooks", "test_one_liar", "test_rehearse", "test_swarm"),
     *("test_benchmarks", "test_generate", "test_inference", "test_measurement", "test_published", "test_reversible"),
-    "test_tutorial",
+    *("test_site_calculator", "test_site_draw", "test_site_pages", "test_tutorial"),
 }  # fmt: skip
 """Files whose tests come first, so that no process is left with a long one at the end."""
 FOUND_BY = {

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,11 +12,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from waiting import wait_until
 
 from dalle_lib.auth import AccessToken, Authority, Identity, Role
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
-from dalle_lib.swarm.process.events import read_events
+from dalle_lib.swarm.process.events import EventReader
 
 SCRIPT = Path(__file__).parent / "one_hot_peer.py"
 GO = "go"
@@ -41,10 +41,11 @@ class OneHotPeer:
     folder: Path
     index: int
     process: subprocess.Popen
+    reader: EventReader
 
     def events(self, kind: str) -> list[dict]:
         """Return its events of one kind since it started."""
-        return [event for event in read_events(self.folder) if event["event"] == kind]
+        return [event for event in self.reader.starts()[-1] if event["event"] == kind]
 
     @property
     def is_running(self) -> bool:
@@ -127,7 +128,7 @@ class OneHotSwarm:
             give_token(self.authority, self.card, folder, f"user{index}")
         places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
         (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
-        self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder)))
+        self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder), EventReader(folder)))
         if index == 0:
             self.wait(lambda: self.peers[0].events("joined"))
         return self.peers[-1]
@@ -165,13 +166,12 @@ class OneHotSwarm:
 
     def wait(self, condition: Callable[[], object], timeout_s: float = 240.0) -> None:
         """Wait until `condition` holds; fail with what all peers have written if it does not in time."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            for peer in self.peers:
-                ended = peer.process.poll()
-                assert ended is None or ended <= 0, f"{peer.folder.name} failed:\n{self.told()}"
-            assert time.monotonic() < deadline, f"timed out:\n{self.told()}"
-            time.sleep(0.1)
+        wait_until(condition, timeout_s, self.told, self._require_none_failed)
+
+    def _require_none_failed(self) -> None:
+        for peer in self.peers:
+            ended = peer.process.poll()
+            assert ended is None or ended <= 0, f"{peer.folder.name} failed:\n{self.told()}"
 
     def told(self) -> str:
         """Return the last lines of every peer's log and events."""

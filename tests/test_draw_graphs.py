@@ -1,6 +1,5 @@
 """The networks of the page that draws, as onnxruntime computes them: the same as the package's."""
 
-import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -15,18 +14,13 @@ from dalle_lib import rerank, vqgan
 from dalle_lib.inference import TextToImage
 from dalle_lib.model.sampling import Sampler
 
-MAKE = "import sys; from pathlib import Path; from making.draw import make; make(Path(sys.argv[1]))"
 HIDDEN = -np.inf
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """What the site's step makes, by a process of its own: PyTorch's exporter takes no functions that check shapes."""
-    folder = tmp_path_factory.mktemp("made")
-    command = [sys.executable, "-c", MAKE, str(folder)]
-    done = subprocess.run(command, cwd=ROOT / "site", capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder / "static" / "draw"
+def made(site_html) -> Path:
+    """What a process of its own made for the site: PyTorch's exporter takes no functions that check shapes."""
+    return site_html / "_static" / "draw"
 
 
 @pytest.fixture(scope="module")

@@ -95,24 +95,26 @@ def head() -> bytes:
 
 LOOK = b'{"look": 1.5, "seen": [], "not_shown": 0}\n'
 HOSTILE = {
-    "nothing": (b"", "not that of a recording"),
-    "no gzip": (b"status.json", "[Nn]ot a gzipped file"),
-    "a bomb": (gzip.compress(bytes(10**8)), "more than [0-9,]+ bytes"),
-    "a bomb of lines": (gzip.compress(head() + LOOK * 10**6), "far more text"),
-    "a bomb in its second line": (gzip.compress(head() + b" " * 10**8), "more than [0-9,]+ bytes"),
-    "deep": (gzip.compress(head() + b"[" * 10**6 + b"\n"), "recursion"),
-    "a long number": (gzip.compress(head() + b"1" * 10**5 + b"\n"), "cannot be read as a recording"),
-    "of another version": (gzip.compress(head().replace(b'"recording": 1', b'"recording": 2')), "expected version 1"),
-    "of another protocol": (gzip.compress(head().replace(b'protocol\\": 4', b'protocol\\": 5')), "protocol"),
-    "without a look": (gzip.compress(head()), "no look"),
-    "none but the card": (gzip.compress(head().replace(b"card", b"cord")), "first line"),
+    "nothing": (bytes, "not that of a recording"),
+    "no gzip": (lambda: b"status.json", "[Nn]ot a gzipped file"),
+    "a bomb": (lambda: gzip.compress(bytes(10**8)), "more than [0-9,]+ bytes"),
+    "a bomb of lines": (lambda: gzip.compress(head() + LOOK * 10**6), "far more text"),
+    "a bomb in its second line": (lambda: gzip.compress(head() + b" " * 10**8), "more than [0-9,]+ bytes"),
+    "deep": (lambda: gzip.compress(head() + b"[" * 10**6 + b"\n"), "recursion"),
+    "a long number": (lambda: gzip.compress(head() + b"1" * 10**5 + b"\n"), "cannot be read as a recording"),
+    "of another version": (
+        lambda: gzip.compress(head().replace(b'"recording": 1', b'"recording": 2')), "expected version 1"
+    ),
+    "of another protocol": (lambda: gzip.compress(head().replace(b'protocol\\": 4', b'protocol\\": 5')), "protocol"),
+    "without a look": (lambda: gzip.compress(head()), "no look"),
+    "none but the card": (lambda: gzip.compress(head().replace(b"card", b"cord")), "first line"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_are_refused_and_the_error_says_why(kind):
-    data, why = HOSTILE[kind]
-    (FOLDER / "one.jsonl.gz").write_bytes(data)
+    make, why = HOSTILE[kind]
+    (FOLDER / "one.jsonl.gz").write_bytes(make())
     with pytest.raises(ValueError, match=why):
         Replay(FOLDER / "one.jsonl.gz", FOLDER / "one").play()
 

@@ -5,11 +5,13 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 from checkout import NOTEBOOKS, ROOT, load_script, publish_here
+from filelock import FileLock
 from nbclient import NotebookClient
 
 from dalle_lib.run import RunCard
@@ -29,12 +31,29 @@ def colab() -> try_image.Image:
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory) -> Path:
+def session(tmp_path_factory) -> Iterator[Path]:
     """The interpreter of a fresh session on Colab: the image's packages, which no session can change for another.
 
-    Its notebooks find the kit at its published address, which git looks up in this checkout.
+    Its notebooks find the kit at its published address, which git looks up in this checkout. The processes of one test
+    run share it, as installing the kit takes over a minute.
     """
-    folder = tmp_path_factory.mktemp("session")
+    folder = of_this_run(tmp_path_factory, "session")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            begin_session(folder)
+    os.environ["JUPYTER_PATH"] = str(folder / "jupyter")
+    yield folder / "venv" / "bin" / "python"
+    del os.environ["JUPYTER_PATH"]
+
+
+def of_this_run(tmp_path_factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return a path that is the same in all processes of one test run."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+
+
+def begin_session(folder: Path) -> None:
+    """Make a session and its kernel in a new folder."""
     subprocess.run([COLAB / "bin" / "python", "-m", "venv", "--without-pip", folder / "venv"], check=True)
     packages = next((folder / "venv" / "lib").glob("python*/site-packages"))
     (packages / "image.pth").write_text(f"{next((COLAB / 'lib').glob('python*/site-packages'))}\n")
@@ -44,9 +63,6 @@ def session(tmp_path_factory) -> Path:
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     environment = publish_here(folder / "published") | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     kernel.write_text(json.dumps({"argv": argv, "display_name": KERNEL, "language": "python", "env": environment}))
-    os.environ["JUPYTER_PATH"] = str(folder / "jupyter")
-    yield python
-    del os.environ["JUPYTER_PATH"]
 
 
 LISTING = """\
@@ -71,12 +87,16 @@ def run_install_cell(folder: Path) -> nbformat.NotebookNode:
 
 @pytest.fixture(scope="module")
 def installed(session, tmp_path_factory) -> dict[str, dict[str, str]]:
-    """The session's packages before and after the install cell."""
-    before = packages_of(session)
-    (cell,) = run_install_cell(tmp_path_factory.mktemp("install")).cells
-    printed = "".join(output.text for output in cell.outputs)
-    assert re.search(r"dalle-lib +0\.", printed), "it ends with the versions that matter"
-    return {"before": before, "after": packages_of(session)}
+    """The session's packages before and after the install cell, which one process of a test run runs for all."""
+    told = of_this_run(tmp_path_factory, "installed.json")
+    with FileLock(f"{told}.lock"):
+        if not told.exists():
+            before = packages_of(session)
+            (cell,) = run_install_cell(tmp_path_factory.mktemp("install")).cells
+            printed = "".join(output.text for output in cell.outputs)
+            assert re.search(r"dalle-lib +0\.", printed), "it ends with the versions that matter"
+            told.write_text(json.dumps({"before": before, "after": packages_of(session)}))
+    return json.loads(told.read_text())
 
 
 @pytest.mark.timeout(1800)
@@ -122,6 +142,29 @@ def test_the_image_is_there_as_listed(colab, session, installed):
         listed
     )
     assert colab.packages["ipywidgets"].startswith("==7.")
+
+
+# Tests that need no session come before the others that do: meanwhile another process installs the kit for it.
+
+
+def test_it_fits_into_kaggles_image(colab):
+    image = try_image.kaggle(colab)
+    needed = image.resolve()
+    assert needed["protobuf"] == "5.29.5"
+    assert needed["torch"] == image.packages["torch"].removeprefix("==")
+
+
+@pytest.mark.parametrize("platform", ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_without_a_swarm_it_installs_from_wheels_elsewhere(platform, python):
+    needed = try_image.Image(python, {}).resolve("inference,prepare,tutorial,notebooks", platform, only_wheels=True)
+    assert {"torch", "bitsandbytes", "taming-transformers-rom1504"} <= set(needed)
+    assert "hivemind" not in needed
+
+
+def test_an_image_that_the_kit_does_not_fit_into_is_told_so(colab):
+    with pytest.raises(try_image.DoesNotFit, match="pyarrow"):
+        colab.with_changes("3.13", pyarrow="==10.0.0").resolve()
 
 
 def test_installing_adds_packages_and_changes_none(installed):
@@ -187,23 +230,3 @@ assert calculator.bars.value != before
 def test_widgets_answer_there(session, installed, tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(WIDGETS)])
     NotebookClient(notebook, kernel_name=KERNEL, resources={"metadata": {"path": str(tmp_path)}}).execute()
-
-
-def test_it_fits_into_kaggles_image(colab):
-    image = try_image.kaggle(colab)
-    needed = image.resolve()
-    assert needed["protobuf"] == "5.29.5"
-    assert needed["torch"] == image.packages["torch"].removeprefix("==")
-
-
-@pytest.mark.parametrize("platform", ["x86_64-pc-windows-msvc", "aarch64-apple-darwin"])
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-def test_without_a_swarm_it_installs_from_wheels_elsewhere(platform, python):
-    needed = try_image.Image(python, {}).resolve("inference,prepare,tutorial,notebooks", platform, only_wheels=True)
-    assert {"torch", "bitsandbytes", "taming-transformers-rom1504"} <= set(needed)
-    assert "hivemind" not in needed
-
-
-def test_an_image_that_the_kit_does_not_fit_into_is_told_so(colab):
-    with pytest.raises(try_image.DoesNotFit, match="pyarrow"):
-        colab.with_changes("3.13", pyarrow="==10.0.0").resolve()

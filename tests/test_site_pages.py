@@ -1,5 +1,6 @@
 """The built site, page by page: what each loads, shows and links to, on a desk and on a phone."""
 
+import functools
 import gzip
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -108,12 +109,18 @@ def looks(chromium, site_url, pages) -> dict[str, Look]:
 def look(seen: Seen, with_contrast: bool) -> Look:
     shift, wide = seen.page.evaluate(SHIFTED), seen.page.evaluate(WIDE)
     bodies = [(response.body(), response.header_value("content-type") or "") for response in seen.loaded.values()]
-    sent = sum(len(body) if kind.startswith("image/webp") else len(gzip.compress(body)) for body, kind in bodies)
+    sent = sum(len(body) if kind.startswith("image/webp") else compressed_bytes(body) for body, kind in bodies)
     faults = serious_faults(seen, with_contrast)
     seen.page.set_viewport_size({"width": 390, "height": 844})
     wide += seen.page.evaluate(WIDE)
     seen.page.context.close()
     return Look(seen.problems, faults, sent, len(seen.loaded), shift, wide)
+
+
+@functools.cache
+def compressed_bytes(body: bytes) -> int:
+    """Return how long a body is on its way; most pages load the same scripts and style sheets."""
+    return len(gzip.compress(body))
 
 
 def serious_faults(seen: Seen, with_contrast: bool) -> list[str]:
