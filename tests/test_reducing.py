@@ -1,6 +1,7 @@
 """One reducer, in this process: what it refuses, and that the others go on without the refused sender."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,8 +94,9 @@ def test_who_alone_claims_to_lack_no_update_does_not_rule_those_who_do():
         answers, _ = reduced(sent, Trust(rule=rule, max_weight=1.0, most_decide=True))
         assert torch.allclose(answers[0], torch.full((3,), average))
     two, trust = {0: honest(1.0, 0.0), 1: honest(7.0, 1e12)}, Trust(max_weight=1.0, most_decide=True)
-    answers, _ = reduced(two, trust, counts=(True, True))
-    assert torch.allclose(answers[0], torch.full((3,), 4.0)), "who meets it alone"
+    for share, average in (0.5, 4.0), (1.0, 7.0):
+        answers, _ = reduced(two, replace(trust, max_share_per_user=share), counts=(True, True))
+        assert torch.allclose(answers[0], torch.full((3,), average)), "who meets it alone, with a cap and without"
     answers, _ = reduced({**sent, 1: honest(1.0, 1.0)}, trust)
     assert torch.allclose(answers[0], torch.full((3,), 4.0)), "most lack none"
     assert torch.allclose(reduced(sent)[0][0], torch.full((3,), 7.0)), "gradients of samples that nobody computed"
@@ -128,7 +130,7 @@ def test_a_sender_that_fails_counts_in_the_parts_it_sent():
 
 
 def test_a_reducer_whose_own_parameters_are_broken_has_no_weight_where_all_count_alike():
-    trust = Trust(max_weight=1.0, most_decide=True)
+    trust = Trust(max_weight=1.0, most_decide=True, max_share_per_user=0.5)
     answers, reducer = reduced({0: honest(float("nan")), 1: honest(8.0)}, trust, counts=(True, True))
     assert torch.allclose(answers[1], torch.full((3,), 8.0)), "it was halved"
     assert reducer.weights[0].tolist() == [0.0, 1.0]

@@ -52,8 +52,8 @@ class CollaborativeOptimizer(StandingBy):
 
     A peer whose parameters lack an update that others made says so in the next round. The group of that round then
     averages parameters at once; those who lack an update have weight zero in it, so all become equal and no update is
-    diluted. Where half of its users lack one and no vouched peer does not, all count alike, and the update is diluted:
-    otherwise one peer could say that it alone has it.
+    diluted. Where most of its users lack one, or among members half of them, and no vouched peer does not, all count
+    alike, and the update is diluted: otherwise one peer could say that it alone has it.
     """
 
     _gradient_epoch: int = 0

@@ -126,12 +126,14 @@ def fair_weights(
 
     Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, all lack an update,
     none is better than another, and they count alike; so do newcomers if there is nobody else. With
-    `trust.most_decide` it is enough that half of the users do, if none of the others is `vouched`, else these alone
-    count: so no stranger has more than half, beside others that count.
+    `trust.most_decide` it is enough that most of the users do, or half of them where a user's share is capped, if none
+    of the others is `vouched`, else these alone count: so nobody has more than that share. Without members there is no
+    such cap, and one stranger of two might as well come as three.
     """
     weights = weights.clamp(max=trust.max_weight) * counts
     claiming, present = ({user for user, is_one in zip(users, of, strict=True) if is_one} for of in (weights, counts))
-    if not claiming or (trust.most_decide and 2 * len(claiming) <= len(present)):
+    enough = len(present) + 1 if trust.max_share_per_user < 1 else len(present)
+    if not claiming or (trust.most_decide and 2 * len(claiming) < enough):
         known = weights * torch.tensor([user in vouched for user in users])
         weights = known if known.any() else (counts if counts.any() else ~counts).float()
     if trust.rule != "mean":

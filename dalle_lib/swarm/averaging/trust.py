@@ -22,8 +22,8 @@ class Trust:
     max_weight: float = float("inf")
     """Cap on a peer's weight in one round, in samples."""
     most_decide: bool = False
-    """Whether peers that claim weight zero count alike unless more than half of the users claim more. So it is with
-    parameters: who says that it alone has an update would rule all who lack it."""
+    """Whether peers that claim weight zero count alike unless enough of the users claim more (`fair_weights`). So it is
+    with parameters: who says that it alone has an update would rule all who lack it."""
     audits: float = 0.0
     """Mean number of parts of a round that another peer reduces a second time, as a check."""
     max_peers_per_user: int | None = None
