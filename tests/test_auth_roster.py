@@ -4,14 +4,19 @@ import asyncio
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import hivemind
 import pytest
 from auth_peers import AUTHORITY, RUN, RUN_KEY, identity, issued
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.dht import DHTID
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture
+from test_matchmaking import matchmaking_of, told_by
 
 from dalle_lib.auth import AccessToken, Authority, Refused, Role, Roster, TokenValidator, token_key
 
@@ -186,3 +191,17 @@ def test_a_shown_access_token_is_learnt_if_it_is_that_peers():
     who.learn(eve.peer_id, issued(eve, "eve"))
     assert who.known(ada.peer_id) == newer
     assert who.known(eve.peer_id).user == "eve"
+
+
+def test_a_users_peers_are_counted_also_in_the_round_in_which_they_are_met_first():
+    roster = Roster(AUTHORITY.public_key, RUN, RUN_KEY, hivemind.DHT(start=False))
+    follower = matchmaking_of(identity("eve"), roster=roster, max_peers_per_user=1)
+    told = {
+        PeerID.from_base58(peer.peer_id): told_by(peer, token=issued(peer, user).to_bytes())
+        for peer, user in ((identity("eve"), "eve"), (identity("ada"), "ada"), (identity("bob"), "ada"))
+    }
+    follower.step_control = SimpleNamespace(data_for_gather=told[follower.peer_id])
+    ids = [peer.to_bytes() for peer in told]
+    group = averaging_pb2.MessageFromLeader(ordered_peer_ids=ids, gathered=list(told.values()))
+    with pytest.raises(MatchmakingException, match="'ada' has 2 peers in it, but at most 1 may take part"):
+        asyncio.run(follower.follower_assemble_group(PeerID.from_base58(identity("bob").peer_id), group))

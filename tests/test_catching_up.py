@@ -226,3 +226,19 @@ def test_a_round_of_parameters_that_ends_while_gradients_are_averaged_is_taken_o
     assert (peer.is_behind, peer.parameter_rounds.pending.weight) == (misses_next, float(not misses_next))
     assert peer.rounds.get_nowait().epoch == 4
     assert peer.parameter_rounds.averager.finished_averaging_round.is_set(), "the model gets the average"
+
+
+def test_an_update_that_is_missed_in_the_moment_in_which_a_round_is_collected_stays_missing():
+    peer = waiting(eta_s=300.0)
+
+    class Misses(type(peer)):
+        @property
+        def _lacks(self) -> int:
+            self.is_behind = True  # by the thread that averages gradients, which has set this to 5 a moment later
+            return 4
+
+    peer.__class__, peer.dht, peer.rounds, peer.is_counted = Misses, SimpleNamespace(peer_id="own"), queue.Queue(), True
+    peer.parameter_rounds.look_for(4, b"", 30.0, leads=False)
+    peer.parameter_rounds.pending.set_result(Group({"own": 0.0, "other": 1.0}, 4))
+    peer._collect_parameters()
+    assert peer.is_behind

@@ -1,5 +1,6 @@
 """The gradient that a peer computes: in pieces, where memory runs out, and with a loss scale."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -122,7 +123,9 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
         Computer(model, CPU).gradient([batch_of(2)])
     assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
     assert is_out_of_memory(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert is_out_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory"))
     assert not is_out_of_memory(ValueError("out of memory"))
+    assert not is_out_of_memory(OSError(errno.ENOSPC, "No space left on device"))
 
 
 def test_a_scaled_gradient_in_fp16_is_that_of_float64_and_without_the_scale_small_ones_are_lost():

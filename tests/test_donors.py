@@ -213,6 +213,12 @@ def test_empty_messages_without_end_are_given_up(monkeypatch):
     assert read < 1100
 
 
+def test_a_donor_that_gives_none_now_is_told_as_one_that_is_not_broken():
+    found, (told,) = download_from(sent(), EXPECTED, 60.0)
+    assert found is None
+    assert told.startswith("its state did not arrive: it gives none now")
+
+
 def test_a_donor_that_sends_a_little_now_and_then_is_given_up(monkeypatch):
     messages = sent(averaging_pb2.DownloadData(), again=10**6, pause_s=0.2)
     told, _ = taken_from(messages, monkeypatch, timeout_s=1.0, MESSAGE_BYTES=0, SLOWEST_BYTES_PER_S=math.inf)

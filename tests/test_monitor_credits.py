@@ -121,6 +121,15 @@ def test_who_says_that_it_is_paused_is_not_alone_with_a_peer_at_work(observer, h
     assert found == {"ada": 125, "mallory": 0}
 
 
+def test_of_several_who_say_that_they_are_paused_none_is_alone(observer):
+    for second in 5, 65, 125:
+        liars = [
+            ada(second, samples=second, counted=0.0, peer=name, name=name, held="you") for name in ("mallory", "eve")
+        ]
+        found = {one.user: one.samples for one in look(observer, second, ada(5, peer="A", held="busy"), *liars)}
+    assert found["mallory"] == found["eve"] == 0
+
+
 def test_a_look_that_is_not_newer_changes_nothing_as_with_two_monitors(observer):
     first = look(observer, 60, ada(30, samples=50))
     assert look(observer, 60, ada(60, samples=90)) == first

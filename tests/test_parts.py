@@ -18,7 +18,7 @@ from dalle_lib.dashboard.words import troubles
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer import parts
-from dalle_lib.swarm.peer.parts import LostPart, again_without_memory, living
+from dalle_lib.swarm.peer.parts import LostPart, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR
@@ -63,11 +63,19 @@ def test_parts_that_live_or_end_when_the_peer_leaves_stop_nothing(tmp_path, part
     assert not read_events(tmp_path)
 
 
-def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again(tmp_path):
-    events = EventLog(tmp_path)
-    with pytest.raises(LostPart, match="memory ran out"), again_without_memory(events):
-        raise MemoryError
-    with pytest.raises(NotEnoughRoom), again_without_memory(events):
+def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again_though_it_cannot_save(tmp_path):
+    stop = threading.Event()
+
+    def train() -> None:
+        with living({}, EventLog(tmp_path), stop) as keeper:
+            with keeper.again_without_memory():
+                raise MemoryError
+            assert stop.is_set()
+            raise MemoryError("there is none to copy the progress, either")
+
+    with pytest.raises(LostPart, match="memory ran out"):
+        train()
+    with pytest.raises(NotEnoughRoom), living({}, EventLog(tmp_path), stop) as keeper, keeper.again_without_memory():
         raise NotEnoughRoom("expected room for one sample, but there is none (CUDA out of memory)")
     (event,) = read_events(tmp_path)
     assert (event["event"], "memory ran out" in event["reason"]) == ("again", True)
@@ -84,15 +92,22 @@ class Dead:
         return False
 
 parts.LOOK_EVERY_S = parts.END_S = 0.05
-saved = threading.Event()
-with parts.living({"thread": Dead()}, EventLog(Path(sys.argv[1])), threading.Event(), saved):
+saved, stop = threading.Event(), threading.Event()
+lacks = {"a part": {"thread": Dead()}, "memory": {}}[sys.argv[2]]
+with parts.living(lacks, EventLog(Path(sys.argv[1])), stop, saved) as keeper:
+    if not lacks:
+        with keeper.again_without_memory():
+            stop.set()  # as a trainer does when it ends, for whatever reason
+            raise MemoryError
     threading.Timer(0.5, lambda: (print("saved", flush=True), saved.set())).start()
     threading.Event().wait()
 """
 
 
-def test_a_peer_that_hangs_without_a_part_is_ended_once_it_has_saved(tmp_path):
-    done = subprocess.run([sys.executable, "-c", HANGS, tmp_path], stdout=subprocess.PIPE, timeout=120, check=False)
+@pytest.mark.parametrize("lacks", ["a part", "memory"])
+def test_a_peer_that_hangs_without_a_part_is_ended_once_it_has_saved(tmp_path, lacks):
+    hangs = [sys.executable, "-c", HANGS, tmp_path, lacks]
+    done = subprocess.run(hangs, stdout=subprocess.PIPE, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (STARTS_AGAIN, b"saved\n")
 
 
@@ -145,6 +160,13 @@ def test_a_peer_that_lacks_a_part_again_and_again_ends(tmp_path):
     is_over(supervisor)
     assert supervisor.returncode == STARTS_AGAIN
     assert told(tmp_path).count("started") == 1 + AGAIN_AN_HOUR
+    first, second, *_ = read_starts(tmp_path)
+    assert [event["event"] for event in first] == ["started"], "it is started again at once"
+    assert [event["event"] for event in second] == ["started", "problem", "again", "problem"]
+    (_, line) = troubles(second)
+    assert line.startswith("This peer: it is started again in 0 s, as that happens often: it lacked a part")
+    assert trouble_in(line).title == "Started again"
+    assert second[2]["until"] > second[2]["time"]
 
 
 def test_a_peer_that_lacks_a_part_and_was_asked_to_leave_has_left(tmp_path):

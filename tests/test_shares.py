@@ -219,3 +219,6 @@ def test_strangers_reduce_nothing_in_rounds_that_measure_nor_all_where_others_sp
     told = {peer: Introduction(epoch=1, is_sparing=number < 5) for number, peer in enumerate(PEERS[:6])}
     assert shares_of(told, Trust()) == [1] * 6
     assert shares_of(told, trust(vouched=(5,))) == [0] * 5 + [1]
+    told = {peer: Introduction(epoch=1, is_sparing=number < 4) for number, peer in enumerate(PEERS[:6])}
+    assert shares_of(told, trust(vouched=(5,))) == [0] * 5 + [1], "a stranger gets half of all"
+    assert shares_of(told, Trust()) == [1] * 6

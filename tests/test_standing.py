@@ -70,6 +70,9 @@ def test_each_state_has_plain_words(mini, tmp_path, events, is_running, state, w
 def test_a_peer_that_is_to_start_later_waits_and_a_bootstrap_peer_helps(tmp_path):
     with running(peer_with(tmp_path / "late", [STARTED], start_after_s=600.0)) as peer:
         assert Standing.of(peer).state == "postponed"
+    again = {"event": "again", "reason": "memory ran out", "until": 1e9}
+    with running(peer_with(tmp_path / "again", [*BEGINNING, *epoch(3), LEFT, again])) as peer:
+        assert Standing.of(peer).state == "postponed", "its supervisor waits"
     with running(peer_with(tmp_path / "bootstrap", [STARTED, CONNECTED], role="bootstrap")) as peer:
         assert Standing.of(peer).state == "helping"
         seen(tmp_path / "bootstrap", None, at_epoch=12)

@@ -134,7 +134,8 @@ class Crediting:
         self, peer: PeerStatus, start: Start, credit: dict[str, float]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return what a peer is given now, and what work waits and since when (`weighed`)."""
-        is_alone = all(other.peer_id == peer.peer_id for other in self._status.at_work)  # it says itself who is paused
+        # Each says itself whether it is paused: several who do so beside nobody at work are not each alone.
+        is_alone = not peer.is_held and all(other.peer_id == peer.peer_id for other in self._status.at_work)
         waiting = {name: start.of(f"waiting_{name}") + credit[name] for name in WORK}
         weighed = start.of("weighed", start.origin)
         if credit["counted"] <= 0 and not is_alone:

@@ -128,7 +128,8 @@ TROUBLES = (
         title="State not taken",
         severity="costs",
         patterns=("its state did not arrive", "its state is refused", "may not give its state"),
-        means="Another peer could not give the run's state, or gave one that cannot be right. The next donor is asked.",
+        means="Another peer gave no state of the run, or one that cannot be right. It gives none to who had it four "
+        "times in an hour, nor where many wait for it. The next donor is asked.",
         remedy="Nothing. If no donor is left, the peer goes on from its own state and averages its parameters.",
     ),
     Trouble(

@@ -219,6 +219,7 @@ TROUBLES = (
         severity="costs",
         patterns=(
             "it was started again, from its saved progress",
+            "it is started again in ... s, as that happens often",
             "the peer was not started again",
             "memory ran out for more than a batch",
             "this peer lacks a part",
@@ -227,9 +228,11 @@ TROUBLES = (
             "p2pd has ended with exit code",
         ),
         means="A part of the peer had ended: one of its processes, as where the system ends one because memory ran "
-        "out, or a thread. Its supervisor started it again, with fewer samples at a time where memory ran out. What it "
-        "had computed since it last saved is lost: at most ten epochs where it was killed, else a part of one. Within "
-        "its first minute, or more than six times in an hour, it is not started again.",
+        "out, or a thread; or memory ran out for something other than a batch. Its supervisor started it again, with "
+        "fewer samples at a time where the system had ended a process for memory, and each time in an hour a minute "
+        "later. What it had computed since it last saved is lost: at most ten epochs where it was killed, else a part "
+        "of one. It is not started again more than six times in an hour, nor, unless it was killed, in its first "
+        "minute.",
         remedy="Nothing for once. If it happens again, or the peer has ended, end other programs, or leave more "
         "memory: see `dalle-lib memory`. Then join again.",
     ),

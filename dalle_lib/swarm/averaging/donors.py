@@ -272,6 +272,8 @@ async def _receive(
     await stream.aclose()
     if parts:
         tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+    if not received:
+        raise LookupError(f"it gives none now: to whoever had it {MAX_TURNS} times in an hour, or where many wait")
     if metadata is None:
         raise ValueError("it sent no metadata")
     return metadata, tensors

@@ -156,8 +156,7 @@ class MemberMatchmaking(Matchmaking):
             return f"it is in epoch {told.epoch}"
         problem = await self.trust.refusal(str(peer_id), told.token)
         if problem is None and self.trust.max_peers_per_user is not None:
-            others = [str(other) for other in (*self.current_followers, self.peer_id)]
-            problem = self._too_many([*others, str(peer_id)])
+            problem = self.trust.too_many(map(str, (*self.current_followers, self.peer_id, peer_id)))
         return problem
 
     async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
@@ -238,6 +237,11 @@ class MemberMatchmaking(Matchmaking):
             if (problem := await self.trust.refusal(str(peer), introduction.token)) is not None:
                 self._count_wasted(leader, "led a group with a peer that may not take part")
                 raise MatchmakingException(f"the group of {leader} is refused: {peer} may not take part: {problem}")
+        # Not before here: the users of peers that it has never met are told by the access tokens of this message.
+        trust = self.trust.of_group({str(peer): introduction.token for peer, introduction in told.items()})
+        if (problem := trust.too_many(map(str, told))) is not None:
+            self._count_wasted(leader, "led a group with too many peers of one user")
+            raise MatchmakingException(f"the group of {leader} is refused: {problem}")
         put(self.leader_of, msg.group_id, leader, MAX_GROUPS)
         return await super().follower_assemble_group(leader, msg)
 
@@ -271,8 +275,6 @@ class MemberMatchmaking(Matchmaking):
                 raise ValueError(f"{peer}: {error}") from error
             if self.is_by_epoch and told[peer].epoch != own.epoch:
                 raise ValueError(f"{peer} is in epoch {told[peer].epoch}")
-        if (problem := self._too_many(list(map(str, told)))) is not None:
-            raise ValueError(problem)
         return told
 
     @property
@@ -288,11 +290,3 @@ class MemberMatchmaking(Matchmaking):
     @staticmethod
     def _still(until: dict[PeerID, float]) -> dict[PeerID, float]:
         return {peer: end for peer, end in until.items() if end > time.monotonic()}
-
-    def _too_many(self, peers: list[str]) -> str | None:
-        """Return what is wrong if one user has too many of these peers, or None."""
-        limit = self.trust.max_peers_per_user
-        (user, count), *_ = Counter(map(self.trust.user_of, peers)).most_common(1)
-        if limit is None or count <= limit:
-            return None
-        return f"{user!r} has {count} peers in it, but at most {limit} may take part in a round"

@@ -211,7 +211,9 @@ class CollaborativeOptimizer(StandingBy):
             return  # all of the group wait to count: it has the parameters of none of the others
         self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))
         if group.is_whole:
-            self.is_behind &= group.epoch < self._lacks  # an update that was missed while this round ran is not in it
+            self.is_behind = False  # first: the other thread may miss one meanwhile
+            if group.epoch < self._lacks:  # an update that was missed while this round ran is not in it
+                self.is_behind = True
             self._averaged_epoch = group.epoch + 1
             if not self.is_counted:
                 self._count_after(group.epoch)

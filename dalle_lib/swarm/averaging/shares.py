@@ -1,7 +1,8 @@
 """How much each peer of a group reduces: as much as vouched peers have measured that it can carry beside its own parts.
 
 All peers of a group compute the shares, from the same signed introductions and the access tokens in them, and must come
-to the same: all is integers. Strangers have no say, and none reduces more than if all reduced alike.
+to the same: all is integers. Strangers have no say, and none reduces more than if all reduced alike; where others
+spare their uploads, that is at most twice as much.
 """
 
 import statistics
@@ -17,7 +18,8 @@ from dalle_lib.swarm.averaging.trust import Trust
 WHOLE = 2**16
 """The shares of a group sum to this."""
 EQUAL_EVERY = 16
-"""Every so many epochs all reduce alike: only who reduces can measure who sends slowly."""
+"""Every so many epochs the vouched peers reduce alike: only who reduces can measure who sends slowly, and what others
+measure counts for nothing."""
 NEAR = 4
 """Levels within this distance of the typical one, a factor of 1.4, count as it: shares that follow the noise of
 measurements make rounds of equal links up to a tenth longer."""
@@ -26,14 +28,15 @@ measurements make rounds of equal links up to a tenth longer."""
 def shares_of(told: Mapping[PeerID, Introduction], trust: Trust) -> list[int]:
     """Return what each peer of a group reduces, relative to the others, in their order; zero for those that may not.
 
-    Peers that spare their upload reduce only where all others that may do so, too, or cannot. `trust` is that of the
-    group, `Trust.of_group`, the same for all of its peers.
+    Peers that spare their upload reduce only where they are more than half of those that can, and none of the others is
+    vouched for: vouched ones then do all of it. `trust` is that of the group, `Trust.of_group`, the same for all of its
+    peers.
     """
     able = [peer for peer, of in told.items() if of.is_reducer and trust.may_reduce(str(peer))]
     others = [peer for peer in able if not told[peer].is_sparing]
-    # Few strangers shall not reduce everything because the others spare their uploads.
-    is_enough = 2 * len(others) >= len(able) or any(trust.is_vouched(str(peer)) for peer in others)
-    reducers = others if is_enough else able
+    if 2 * len(others) < len(able):  # few strangers shall not reduce everything because the others spare their uploads
+        others = [peer for peer in others if trust.is_vouched(str(peer))]
+    reducers = others or able
     epoch = statistics.median_low([of.epoch for of in told.values()])
     levels = levels_of(told, reducers, trust)
     if levels is None or len(told) < 3:  # of two, each sends half of all that it has, whoever reduces

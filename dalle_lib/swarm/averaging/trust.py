@@ -1,6 +1,7 @@
 """Says who may take part in a round, who may reduce, and by which rule parts are combined."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives import serialization
@@ -22,8 +23,9 @@ class Trust:
     max_weight: float = float("inf")
     """Cap on a peer's weight in one round, in samples."""
     most_decide: bool = False
-    """Whether peers that claim weight zero count alike unless enough of the users claim more (`fair_weights`). So it is
-    with parameters: who says that it alone has an update would rule all who lack it."""
+    """Whether peers that claim weight zero count alike unless enough of the users claim more, or a vouched one does
+    (`fair_weights`). So it is with parameters: a stranger that says that it alone has an update would rule all who lack
+    it."""
     audits: float = 0.0
     """Mean number of parts of a round that another peer reduces a second time, as a check."""
     max_peers_per_user: int | None = None
@@ -108,6 +110,13 @@ class Trust:
         """Return the user that a peer belongs to; in a run without members each peer is a user of its own."""
         token = self._token_of(peer_id)
         return token.user if token else peer_id
+
+    def too_many(self, peers: Iterable[str]) -> str | None:
+        """Return what is wrong if one user has too many of these peers, which are some, or None."""
+        (user, count), *_ = Counter(map(self.user_of, peers)).most_common(1)
+        if self.max_peers_per_user is None or count <= self.max_peers_per_user:
+            return None
+        return f"{user!r} has {count} peers in it, but at most {self.max_peers_per_user} may take part in a round"
 
     def may_reduce(self, peer_id: str) -> bool:
         """Return whether a peer that may take part may also reduce."""

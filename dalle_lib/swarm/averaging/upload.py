@@ -69,5 +69,5 @@ class Upload:
 
     @property
     def spares(self) -> bool:
-        """Whether this peer is to reduce only where nobody else can."""
+        """Whether this peer is to reduce only where too few others can."""
         return self.max_mbps is not None and self.max_mbps < REDUCES_FROM_MBPS

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, again_without_memory, living
+from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
@@ -140,9 +140,9 @@ def _train(settings: PeerSettings, workplace, dht, board, membership, events: Ev
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
         # Not before all processes of this peer are forked.
-        with keeping_member(membership, events, stop), living(trainer.parts, events, stop, trainer.saved):
+        with keeping_member(membership, events, stop), living(trainer.parts, events, stop, trainer.saved) as keeper:
             try:
-                with again_without_memory(events):
+                with keeper.again_without_memory():
                     trainer.run(stop)
             except NotEnoughRoom as error:
                 raise CannotJoin(in_one_line(error)) from error

@@ -38,15 +38,16 @@ class Part(Protocol):
 @contextmanager
 def living(
     parts: Mapping[str, Part], events: EventLog, stop: threading.Event, saved: threading.Event | None = None
-) -> Iterator[None]:
+) -> Iterator["Keeper"]:
     """Set `stop` if one of the parts, by what they are, ends while the block runs; then raise LostPart after the block.
 
-    A block that does not end then is ended with the process, but not before `saved` is set, if it soon is.
+    A block that does not end then is ended with the process, but not before `saved` is set, if it soon is. It is the
+    same where the keeper in the block notes that memory ran out.
     """
-    keeper = _Keeper(parts, events, stop, saved)
+    keeper = Keeper(parts, events, stop, saved)
     threading.Thread(target=keeper.keep, daemon=True).start()
     try:
-        yield
+        yield keeper
     except Exception:
         if not keeper.lost:
             raise
@@ -57,44 +58,50 @@ def living(
         raise LostPart(keeper.lost)
 
 
-@contextmanager
-def again_without_memory(events: EventLog) -> Iterator[None]:
-    """Tell why, and raise LostPart, where memory runs out in the block; NotEnoughRoom passes."""
-    from dalle_lib.machine import NotEnoughRoom  # both load torch
-    from dalle_lib.swarm.peer.computing.room import is_out_of_memory
+class Keeper:
+    """Looks after the parts of a peer, and sees that it ends where it lacks one."""
 
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, NotEnoughRoom) or not is_out_of_memory(error):
-            raise
-        logger.exception("this peer lacks a part")
-        events.write(AGAIN, reason=NO_MEMORY)
-        raise LostPart(NO_MEMORY) from error
-
-
-class _Keeper:
     def __init__(
         self, parts: Mapping[str, Part], events: EventLog, stop: threading.Event, saved: threading.Event | None
     ) -> None:
         self.parts, self.events, self.stop, self.saved = parts, events, stop, saved
         self.lost, self.is_over = "", threading.Event()
 
-    def keep(self) -> None:
-        """Look after the parts until the peer is to leave, or lacks one."""
-        while not (self.is_over.wait(LOOK_EVERY_S) or self.stop.is_set()):
-            for name, part in self.parts.items():
-                if not (part.is_alive() or self.stop.is_set()):
-                    self._end_without(name, getattr(part, "exitcode", None))
-                    return
+    @contextmanager
+    def again_without_memory(self) -> Iterator[None]:
+        """Let the peer leave, and be started again, where memory runs out in the block; NotEnoughRoom passes."""
+        from dalle_lib.machine import NotEnoughRoom  # both load torch
+        from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 
-    def _end_without(self, name: str, exit_code: int | None) -> None:
-        how = "" if exit_code is None else f" (exit code {exit_code})"
-        self.lost = f"the {name} has ended{how}, as when memory runs out"
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, NotEnoughRoom) or not is_out_of_memory(error):
+                raise
+            logger.exception("this peer lacks a part")
+            self._lack(NO_MEMORY)
+        # The error is gone here, and with it all tensors of its frames: saving needs room.
+
+    def keep(self) -> None:
+        """Look after the parts until the peer has left, or lacks one; then end it if it does not end by itself."""
+        while not self.is_over.wait(LOOK_EVERY_S):
+            for name, part in self.parts.items():
+                if not (self.stop.is_set() or part.is_alive()):
+                    exit_code = getattr(part, "exitcode", None)
+                    how = "" if exit_code is None else f" (exit code {exit_code})"
+                    self._lack(f"the {name} has ended{how}, as when memory runs out")
+            if self.lost:
+                self._see_off()
+                return
+
+    def _lack(self, what: str) -> None:
+        self.lost = self.lost or what
         logger.error("this peer starts again: %s", self.lost)
         with contextlib.suppress(OSError):  # a full disk keeps it from nothing
             self.events.write(AGAIN, reason=self.lost)
         self.stop.set()
+
+    def _see_off(self) -> None:
         if self.saved is not None:
             self.saved.wait(SAVE_S)
         if self.is_over.wait(END_S):

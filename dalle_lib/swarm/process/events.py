@@ -16,7 +16,8 @@ STAYING = "staying"
 RESTING = "resting"
 """The event that says until when a peer has left because this month's traffic is used; its supervisor writes it."""
 AGAIN = "again"
-"""The event that says why a peer saves its progress, and is started again by its supervisor."""
+"""The event that says why a peer saves its progress, and is started again by its supervisor; where that waits, it
+writes another one, which says until when."""
 MAX_TIME = 253402300799.0
 """The last second of the year 9999, since 1970; no clock tells a later one."""
 MAX_BYTES = 2**26

@@ -40,7 +40,7 @@ ALREADY_RUNNING = 75
 RESTS = 76
 """Exit code of a peer's process that has left until the next month: its supervisor starts another one then."""
 STARTS_AGAIN = 77
-"""Exit code of a peer's process that lacks a part of itself: its supervisor starts another one at once."""
+"""Exit code of a peer's process that lacks a part of itself: its supervisor starts another one."""
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables in which huggingface_hub looks for a Hub token; a peer that is given one inherits neither."""
 PID_TIMEOUT_S = 5.0

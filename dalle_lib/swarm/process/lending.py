@@ -52,7 +52,8 @@ class LendingSettings:
     """Share of a GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
     max_upload_mbps: float | None = None
     """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
-    next one waits. Below 50 it averages for others only where nobody else can. Each peer of yours may send so much."""
+    next one waits. Below 50 it averages for others only where too few others can. Each peer of yours may send that
+    much."""
     monthly_gb: float | None = None
     """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
     this one leaves. It comes back by itself in the next month, if its program is still open and no --max-minutes is

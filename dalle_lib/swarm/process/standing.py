@@ -6,7 +6,7 @@ from typing import Literal
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import printable
-from dalle_lib.swarm.process.events import RESTING, TAKING, EventReader, is_loss, samples_in
+from dalle_lib.swarm.process.events import AGAIN, RESTING, TAKING, EventReader, is_loss, samples_in
 from dalle_lib.swarm.process.folder import SETTINGS, run_of, saved_epoch
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.lending import REASONS, Hold, wish_of
@@ -32,11 +32,11 @@ State = Literal[
 ]
 """What a peer does, or how it ended.
 
-It is postponed until its `start_after_s` are over, starts (loads the model), looks for the others, catches up with
-them, trains, averages, or waits until its parameters have been averaged with the others'. It is paused while its
-volunteer, schedule, battery or machine holds it. A bootstrap peer helps others
-to find each other. A peer that leaves saves its progress; then it has left, or the run is complete. It has failed by
-an error, was killed without saving, or ended before it had taken part.
+It is postponed until its `start_after_s` are over, or it is started again; then it starts (loads the model), looks for
+the others, catches up with them, trains, averages, or waits until its parameters have been averaged with the others'.
+It is paused while its volunteer, schedule, battery or machine holds it. A bootstrap peer helps others to find each
+other. A peer that leaves saves its progress; then it has left, or the run is complete. It has failed by an error, was
+killed without saving, or ended before it had taken part.
 """
 AT_WORK = ("training", "averaging", "waiting")
 LOOKS_ON = (*AT_WORK, "paused", "helping")
@@ -194,6 +194,8 @@ def _state(
     since = {kind: event["time"] for kind, event in last.items()}
     if running and events[-1]["event"] == RESTING:
         return "paused", since[RESTING]
+    if running and "until" in last.get(AGAIN, {}):
+        return "postponed", since[AGAIN]
     if "failed" in last:
         return "failed", since["failed"]
     if "left" in last:

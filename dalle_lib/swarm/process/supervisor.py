@@ -174,14 +174,24 @@ def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: E
         again = [*(at for at in again if now - at < 3600), now]
         if not (code == STARTS_AGAIN or (code == -signal.SIGKILL and half)) or is_soon or len(again) > AGAIN_AN_HOUR:
             return code
-        if leave.wait(WAITS_S * (len(again) - 1)) or (now := time.monotonic()) >= ends_at:
-            return 0
         why = KILLED_FOR_MEMORY if code != STARTS_AGAIN else _lost_part(told)
+        wait_s = WAITS_S * (len(again) - 1)
+        if (left_s := ends_at - now - wait_s) <= 0 or _waits(wait_s, why, events, leave):
+            return 0
         changed |= {"start_after_s": 0.0}
         if half:
             changed["batch_size"], why = half, f"{why}; it computes at most {half} at a time now"
         if settings.max_minutes is not None:
-            changed["max_minutes"] = (ends_at - now) / 60
+            changed["max_minutes"] = left_s / 60
+
+
+def _waits(seconds: float, why: str, events: EventLog, leave: threading.Event) -> bool:
+    """Wait before a peer is started again, and tell until when; return whether it is to leave."""
+    if seconds > 0:
+        events.write(AGAIN, reason=why, until=time.time() + seconds)
+        problem = f"it is started again in {seconds:.0f} s, as that happens often: {why}"
+        events.write("problem", peer="", problem=problem)
+    return leave.wait(seconds)
 
 
 def _lost_part(told: dict[str, dict]) -> str:

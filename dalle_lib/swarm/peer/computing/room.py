@@ -1,5 +1,6 @@
 """Memory that ran out, however it is told, and forecasts of what fits."""
 
+import errno
 from dataclasses import asdict
 from typing import Literal
 
@@ -29,6 +30,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, on a GPU or in RAM."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, OSError):  # as where a process or a file cannot be mapped into memory
+        return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(told in str(error) for told in _TOLD)
 
 
