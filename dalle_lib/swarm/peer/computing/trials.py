@@ -31,8 +31,8 @@ PAYS_WITHIN_S = 1800.0
 COMPILE_S, COMPILED_GAIN = 180.0, 1.4
 """What is assumed of compiling on a GPU before it is tried: seconds, and how many times faster layers are then."""
 RECORDED_STEP_S = 0.1
-"""Seconds of a step beyond which it is not recorded: an H200 won a factor of 2 with a small model, and 1.05 with a step
-of 3 s, whose recording took 13 s (benchmarks/gpu_trials.py)."""
+"""Seconds of a step beyond which it is not recorded: an H200 won a factor of 1.6 to 5 with small models, 1.05 with one
+of 3 s, whose recording took 13 s (benchmarks/results/gpu_trials.json)."""
 MORE_REVERSIBLE, RERUN = 4, 4 / 3
 """How many times more samples at a time layers that run again are tried with, and how many times longer they take."""
 BETTER = 1.03
