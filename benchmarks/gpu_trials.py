@@ -8,7 +8,7 @@
   pays: samples a second, seconds, and what did not work.
 
 Prints JSON: samples of the paper's model a second in the way that trials choose (figure), those of the fastest way in
-bf16 that `paper_gpu.py` found on an H200 (reference) and their ratio. It takes three minutes.
+bf16 that `paper_gpu.py` found on an H200 (reference) and their ratio. It took 74 s on an H200.
 `python benchmarks/gpu_trials.py --tiny` tries all of this with tiny models, on a processor too.
 """
 

@@ -54,7 +54,7 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs uvicorn: the extra server"
     if name in ("browser_drawing", "dashboard_page") and not (find_spec("playwright") and shutil.which("chromium")):
         return "it needs playwright and Chromium: apt-get install chromium"
-    if name in ("gpu_memory", "gpu_trials", "paper_gpu") and not torch.cuda.is_available():
+    if name in ("gpu_memory", "gpu_swarm", "gpu_trials", "paper_gpu") and not torch.cuda.is_available():
         return "it needs a GPU"
     if name == "paper_code" and find_spec("pip") is None:
         return "it needs pip, to fetch dalle-pytorch"

@@ -146,11 +146,12 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     """Return the bytes of RAM, or of a GPU's memory, that this process can still use.
 
     In a container, RAM is what the container may still use. On a GPU, memory that PyTorch keeps ready for the next
-    tensors of this process counts as free.
+    tensors of this process counts as free, and no more than the share of it that this process may take.
     """
-    if torch.device(device).type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+    if (gpu := torch.device(device)).type == "cuda":
+        reserved, (free, whole) = torch.cuda.memory_reserved(gpu), torch.cuda.mem_get_info(gpu)
+        share = torch.cuda.get_per_process_memory_fraction(gpu.index)
+        return max(0, min(free, int(share * whole) - reserved)) + reserved - torch.cuda.memory_allocated(gpu)
     free = [psutil.virtual_memory().available]
     limit, used, kinds = (_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip().isdigit():

@@ -128,9 +128,9 @@ def test_kept_layers_that_may_fit_are_tried_after_those_that_do(monkeypatch):
     assert tried(found) == [("again", 1), ("kept", 1)]
 
 
-@pytest.mark.parametrize(("slower", "is_recorded"), [(0.01, True), (1.0, False)])
-def test_quick_steps_are_recorded_and_slow_ones_are_not(monkeypatch, slower, is_recorded):
-    found = Trials(OnPaper(monkeypatch, WHOLE, slower), 64, trains_for_s=0.0)
+@pytest.mark.parametrize(("slower", "limit", "is_recorded"), [(0.01, 8, True), (0.01, 64, False), (1.0, 8, False)])
+def test_quick_steps_are_recorded_where_twice_as_many_samples_have_room(monkeypatch, slower, limit, is_recorded):
+    found = Trials(OnPaper(monkeypatch, WHOLE, slower), limit, trains_for_s=0.0)
     assert found.find().is_recorded is is_recorded
     assert any(trial.way.is_recorded for trial in found.done) is is_recorded
 

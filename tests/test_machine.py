@@ -29,6 +29,14 @@ from dalle_lib.swarm.peer.workplace import Workplace
 SECRET = "hf_" + "Q" * 34
 
 
+@pytest.mark.parametrize(("share", "free"), [(1.0, 60 + 5), (0.5, 20 + 5), (0.2, 5)])
+def test_free_memory_of_a_gpu_is_no_more_than_the_share_of_this_process(monkeypatch, share, free):
+    told = {"memory_reserved": 30, "memory_allocated": 25, "mem_get_info": (60, 100)}
+    for name, value in (told | {"get_per_process_memory_fraction": share}).items():
+        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+    assert machine.free_memory("cuda:0") == free
+
+
 @pytest.mark.parametrize(
     ("environ", "name", "is_unattended"),
     [

@@ -293,3 +293,8 @@ def test_few_peers_are_called_at_once(tracker, monkeypatch):
     assert not called
     tracker._stay_known([])
     assert [len(set(peers)) for peers in called] == [MAX_CALLED]
+
+
+def test_a_fast_peer_that_goes_a_little_beyond_the_epoch_is_not_named(tracker):
+    progress(tracker, [record(10, 1, samples_accumulated=199), record(10, 2, samples_accumulated=201)])
+    assert tracker.doubted == {PEERS[2].peer_id: "it claims 201 samples of an epoch"}

@@ -27,6 +27,9 @@ names 160 of them."""
 STANDING_PER_S = 1e-9
 """Samples a second that a peer tells of itself which computes nothing, but has samples to be averaged: with no speed it
 would not count."""
+OVERSHOOT = 2.0
+"""Samples of one peer in an epoch, in target batches, that nobody wonders at: a fast one goes on until it knows that
+the epoch is over. No more are believed than the epoch takes."""
 IMPOSSIBLE = 10.0
 """Epochs of samples that no peer computes in the time that the shortest epoch takes; it is named if it claims that."""
 
@@ -249,7 +252,7 @@ class PlausibleProgress(ProgressTracker):
         for claim in claims:
             if claim.epoch > self.epochs.ahead + 1:
                 self._doubts[claim.peer] = f"it claims epoch {claim.epoch}, far beyond the others'"
-            elif claim.samples > self.target_batch_size:
+            elif claim.samples > OVERSHOOT * self.target_batch_size:
                 self._doubts[claim.peer] = f"it claims {claim.samples:,} samples of an epoch"
             elif claim.per_s * self.epochs.shortest_epoch_s > IMPOSSIBLE * self.target_batch_size:
                 self._doubts[claim.peer] = f"it claims {claim.per_s:,.0f} samples a second"
