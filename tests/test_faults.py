@@ -37,6 +37,14 @@ def assert_whole(peers: list[OneHotPeer], updates: range, in_flight: int = 0) ->
                 assert epoch - lacks - slack <= total <= epoch + slack, f"peer {peer.index}, epoch {epoch}"
 
 
+def assert_no_update_is_diluted(peer: OneHotPeer) -> None:
+    """Fail unless parameters have always been the sum of whole updates; on a busy machine, a peer may lack some."""
+    for epoch, values in peer.states():
+        for total in values.sum(1).tolist():
+            slack = TOLERANCE * max(1, epoch)
+            assert total == pytest.approx(min(round(total), epoch), abs=slack), f"peer {peer.index}, epoch {epoch}"
+
+
 def are_equal(peers: list[OneHotPeer], updates: int) -> bool:
     """Return whether these peers had the same parameters when they had made `updates` updates."""
     first, *others = (peer.after(updates) for peer in peers)
@@ -167,9 +175,9 @@ def test_a_peer_that_lags_an_epoch_dilutes_no_update(mini, swarm_folder):
         peers[2].process.send_signal(signal.SIGCONT)
         awake_in = peers[0].epoch
         together = swarm.wait_together(peers, after=awake_in) + 1
-        swarm.wait_for_epoch(together + 3)
-        assert_whole(peers[:2], range(1, together + 3))
-        assert_equal(peers, together + 2)
+        swarm.wait(lambda: became_equal(peers, range(together + 1, min(peer.epoch for peer in peers))))
+        for peer in peers:
+            assert_no_update_is_diluted(peer)
         assert peers[2].events("LeftOut") or any(event["error"] for event in peers[2].events("Round"))
 
 
