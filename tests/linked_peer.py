@@ -46,6 +46,12 @@ def watched(folder: Path) -> type[RunGradientAverager]:
     return Watched
 
 
+def last_shares(folder: Path) -> list[float]:
+    """Return the shares of the last round, which sum to 1, from the smallest to the largest."""
+    shares = json.loads((folder / "rounds.jsonl").read_text().splitlines()[-1])["shares"].values()
+    return sorted(share / sum(shares) for share in shares)
+
+
 def main(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text())
     codec.install()
@@ -64,13 +70,15 @@ def main(folder: Path) -> None:
     averager = watched(folder)(
         parameters, dht=dht, prefix="links", start=True, min_matchmaking_time=4.0, request_timeout=2.0,
         target_group_size=settings["peers"], min_group_size=settings["peers"], next_chunk_timeout=60.0,
-        reuse_grad_buffers=True, warn=False, trust=Vouching(identity=identity, measures=settings["measures"]),
+        reuse_grad_buffers=True, warn=False, trust=Vouching(identity=identity, measures=True),
         compression=codec.compression(2**16), part_size_bytes=2**16,
     )  # fmt: skip
     averager.accumulate_grads_(batch_size=1)
     for epoch in range(settings["rounds"]):
         averager.introduction = Introduction(epoch=epoch)
         averager.step(weight=1.0, reset_accumulators=False, timeout=PATIENCE_S)
+        if last_shares(folder) == settings["until"]:
+            break  # all peers, as all compute the same shares
     averager.shutdown()
     dht.shutdown()
 
