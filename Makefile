@@ -10,7 +10,7 @@ FILES_WITH = $$(grep -lE "$(1)" tests/test_*.py)
 # Where somebody looks, pip shows what it downloads and how far it is.
 PIP_OPTIONS := $(shell test -t 2 || echo --quiet)
 
-.PHONY: help demo test chaos test-images site test-site tutorial-gpu slug setup lint dist bench lab clean
+.PHONY: help demo test chaos chaos-long test-images site test-site tutorial-gpu slug setup lint dist bench lab clean
 .DEFAULT_GOAL := demo
 
 help: ## list the targets
@@ -55,11 +55,15 @@ test: setup ## run the tests and every notebook, the longer ones shortened
 
 # Seven peers at a time attack and defend themselves, alone. The other swarms are small, and two at a time fit
 # (conftest.py mixes those that wait with those that train a model).
-chaos: setup ## kill, freeze and attack peers of real swarms, send them more changed messages, and run the demo
+chaos: setup ## kill, freeze and attack peers of real swarms, and run the demo
 	$(BIN)/python -m pytest -m chaos $(call FILES_WITH,AttackSwarm) $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m chaos -n 2 --maxschedchunk 1 \
 	  $$(grep -L AttackSwarm $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
+
+# What is long, and shows no more than shorter forms of it in CI, is run by hand.
+chaos-long: setup ## send peers and readers of files more changed messages, and play an evening of a run
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python tests/long_rehearsal.py outputs/long_rehearsal 60
 
 # The packages that Colab has installed, as far as the kit and its notebooks touch them.
 .venv-colab/complete: .venv/complete tests/data/images/colab-2026-08-19.txt scripts/try_image.py

@@ -1,6 +1,6 @@
 """What strangers send is decoded or refused, whatever it is: each decoder of bytes and records, on changed real ones.
 
-`make test` tries each some hundred times, always alike; `make chaos` tries more, and others each time.
+`make test` tries each some hundred times, always alike; `make chaos-long` tries more, and others each time.
 """
 
 import math
