@@ -60,8 +60,8 @@ chaos: setup ## kill, freeze and attack peers of real swarms, and run the demo
 	$(BIN)/python -m pytest -m chaos -n 2 --maxschedchunk 1 \
 	  $$(grep -L AttackSwarm $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
 
-# What is long, and shows no more than shorter forms of it in CI, is run by hand.
-chaos-long: setup ## send peers and readers of files more changed messages, and play an evening of a run
+# The long forms of tests that CI runs shortened.
+chaos-long: setup ## send peers and readers of files more changed messages, and play an hour of a run
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python tests/long_rehearsal.py outputs/long_rehearsal 60
 
