@@ -6,8 +6,8 @@ import time
 
 import hivemind
 
-from dalle_lib.machine import name_of
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.holding import Holder
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
@@ -34,6 +34,7 @@ class Telling:
     membership: Membership
     events: EventLog
     optimizer: CollaborativeOptimizer
+    work: Work
     holder: Holder
     clock: AwakeClock
     _is_complete: bool
@@ -54,7 +55,7 @@ class Telling:
             counted=self.counted,
             sent_bytes=self.sent_bytes,
             received_bytes=self.received_bytes,
-            hardware=name_of(self.device),
+            hardware=self.work.devices.name,
             kit=__version__,
             team=self.settings.team,
             anonymous=self.settings.anonymous,

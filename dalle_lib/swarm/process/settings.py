@@ -23,6 +23,7 @@ ANONYMOUS = "anonymous"
 MAX_TEAM = 40
 """Letters of a team's name, at most."""
 Role = Literal["trainer", "bootstrap", "observer"]
+_DEVICE = r"(cpu|(cuda|mps|xpu)(:\d+)?)"
 WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
 """What to do with a broken file of a peer that each of its starts writes."""
 
@@ -47,7 +48,8 @@ class CommonSettings:
     max_minutes: float | None = None
     """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     device: str = "auto"
-    """Where the peer computes: "cuda:1", "cpu", or "auto" for the first GPU that works, or else the processor."""
+    """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work, or
+    else the processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +113,10 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
                 "expected an IPv4 address of this machine to listen on, such as 0.0.0.0 (all) or 127.0.0.1 (for this "
                 f"machine alone), but got {self.host!r}."
             )
-        if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:\d+)?", self.device):
-            raise ValueError(f'expected a device such as "cpu", "cuda:0" or "auto", but got {self.device!r}.')
+        if not re.fullmatch(rf"auto|{_DEVICE}(,{_DEVICE})*", self.device):
+            raise ValueError(
+                f'expected a device such as "cpu" or "cuda:0", several with commas, or "auto", but got {self.device!r}.'
+            )
         if self.role not in get_args(Role):
             raise ValueError(f"expected a role among {', '.join(get_args(Role))}, but got {self.role!r}.")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
@@ -136,6 +140,11 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
             raise ValueError(f"state_every_s must be above 0, but is {self.state_every_s}.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that are named; none for "auto"."""
+        return [] if self.device == "auto" else self.device.split(",")
 
     @property
     def begins(self) -> bool:
