@@ -38,7 +38,7 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
     if view is not None and (message := view.message()):
         parts.append(f"<p>The organiser says: {escape(message)}</p>")
     if joined is not None:
-        parts.append(f"<p>{escape(_devices(joined))}</p>")
+        parts.append(f"<p>Computing on {escape(joined['device'])}.</p>")
     if (computing := computing_line(events)) is not None:
         parts.append(_linked(f"{computing}."))
     if standing.role == "trainer":
@@ -63,14 +63,6 @@ def _linked(line: str, is_bold: bool = False) -> str:
     if (trouble := trouble_in(line)) is not None:
         told += f' <a href="{escape(trouble.link)}" target="_blank">What it means</a>'
     return f"<p>{told}</p>"
-
-
-def _devices(joined: dict) -> str:
-    """Return which device computes, and why another GPU does not."""
-    idle = [
-        f"{gpu} is idle: a peer computes on one GPU, so only another peer would use it." for gpu in joined["idle_gpus"]
-    ]
-    return " ".join([f"Computing on {joined['device']}.", *idle])
 
 
 def _is_live(standing: Standing) -> bool:

@@ -39,7 +39,7 @@ class Workplace:
         Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
         the run's card names is not beside it, is another, or cannot be trained on.
         """
-        device, *further = _devices(settings)
+        device, *further = devices_of(settings)
         limit_gpu(device, settings.gpu_share)
         card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
@@ -52,7 +52,7 @@ class Workplace:
         return cls(model.to(device), device, further, batches, pace)
 
 
-def _devices(settings: PeerSettings) -> list[torch.device]:
+def devices_of(settings: PeerSettings) -> list[torch.device]:
     """Return the devices of a peer: those that are named, or all GPUs that work, or the processor.
 
     Raises ValueError if one that is named does not compute.

@@ -62,10 +62,10 @@ class NetworkSettings:
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
-    """Port of the first GPU's peer; the peers of other GPUs take the ports after it. 0 takes free ports."""
+    """Port to listen on. 0 takes a free one."""
     announce: tuple[str, ...] = ()
-    """How others reach the first GPU's peer, where it is not the address that it listens on: a router that forwards a
-    port, or a tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
+    """How others reach this peer, where it is not the address that it listens on: a router that forwards a port, or a
+    tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
     client_mode: bool = False
     """Only connect to others, and accept no connections: for a peer behind a firewall."""
     start_after_s: float = 0.0

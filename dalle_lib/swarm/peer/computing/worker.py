@@ -33,17 +33,24 @@ def main() -> None:
     """Do what the trainer asks for, and end when it asks for nothing more, or has ended."""
     line, parameters, gradient, parent = map(int, sys.argv[1:])
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    messages = Connection(line)
+    serve(Connection(line), parameters, gradient)
+
+
+def serve(messages: Connection, parameters: int, gradient: int) -> None:
+    """Answer a trainer's messages until it closes its end, or something fails, which it is told.
+
+    `parameters` and `gradient` are the files of the memory that both share.
+    """
     with contextlib.suppress(EOFError, ConnectionError):  # the trainer has closed its end
         try:
-            _work(messages, parameters, gradient)
+            _answer(messages, parameters, gradient)
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
             messages.send(Failed(f"{type(error).__name__}: {in_one_line(error)}"[:300]))
 
 
-def _work(messages: Connection, parameters: int, gradient: int) -> None:
+def _answer(messages: Connection, parameters: int, gradient: int) -> None:
     job: Job = messages.recv()
     torch.set_num_threads(job.threads)
     device, why = torch.device(job.device), []
