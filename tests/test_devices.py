@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import Pipe
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -80,9 +81,9 @@ def own_rows(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
-def is_right(devices: Devices) -> None:
-    """Require the gradient and the losses of two batches to be those of a single device."""
-    batches, model = [batch_of(3), batch_of(8)], devices.first.model
+def is_right(devices: Devices, *sizes: int) -> None:
+    """Require the gradient and the losses of batches of these sizes, or 3 and 8, to be those of a single device."""
+    batches, model = [batch_of(size) for size in sizes or (3, 8)], devices.first.model
     alone = Computer(model, CPU)
     losses = alone.gradient(batches)
     expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -148,28 +149,35 @@ def test_the_gradient_of_two_devices_is_that_of_one_also_after_an_update(devices
     assert devices.workers[0].starts == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_dies_or_hangs_costs_its_share_of_the_time_and_is_started_again(
-    devices, told, monkeypatch, number
-):
-    monkeypatch.setattr(computing_devices, "PATIENCE_S", 1.0)
+def test_a_worker_that_is_killed_costs_its_share_of_the_time_and_is_started_again(devices, told, monkeypatch):
     (second,), killed = devices.workers, devices.workers[0].pid
-    ask = second.ask
+    answer = second.answer
 
-    def ask_and_kill(batches):
-        ask(batches)
-        os.kill(second.pid, number)
+    def kill_and_answer(ends_at):
+        os.kill(killed, signal.SIGKILL)
+        return answer(ends_at)
 
-    monkeypatch.setattr(second, "ask", ask_and_kill)
+    monkeypatch.setattr(second, "ask", lambda _: None)  # so that no answer was quicker
+    monkeypatch.setattr(second, "answer", kill_and_answer)
     is_right(devices)
-    how = {signal.SIGKILL: "cpu ended with exit code -9", signal.SIGSTOP: "cpu does not answer"}[number]
-    assert told[-1] == f"{how}: cpu computed its share, and it starts again"
+    assert told[-1] == "cpu ended with exit code -9: cpu computed its share, and it starts again"
     assert trouble_in(told[-1]).title == "Device dropped out"
     assert not psutil.pid_exists(killed)
-    assert second.pid != killed
-    monkeypatch.setattr(second, "ask", ask)
+    monkeypatch.undo()
     until_ready(devices)
     is_right(devices)
+
+
+def test_a_worker_that_stands_still_is_given_up_after_a_while_also_with_more_rows_than_a_pipe_holds(
+    devices, told, monkeypatch
+):
+    monkeypatch.setattr(computing_devices, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(computing_devices, "TIMES", 0.0)
+    devices.first.use(replace(devices.first.way, batch=512))
+    devices.workers[0].rate = devices.own_rate = 1.0
+    os.kill(devices.workers[0].pid, signal.SIGSTOP)
+    is_right(devices, 2000)
+    assert told[-1] == "cpu does not answer: cpu computed its share, and it starts again"
 
 
 def test_a_worker_that_fails_again_and_again_is_not_used_any_more(devices, told):
@@ -228,7 +236,7 @@ def test_a_worker_ends_with_a_trainer_that_is_killed():
         "cpu = torch.device('cpu'); devices = Devices(Computer(DALLE(ODD), cpu), [cpu]); devices.start();"
         "print(devices.workers[0].pid, flush=True); import time; time.sleep(600)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd="tests") as trainer:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as trainer:
         second = psutil.Process(int(trainer.stdout.readline()))
         trainer.kill()
     assert not living([second])

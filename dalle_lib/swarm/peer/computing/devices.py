@@ -82,8 +82,8 @@ class Devices:
         if not (ready := self._ready):
             return self.first.way
         ways = [self.first.way, *(worker.way for worker in ready)]
-        rates = [way.samples_per_s for way in ways]
-        return replace(ways[0], batch=sum(way.batch for way in ways), samples_per_s=None if None in rates else sum(rates))
+        batch, rates = sum(way.batch for way in ways), [way.samples_per_s for way in ways]
+        return replace(ways[0], batch=batch, samples_per_s=None if None in rates else sum(rates))
 
     @property
     def count(self) -> int:
@@ -93,9 +93,9 @@ class Devices:
     @property
     def name(self) -> str:
         """What computes, such as "2 x Tesla T4", in at most 60 letters."""
-        given_up = [worker.job for worker in self.workers if worker.is_given_up]
-        further = [torch.device(job.device) for job in self._jobs if job not in given_up]
-        counted = Counter(map(name_of, [self.first.device, *further])).items()
+        jobs = [worker.job for worker in self.workers if not worker.is_given_up] if self.workers else self._jobs
+        used = [self.first.device, *(torch.device(job.device) for job in jobs)]
+        counted = Counter(map(name_of, used)).items()
         return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted)[:60]
 
     def start(self) -> None:
@@ -144,9 +144,13 @@ class Devices:
         return self._sum(batches, [own, *parts])
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, and give the memory back that they share."""
         for worker in self.workers:
             worker.end()
+            worker.gradient.close()
+        if self._given is not None:
+            self._given.close()
+        self.workers, self._given = [], None
 
     @property
     def _ready(self) -> list[Worker]:

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
@@ -66,14 +67,14 @@ class Worker:
         theirs.close()
         self.starts, self.way, self.rate = self.starts + 1, None, None
         self._ends_at = time.monotonic() + READY_S
-        self._send(self.job)
+        _send(self._line, self.job)
         if self._order is not None:
-            self._send(self._order)
+            _send(self._line, self._order)
 
     def order(self, order: Order) -> None:
         """Tell it how to compute, now and whenever it is started again."""
         self._order = order
-        self._send(order)
+        _send(self._line, order)
 
     def look(self) -> str | None:
         """Return what is new: that it has become ready, or has failed before it was; None for nothing."""
@@ -89,8 +90,8 @@ class Worker:
         return f"{self.job.device} {answer.problem}, and {'starts again' if again else 'is not used any more'}"
 
     def ask(self, batches: Sequence[Batch]) -> None:
-        """Let it compute the gradient of some batches."""
-        self._send(rows_of(batches))
+        """Let it compute the gradient of some batches. This returns at once, also if the process stands still."""
+        threading.Thread(target=_send, args=(self._line, rows_of(batches)), daemon=True).start()
 
     def answer(self, ends_at: float) -> Computed | Failed:
         """Return what it has computed, or why nothing comes, at the latest at a time of `time.monotonic`."""
@@ -112,10 +113,6 @@ class Worker:
             self._line.close()
         self._process, self._line, self.way = None, None, None
 
-    def _send(self, message: object) -> None:
-        with contextlib.suppress(ConnectionError):  # it has ended, which is seen when its answer is read
-            self._line.send(message)
-
     def _read(self, ends_at: float) -> Ready | Computed | Failed:
         try:
             while not self._line.poll(LOOK_EVERY_S):
@@ -126,9 +123,14 @@ class Worker:
             else:
                 answer = self._line.recv()
                 return Failed(f"failed ({answer.problem})") if isinstance(answer, Failed) else answer
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):  # also in the middle of a message
             logger.info("the worker on %s has closed its end", self.job.device)
         try:
             return Failed(f"ended with exit code {self._process.wait(ENDS_S)}")
         except subprocess.TimeoutExpired:
             return Failed("does not answer")
+
+
+def _send(line: Connection, message: object) -> None:
+    with contextlib.suppress(OSError):  # the process has ended, which is seen when its answer is read
+        line.send(message)
