@@ -88,7 +88,7 @@ def is_right(devices: Devices, *sizes: int) -> None:
     losses = alone.gradient(batches)
     expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     found = devices.gradient(batches)
-    assert error_of(model, expected) < 1e-4
+    assert error_of(model, expected) < 1e-3
     assert found.losses == pytest.approx(losses.losses, rel=1e-5)
     assert found.norm == pytest.approx(losses.norm, rel=1e-4)
 
@@ -157,13 +157,13 @@ def test_a_worker_that_is_killed_costs_its_share_of_the_time_and_is_started_agai
         os.kill(killed, signal.SIGKILL)
         return answer(ends_at)
 
-    monkeypatch.setattr(second, "ask", lambda _: None)  # so that no answer was quicker
-    monkeypatch.setattr(second, "answer", kill_and_answer)
-    is_right(devices)
+    with monkeypatch.context() as patched:
+        patched.setattr(second, "ask", lambda _: None)  # so that no answer was quicker
+        patched.setattr(second, "answer", kill_and_answer)
+        is_right(devices)
     assert told[-1] == "cpu ended with exit code -9: cpu computed its share, and it starts again"
     assert trouble_in(told[-1]).title == "Device dropped out"
     assert not psutil.pid_exists(killed)
-    monkeypatch.undo()
     until_ready(devices)
     is_right(devices)
 

@@ -41,6 +41,7 @@ class Worker:
         self._parameters, self._order = parameters, None
         self._process: subprocess.Popen | None = None
         self._line: Connection | None = None
+        self._sending: threading.Thread | None = None
         self._ends_at = 0.0
 
     @property
@@ -91,7 +92,8 @@ class Worker:
 
     def ask(self, batches: Sequence[Batch]) -> None:
         """Let it compute the gradient of some batches. This returns at once, also if the process stands still."""
-        threading.Thread(target=_send, args=(self._line, rows_of(batches)), daemon=True).start()
+        self._sending = threading.Thread(target=_send, args=(self._line, rows_of(batches)), daemon=True)
+        self._sending.start()
 
     def answer(self, ends_at: float) -> Computed | Failed:
         """Return what it has computed, or why nothing comes, at the latest at a time of `time.monotonic`."""
@@ -110,8 +112,10 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+            if self._sending is not None:
+                self._sending.join()  # what it sends goes nowhere now
             self._line.close()
-        self._process, self._line, self.way = None, None, None
+        self._process, self._line, self._sending, self.way = None, None, None, None
 
     def _read(self, ends_at: float) -> Ready | Computed | Failed:
         try:
