@@ -46,3 +46,9 @@ def _forecast(config: ModelConfig, batch: int, precision: str, is_reversible: bo
     training = Training(batch=batch, precision=precision, reversible=is_reversible, offload="optimizer")
     found = estimate({"model_type": "dalle", **asdict(config)}, training, "cpu")
     return found.allocated - found.gpu.get("weights", 0) - found.gpu.get("gradients", 0), found.flops
+
+
+def limit_gpu(device: torch.device, share: float) -> None:
+    """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
