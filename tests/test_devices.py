@@ -115,7 +115,8 @@ def test_a_gpu_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):
 
 def test_rows_are_shared_by_speed_and_each_is_computed_once():
     assert shares_of(8, [1.0, 1.0]) == [4, 4]
-    assert shares_of(64, [10.0, 30.0]) == [16, 48]
+    assert shares_of(64, [10.0, 30.0]) == shares_of(64, [10.0, 29.0]) == [16, 48], "few sizes, as each compiles anew"
+    assert shares_of(64, [10.0, 11.0]) == [32, 32]
     assert shares_of(9, [None, 2.0, 1.0]) == [3, 4, 2]
     assert shares_of(1, [1.0, 9.0]) == [1, 0]
     assert shares_of(2, [None, None, None]) == [1, 0, 1]
@@ -178,6 +179,15 @@ def test_a_worker_that_stands_still_is_given_up_after_a_while_also_with_more_row
     os.kill(devices.workers[0].pid, signal.SIGSTOP)
     is_right(devices, 2000)
     assert told[-1] == "cpu does not answer: cpu computed its share, and it starts again"
+
+
+def test_a_worker_without_memory_costs_its_share_of_the_time(devices, told):
+    devices.first.use(replace(devices.first.way, batch=512))
+    devices.workers[0].rate = devices.own_rate = 1.0
+    second = psutil.Process(devices.workers[0].pid)
+    second.rlimit(psutil.RLIMIT_AS, (second.memory_info().vms, psutil.RLIM_INFINITY))
+    is_right(devices, 2000)
+    assert "memory" in told[-1].lower(), told[-1]
 
 
 def test_a_worker_that_fails_again_and_again_is_not_used_any_more(devices, told):

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dalle_lib.dashboard.run_view import RunView
-from dalle_lib.dashboard.start import TITLE, counted_line, start_lines, steps_of
+from dalle_lib.dashboard.start import counted_line, start_lines, steps_of, title_of
 from dalle_lib.dashboard.words import (
     STAYS,
     Invite,
@@ -143,7 +143,7 @@ class LivePanel:
         """Return the steps of the peer's start while they matter; then how long they took in all."""
         starts, waits_s = self._teller.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS).start_after_s
         if steps := steps_of(standing, starts, waits_s):
-            return [f"{TITLE}:", *start_lines(steps)]
+            return [title_of(starts[-1]), *start_lines(steps)]
         line = counted_line(starts, waits_s) if standing.role == "trainer" else None
         return [] if line is None else [line]
 
