@@ -177,7 +177,7 @@ def test_a_worker_that_stands_still_is_given_up_after_a_while_also_with_more_row
     devices.first.use(replace(devices.first.way, batch=512))
     devices.workers[0].rate = devices.own_rate = 1.0
     os.kill(devices.workers[0].pid, signal.SIGSTOP)
-    is_right(devices, 2000)
+    is_right(devices, 1200)
     assert told[-1] == "cpu does not answer: cpu computed its share, and it starts again"
 
 
@@ -186,7 +186,7 @@ def test_a_worker_without_memory_costs_its_share_of_the_time(devices, told):
     devices.workers[0].rate = devices.own_rate = 1.0
     second = psutil.Process(devices.workers[0].pid)
     second.rlimit(psutil.RLIMIT_AS, (second.memory_info().vms, psutil.RLIM_INFINITY))
-    is_right(devices, 2000)
+    is_right(devices, 1200)
     assert "memory" in told[-1].lower(), told[-1]
 
 
