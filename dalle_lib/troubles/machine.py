@@ -20,6 +20,20 @@ TROUBLES = (
         remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
+        title="Device dropped out",
+        severity="costs",
+        patterns=(
+            "computed its share, and it",
+            ", and starts again",
+            ", and is not used any more",
+        ),
+        means="On a machine with several GPUs, one of them ended its work: its process was killed, its memory ran out "
+        "or it did not answer. The first one computed the same samples, so that none is lost, and the peer is slower "
+        "until the other computes again. After three new starts in vain it is left out until the peer starts again.",
+        remedy="Nothing for once. If it happens again, end other programs on this GPU, or name those that work: "
+        "`--device cuda:0`. `dalle-lib doctor` says which compute.",
+    ),
+    Trouble(
         title="Out of memory",
         severity="stops",
         patterns=(

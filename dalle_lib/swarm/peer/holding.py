@@ -7,7 +7,6 @@ from datetime import tzinfo
 from pathlib import Path
 
 import psutil
-import torch
 
 from dalle_lib.files import BrokenFile, Followed
 from dalle_lib.swarm.process.events import EventLog
@@ -178,9 +177,3 @@ class Holder:
         except BrokenFile as error:
             logger.warning("%s", error)
             return None
-
-
-def limit_gpu(device: torch.device, share: float) -> None:
-    """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
-    if device.type == "cuda" and share < 1:
-        torch.cuda.set_per_process_memory_fraction(share, device)

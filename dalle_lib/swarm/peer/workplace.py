@@ -11,7 +11,7 @@ from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.peer.computing.pace import Pace
-from dalle_lib.swarm.peer.holding import limit_gpu
+from dalle_lib.swarm.peer.computing.room import limit_gpu
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
@@ -32,26 +32,26 @@ class Workplace:
 
     model: DALLE
     device: torch.device
+    """Where the model is."""
+    further: list[torch.device]
+    """Where workers compute with copies of it."""
     batches: TrainingBatches
     """What it trains on, of which the first can be read."""
     pace: Pace
-    idle_gpus: list[str]
-    """GPUs that work but are not used, because a peer computes on one."""
+
+    @property
+    def told(self) -> str:
+        """The devices, as torch names them."""
+        return ", ".join(map(str, [self.device, *self.further]))
 
     @classmethod
     def prepare(cls, card: RunCard, settings: PeerSettings, peer_id: str) -> "Workplace":
-        """Return the run's model on this peer's device, and its data in the order of the peer of this id.
+        """Return the run's model on this peer's first device, and its data in the order of the peer of this id.
 
         Raises NotEnoughRoom before anything is downloaded, and ValueError if the device does not compute, or if what
         the run's card names is not beside it, is another, or cannot be trained on.
         """
-        found = working_gpus() if settings.device == "auto" else []
-        device = torch.device(settings.device if settings.device != "auto" else next(iter(found), "cpu"))
-        if device.type == "cuda" and not found and (problem := check_gpu(str(device)).problem):
-            raise ValueError(
-                f'{settings.device} does not compute here: {problem}. Choose another --device; "auto" takes a GPU that '
-                "works, or else the processor."
-            )
+        device, *further = devices_of(settings)
         limit_gpu(device, settings.gpu_share)
         card.require_beside()
         require_room_in_cache(f"run {card.name!r}", card.downloads)
@@ -61,4 +61,20 @@ class Workplace:
         begin, first = batches.state_dict(), next(batches)
         check_inputs(card.model, first.text, first.codes)
         batches.load_state_dict(begin)
-        return cls(model.to(device), device, batches, pace, found[1:])
+        return cls(model.to(device), device, further, batches, pace)
+
+
+def devices_of(settings: PeerSettings) -> list[torch.device]:
+    """Return the devices of a peer: those that are named, or all GPUs that work, or the processor.
+
+    Raises ValueError if one that is named does not compute.
+    """
+    if settings.device == "auto":
+        return [torch.device(name) for name in working_gpus() or ["cpu"]]
+    for name in settings.devices:
+        if name.startswith("cuda") and (problem := check_gpu(name).problem):
+            raise ValueError(
+                f'{name} does not compute here: {problem}. Choose another --device; "auto" takes all GPUs that work, '
+                "or else the processor."
+            )
+    return list(map(torch.device, settings.devices))
