@@ -14,7 +14,7 @@ from dalle_lib.cli.peer_options import Options
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.lending import LendingSettings
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
 if TYPE_CHECKING:
@@ -198,6 +198,8 @@ def limits(settings: PeerSettings) -> str:
     threads = count(threads_of(settings), "processor thread")
     if settings.device == "auto":
         told.append(f"on all GPUs, or on {threads} where there is none")
+    elif settings.device == FIRST_GPU:
+        told.append(f"on the first GPU, or on {threads} where there is none")
     else:
         told.append(f"on {threads}" if settings.device == "cpu" else f"on {settings.device}")
     return ", ".join(told)

@@ -23,13 +23,13 @@ TROUBLES = (
         title="Device dropped out",
         severity="costs",
         patterns=(
-            "computed its share, and it",
-            ", and starts again",
-            ", and is not used any more",
+            "dropped out (",
+            "computes alone, as no memory can be shared",
         ),
         means="On a machine with several GPUs, one of them ended its work: its process was killed, its memory ran out "
-        "or it did not answer. The first one computed the same samples, so that none is lost, and the peer is slower "
-        "until the other computes again. After three new starts in vain it is left out until the peer starts again.",
+        "or it did not answer. The first one computes the whole step again, so that no sample is lost, and the peer is "
+        "slower until the other computes again. One that fails four times in an hour is left out until the peer starts "
+        "again, as are all but the first where the system has no memory that processes can share.",
         remedy="Nothing for once. If it happens again, end other programs on this GPU, or name those that work: "
         "`--device cuda:0`. `dalle-lib doctor` says which compute.",
     ),

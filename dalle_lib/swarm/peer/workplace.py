@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
-from dalle_lib.machine import check_gpu, require_room_in_cache, working_gpus
+from dalle_lib.machine import check_gpu, choose_device, require_room_in_cache
 from dalle_lib.model import DALLE
 from dalle_lib.model.inputs import check_inputs
 from dalle_lib.run import RunCard, batches_of, initial_model
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.room import limit_gpu
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
 
@@ -65,16 +65,19 @@ class Workplace:
 
 
 def devices_of(settings: PeerSettings) -> list[torch.device]:
-    """Return the devices of a peer: those that are named, or all GPUs that work, or the processor.
+    """Return the devices of a peer: those that are named, or the first GPU that works and all after it, or a processor.
 
-    Raises ValueError if one that is named does not compute.
+    Whether further GPUs compute is seen by their workers: this process would take memory of each that it tried. Raises
+    ValueError if the first one that is named does not compute, or another is not here.
     """
-    if settings.device == "auto":
-        return [torch.device(name) for name in working_gpus() or ["cpu"]]
-    for name in settings.devices:
-        if name.startswith("cuda") and (problem := check_gpu(name).problem):
-            raise ValueError(
-                f'{name} does not compute here: {problem}. Choose another --device; "auto" takes all GPUs that work, '
-                "or else the processor."
-            )
-    return list(map(torch.device, settings.devices))
+    if not settings.devices:
+        gpus = (f"cuda:{number}" for number in range(torch.cuda.device_count()))
+        first = next((gpu for gpu in gpus if check_gpu(gpu).problem is None), "cpu")
+        return [torch.device(gpu) for gpu in ([first] if settings.device == FIRST_GPU else [first, *gpus])]
+    first = settings.devices[0]
+    if first.startswith("cuda") and (problem := check_gpu(first).problem):
+        raise ValueError(
+            f'{first} does not compute here: {problem}. Choose another --device; "auto" takes all GPUs that work, '
+            "or else the processor."
+        )
+    return list(map(choose_device, settings.devices))

@@ -23,6 +23,8 @@ ANONYMOUS = "anonymous"
 MAX_TEAM = 40
 """Letters of a team's name, at most."""
 Role = Literal["trainer", "bootstrap", "observer"]
+FIRST_GPU = "first"
+"""The device of one of several peers of a machine: the first GPU that works, or else the processor."""
 _DEVICE = r"(cpu|(cuda|mps|xpu)(:\d+)?)"
 WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
 """What to do with a broken file of a peer that each of its starts writes."""
@@ -48,8 +50,8 @@ class CommonSettings:
     max_minutes: float | None = None
     """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     device: str = "auto"
-    """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work, or
-    else the processor."""
+    """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work
+    ("first" for the first of them), or else the processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +79,11 @@ class ComputingSettings:
     """How the peer computes, and in which order."""
 
     batch_size: int | None = None
-    """The most samples between two looks at the swarm. Up to it, the peer finds by trying what is fastest here and fits
-    into memory; without it, an epoch and the clock set the limit."""
+    """The most samples between two looks at the swarm, on all devices together. Up to it, the peer finds by trying what
+    is fastest here and fits into memory; without it, an epoch and the clock set the limit."""
     threads: int | None = None
-    """Processor threads for computing. Without it, one for each core, but for what answering other peers needs."""
+    """Processor threads for computing, and as many beside each further GPU. Without it, one for each core, but for what
+    answering other peers needs."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
@@ -111,9 +114,14 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
                 "expected an IPv4 address of this machine to listen on, such as 0.0.0.0 (all) or 127.0.0.1 (for this "
                 f"machine alone), but got {self.host!r}."
             )
-        if not re.fullmatch(rf"auto|{_DEVICE}(,{_DEVICE})*", self.device):
+        if not re.fullmatch(rf"auto|{FIRST_GPU}|{_DEVICE}(,{_DEVICE})*", self.device):
             raise ValueError(
                 f'expected a device such as "cpu" or "cuda:0", several with commas, or "auto", but got {self.device!r}.'
+            )
+        gpus = [device if ":" in device else f"{device}:0" for device in self.devices if device != "cpu"]
+        if len(set(gpus)) < len(gpus):
+            raise ValueError(
+                f"expected each GPU once, as a second process on it gains nothing, but got {self.device!r}."
             )
         if self.role not in get_args(Role):
             raise ValueError(f"expected a role among {', '.join(get_args(Role))}, but got {self.role!r}.")
@@ -139,8 +147,8 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
 
     @property
     def devices(self) -> list[str]:
-        """The devices that are named; none for "auto"."""
-        return [] if self.device == "auto" else self.device.split(",")
+        """The devices that are named; none for "auto" and "first"."""
+        return [] if self.device in ("auto", FIRST_GPU) else self.device.split(",")
 
     @property
     def begins(self) -> bool:

@@ -1,5 +1,7 @@
 """What a trainer and the workers on its further devices share: memory, and the messages between them."""
 
+import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Iterable, Sequence
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from dalle_lib.model import ModelConfig
 from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm.peer.computing.computer import Gradient
 from dalle_lib.swarm.peer.computing.way import Way
 
 Rows = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -19,7 +22,7 @@ Rows = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is there for: the first message that it gets."""
+    """What a worker is there for: its first message, which it answers with its Way when it can compute."""
 
     config: ModelConfig
     device: str
@@ -27,34 +30,20 @@ class Job:
     """Threads of the processor."""
     gpu_share: float
     """Part of a GPU's memory that it may take."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """How a worker is to compute: in this way, or in the one that its own trials find."""
-
     way: Way | None
+    """How it is to compute; None for what its own trials find."""
     limit: int
     """The most samples at a time, for trials."""
     trains_for_s: float
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A worker's answer to an order: it computes in this way."""
-
-    way: Way
+    rows: int | None = None
+    """Samples of a batch for which it gets ready: those of the last one, or else the way's."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A worker's answer to rows, whose mean gradient is in its memory."""
+    """A worker's answer to rows, whose mean gradient is in its part of the memory."""
 
-    losses: list[float]
-    """Mean loss of each batch."""
-    norm: float
-    scale: float
-    seconds: float
+    found: Gradient
     way: Way
     why: str
     """Why the way has changed, if it has."""
@@ -68,25 +57,38 @@ class Failed:
 
 
 class SharedFloats:
-    """Values in memory that several processes see: a file without a name, which ends with the last of them."""
+    """Parts of `count` values in memory that several processes see: a file without a name, which ends with the last."""
 
-    def __init__(self, count: int, file: int | None = None) -> None:
-        """Make room for `count` values, or take that of a file descriptor. Raises OSError if there is none."""
-        self.file = file
+    def __init__(self, parts: int, count: int, file: int | None = None) -> None:
+        """Make room for the values, or take that of a file descriptor. Raises OSError if there is none."""
+        self.file = _unnamed_file() if file is None else file
         if file is None:
-            self.file = os.memfd_create("dalle-gradients")
-            os.ftruncate(self.file, 4 * count)
-        self._memory = mmap.mmap(self.file, 4 * count)
-        self.values: Tensor = torch.frombuffer(self._memory, dtype=torch.float32)
+            os.ftruncate(self.file, 4 * parts * count)
+        self.values: Tensor = torch.frombuffer(mmap.mmap(self.file, 4 * parts * count), dtype=torch.float32)
+        self.values = self.values.view(parts, count)
 
-    def like(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the values as tensors of these shapes, one after another."""
-        parts = self.values.split([tensor.numel() for tensor in tensors])
-        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    def like(self, part: int, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the first values of a part as tensors of these shapes, one after another."""
+        sizes = [tensor.numel() for tensor in tensors]
+        values = self.values[part, : sum(sizes)].split(sizes)
+        return [value.view(tensor.shape) for value, tensor in zip(values, tensors, strict=True)]
 
     def close(self) -> None:
         """Close the file; the memory stays as long as somebody uses the values."""
         os.close(self.file)
+
+
+def _unnamed_file() -> int:
+    """Return a new file without a name, in memory. Raises OSError where there is none."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("dalle-gradients")
+    try:  # a Python that was built for older systems than this one
+        file = ctypes.CDLL(None, use_errno=True).memfd_create(b"dalle-gradients", 1)  # not for programs it starts
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "this system has no files in memory without a name") from None
+    if file < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return file
 
 
 def rows_of(batches: Iterable[Batch]) -> Rows:

@@ -44,10 +44,10 @@ class Work:
         NotEnoughRoom if one sample does not fit into memory.
         """
         self.is_new, limit = False, max(1, self.pace.most // self.devices.count)
-        self.devices.start()
+        self.devices.share_threads()
         trials = Trials(self.computer, limit, trains_for_s=trains_for_s, is_over=is_over)
         trials.find()
-        self.devices.order(limit, trains_for_s)
+        self.devices.start(limit, trains_for_s, is_over)
         kind, self._peers = self.computer.device.type, peers
         self._changed(tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
 
