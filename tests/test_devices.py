@@ -16,7 +16,6 @@ from test_computing import CPU, RAM_RAN_OUT, batch_of, error_of
 
 from dalle_lib.machine import name_of
 from dalle_lib.swarm.peer.computing import devices as computing_devices
-from dalle_lib.swarm.peer.computing import workers
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.devices import Devices
 from dalle_lib.troubles import trouble_in
@@ -29,7 +28,9 @@ TOLD: list[str] = []
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Devices]:
     """This process and two workers, which are ready, two samples at a time."""
+    threads = torch.get_num_threads()
     made = Devices(Computer(random_model().float(), CPU, lambda _, why: TOLD.append(why)), [CPU, CPU], TOLD.append)
+    made.share_threads()
     made.first.use(replace(made.first.way, batch=2, samples_per_s=10.0))
     made.start(4, 60.0)
     try:
@@ -37,6 +38,7 @@ def devices() -> Iterator[Devices]:
         yield made
     finally:
         made.close()
+        torch.set_num_threads(threads)
 
 
 def until(is_over: Callable[[], bool], devices: Devices) -> None:
@@ -45,7 +47,7 @@ def until(is_over: Callable[[], bool], devices: Devices) -> None:
     while not is_over():
         assert time.monotonic() < ends_at, TOLD
         devices.gradient([batch_of(2)])
-        time.sleep(0.2)
+        time.sleep(1.0)
 
 
 def own_rows(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -64,6 +66,7 @@ def is_right(devices: Devices, *sizes: int) -> None:
     """Require the gradient and the losses of batches of these sizes to be those of a single device."""
     batches, model = [batch_of(size) for size in sizes], devices.first.model
     alone = Computer(model, CPU)
+    alone.use(replace(alone.way, batch=1024))
     losses = alone.gradient(batches)
     expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     found = devices.gradient(batches)
@@ -88,7 +91,7 @@ def test_the_gradient_of_three_devices_is_that_of_one_also_after_an_update(devic
     for worker, speed in zip(devices.workers, (30.0, 0.1), strict=True):
         monkeypatch.setattr(worker, "speed", speed)
     is_right(devices, 16, 8)
-    assert rows[-1] == 4 + 2 + 1 - 1, "the first two share all rows: so slow a third one only holds them up"
+    assert rows[-1] == 4 + 2, "the first two share all rows: so slow a third one only holds them up"
 
 
 def test_infinity_of_one_device_is_told_with_its_loss_scale_and_changes_nothing_else(devices, monkeypatch):
@@ -165,4 +168,3 @@ def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_
     is_right(devices, 8)
     assert rows[-1] == 8
     assert len(second.failures) == 1, "it did not fail"
-    assert workers.FAILURES > 1

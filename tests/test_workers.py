@@ -22,7 +22,7 @@ from test_computing import CPU, RAM_RAN_OUT, batch_of, whole_gradient, with_room
 from test_devices import is_right
 
 from dalle_lib.machine import name_of
-from dalle_lib.swarm import CannotJoin, PeerSettings
+from dalle_lib.swarm import CannotJoin, Peer, PeerSettings
 from dalle_lib.swarm.peer import workplace
 from dalle_lib.swarm.peer.computing import devices as computing_devices
 from dalle_lib.swarm.peer.computing import shared, worker, workers
@@ -47,9 +47,12 @@ def told() -> list[str]:
 @pytest.fixture
 def devices(told):
     """This process, and a worker that no test here has started yet."""
+    threads = torch.get_num_threads()
     made = Devices(Computer(random_model().float(), CPU, lambda _, why: told.append(why)), [CPU], told.append)
+    made.share_threads()
     yield made
     made.close()
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -96,15 +99,18 @@ def test_each_row_is_computed_once_and_no_device_gets_a_batch_without_rows(sizes
 @pytest.mark.usefixtures("silent")
 @pytest.mark.timeout(100)
 def test_a_worker_that_stands_still_is_not_waited_for_long_and_hardly_by_a_peer_that_leaves(devices, told, monkeypatch):
-    devices.first.use(replace(devices.first.way, batch=1024))
     over: list[bool] = []
     devices.start(4, 60.0, lambda: bool(over))
     (second,) = devices.workers
-    for patience_s, leaves_s, rows in (0.5, math.inf, 1000), (math.inf, 0.5, 8):
+    second.way = second.job.way  # as if it had become ready
+    second.ask([batch_of(2000)])  # more than the line holds
+    second.end()
+    devices.gradient([batch_of(1)])
+    for patience_s, leaves_s in (0.5, math.inf), (math.inf, 0.5):
         monkeypatch.setattr(computing_devices, "PATIENCE_S", patience_s)
         monkeypatch.setattr(workers, "LEAVES_S", leaves_s)
-        second.way = second.job.way  # as if it had become ready
-        is_right(devices, rows)  # at first more than the line holds
+        second.way = second.job.way
+        is_right(devices, 8)
         assert told.pop() == "cpu dropped out (does not answer), and starts again"
         assert not told
         second._starts_at = 0.0
@@ -148,7 +154,7 @@ def test_a_worker_that_fails_four_times_in_an_hour_is_not_used_any_more(devices,
     is_right(devices, 8)
     assert second.pid is None
     batches = []
-    monkeypatch.setattr(devices.first, "sent", batches.append)
+    monkeypatch.setattr(devices.first, "sent", lambda batch: batches.append(batch) or batch)
     devices.sent(batch_of(1))
     assert len(batches) == 1, "it goes to the only device ahead of its turn"
 
@@ -181,12 +187,12 @@ def test_memory_is_shared_by_a_python_that_does_not_know_how_and_else_one_device
 
 
 def test_a_worker_takes_less_at_a_time_where_memory_runs_out_and_tells_when_it_has_none(monkeypatch, capfd):
-    models, heads = [], []
+    models, biases = [], []
 
     def with_little_room(config):
         models.append(random_model(config).float())
         with_room_for(models[0], 2, RAM_RAN_OUT)
-        models[0].head.register_forward_pre_hook(lambda head, _: heads.append(head.bias.detach().clone()))
+        models[0].register_forward_pre_hook(lambda model, _: biases.append(model.head.bias.detach().clone()))
         return models[0]
 
     monkeypatch.setattr(worker, "DALLE", with_little_room)
@@ -201,7 +207,7 @@ def test_a_worker_takes_less_at_a_time_where_memory_runs_out_and_tells_when_it_h
         way = replace(Computer(model, CPU).way, batch=4)
         ours.send(Job(model.config, "cpu", torch.get_num_threads(), 1.0, way, 4, 60.0))
         assert ours.recv().batch == 2
-        assert torch.equal(heads[0], model.head.bias), "a loss scale is found for the run's parameters"
+        assert torch.equal(biases[0], model.head.bias), "a loss scale is found for the run's parameters"
         expected = whole_gradient(model, batch_of(3))
         ours.send(rows_of([batch_of(3)]))
         assert len(ours.recv().found.losses) == 1
@@ -268,10 +274,12 @@ def test_a_device_list_names_no_gpu_twice():
 
 
 def test_each_of_several_peers_of_a_machine_computes_on_one_device(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "join", lambda settings, folder: settings)
-    swarm = local.LocalSwarm(tmp_path, "run", bootstrap=None)
-    assert swarm.add(PeerSettings(run="", name="ada")).device == "first"
-    assert swarm.add(PeerSettings(run="", name="bob", device="cpu,cpu")).device == "cpu,cpu"
+    started = []
+    monkeypatch.setattr(local, "join", lambda settings, folder: started.append(settings.device) or Peer(folder))
+    swarm = local.LocalSwarm(tmp_path, "run", bootstrap=Peer(tmp_path))
+    swarm.add(PeerSettings(run="", name="ada"))
+    swarm.add(PeerSettings(run="", name="bob", device="cpu,cpu"))
+    assert started == ["first", "cpu,cpu"]
 
 
 def test_a_gpu_that_is_not_there_is_told_in_one_line(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -214,10 +213,12 @@ class Devices:
 
 
 def rows_each(rows: int, speeds: Sequence[float]) -> list[int]:
-    """Return how many of some rows each device computes: one, and of the others as many as fit its speed."""
-    others = rows - len(speeds)
-    ends = [least + round(others * end / sum(speeds)) for least, end in enumerate(accumulate(speeds), start=1)]
-    return [end - begin for begin, end in pairwise([0, *ends])]
+    """Return how many of some rows each device computes, by its speed; at least one, as there are as many."""
+    counts = []
+    for number, speed in enumerate(speeds):
+        left, after = rows - sum(counts), len(speeds) - number - 1
+        counts.append(min(max(1, round(left * speed / sum(speeds[number:]))), left - after))
+    return counts
 
 
 def cut(batches: Sequence[Batch], speeds: Sequence[float]) -> list[list[Batch]]:
