@@ -121,7 +121,7 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
         gpus = [device if ":" in device else f"{device}:0" for device in self.devices if device != "cpu"]
         if len(set(gpus)) < len(gpus):
             raise ValueError(
-                f"expected each GPU once, as a second process on it gains nothing, but got {self.device!r}."
+                f'expected a device such as "cpu", or several with each GPU once, but got {self.device!r}.'
             )
         if self.role not in get_args(Role):
             raise ValueError(f"expected a role among {', '.join(get_args(Role))}, but got {self.role!r}.")
