@@ -233,7 +233,6 @@ def test_threads_are_the_cores_but_what_answering_needs(
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: processors if logical else cores)
     assert threads_here() == expected
-    assert threads_here(peers=2) == max(1, expected // 2)
     assert threads_of(PeerSettings(run="r")) == expected
     assert threads_of(PeerSettings(run="r", role="bootstrap")) == 1
     assert threads_of(PeerSettings(run="r", threads=5)) == 5

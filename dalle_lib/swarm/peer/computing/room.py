@@ -61,3 +61,9 @@ def _estimated(config: ModelConfig, way: Way, device: Literal["cpu", "cuda"], gp
 def _there(found: Estimate, *terms: str) -> int:
     """Return the bytes of a forecast that a trainer's device holds anyway: weights, gradients, and other terms."""
     return sum(found.gpu.get(term, 0) for term in ("weights", "gradients", *terms))
+
+
+def limit_gpu(device: torch.device, share: float) -> None:
+    """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
