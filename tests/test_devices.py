@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from dalle_lib.machine import name_of
 from dalle_lib.swarm.peer.computing import devices as computing_devices
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.devices import Devices
+from dalle_lib.swarm.process.supervisor import WORKER_KILLED
 from dalle_lib.troubles import trouble_in
 
 PATIENCE_S = 120.0
@@ -50,6 +52,11 @@ def until(is_over: Callable[[], bool], devices: Devices) -> None:
         time.sleep(1.0)
 
 
+def ended_before(pid: int) -> int:
+    """Return how much sooner than another Linux ends a process where memory runs out, from -1000 to 1000."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 def own_rows(devices: Devices, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return where the number of samples goes of each gradient that this process computes from now on."""
     rows, gradient = [], devices.first.gradient
@@ -79,6 +86,8 @@ def test_the_gradient_of_three_devices_is_that_of_one_also_after_an_update(devic
     assert devices.name == f"3 x {name_of(CPU)}"[:60]
     assert devices.way.batch == 6
     assert TOLD == ["cpu computes a share", ""] * 2
+    first, *others = (ended_before(pid) for pid in (os.getpid(), *(worker.pid for worker in devices.workers)))
+    assert all(other > first or other == 1000 for other in others), "where memory runs out, a worker goes first"
     rows = own_rows(devices, monkeypatch)
     is_right(devices, 3, 8)
     assert rows == [1 + 3]
@@ -144,6 +153,7 @@ def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_
         "cpu dropped out (does not answer), and starts again",
     ]
     assert all(trouble_in(line).title == "Device dropped out" for line in TOLD[-2:])
+    assert [WORKER_KILLED in line for line in TOLD[-2:]] == [True, False]
     assert not living([ended, stopped])
     is_right(devices, 8)
     assert second.pid is None, "it starts after a while"

@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from dalle_lib.amounts import count as number
-from dalle_lib.machine import choose_device, name_of, names_of, working_gpus
+from dalle_lib.checks.preflight import devices_here
+from dalle_lib.machine import choose_device, name_of, names_of
 from dalle_lib.memory import estimate
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.linear import linear
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE, Trials, random_batch
 from dalle_lib.swarm.peer.computing.way import Way
-from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
+from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
 MEASURE_S = 1.0
@@ -52,8 +53,7 @@ def speed_here(config: ModelConfig, settings: PeerSettings) -> Speed:
     matrices are multiplied. Each of several devices is taken to be as fast as the first. Raises ValueError for a device
     that is not here, and NotEnoughRoom if not even one sample fits on a GPU.
     """
-    devices = settings.devices or working_gpus() or ["cpu"]
-    devices = devices[:1] if settings.device == FIRST_GPU else devices
+    devices = devices_here(settings)
     device, count = choose_device(devices[0]), len(devices)
     threads = max(1, threads_of(settings) // devices.count("cpu")) if device.type == "cpu" else threads_of(settings)
     with _threads(threads):
