@@ -211,6 +211,14 @@ def test_work_tells_each_change_of_the_way_and_keeps_the_reason():
     assert len(told) == 5
 
 
+def test_a_device_for_which_no_batch_has_a_sample_gets_no_process():
+    told = []
+    work = Work(random_model().float(), CPU, Pace(64, 1, steps_itself=False), lambda **f: told.append(f), [CPU, CPU])
+    work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
+    assert (work.devices.count, work.devices.workers) == (1, [])
+    assert told[-1]["why"] == "cpu, cpu left out: 1 sample at a time, at most"
+
+
 @pytest.mark.parametrize(
     ("cores", "processors", "bound", "quota", "expected"),
     [

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from dalle_lib.amounts import count
 from dalle_lib.machine import name_of, names_of
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
@@ -67,6 +68,11 @@ class Devices:
         lost = {worker.part for worker in self.workers if worker.is_given_up}
         used = [device for part, device in enumerate(self.further, start=1) if part not in lost]
         return names_of([self.first.device, *used])
+
+    def leave_out(self, most: int) -> str:
+        """Use no more devices than a batch has samples, at most; return what there is to say of the others."""
+        self.further, idle = self.further[: most - 1], self.further[most - 1 :]
+        return f"{', '.join(map(str, idle))} left out: {count(most, 'sample')} at a time, at most" if idle else ""
 
     def share_threads(self) -> None:
         """Divide the threads that this process has among the devices that are processors; compute on its part."""

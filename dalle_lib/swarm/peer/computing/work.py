@@ -44,13 +44,14 @@ class Work:
         Call it before other threads use the device, and after all processes of this peer are forked. Raises
         NotEnoughRoom if one sample does not fit into memory.
         """
-        self.is_new, limit = False, max(1, self.pace.most // self.devices.count)
+        self.is_new, self._peers, kind = False, peers, self.computer.device.type
+        idle = self.devices.leave_out(self.pace.most)
+        limit = self.pace.most // self.devices.count
         self.devices.share_threads()
         trials = Trials(self.computer, limit, trains_for_s=trains_for_s, is_over=is_over)
         trials.find()
+        self._changed(idle, tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
         self.devices.start(limit, trains_for_s, is_over)
-        kind, self._peers = self.computer.device.type, peers
-        self._changed(tried=[(each.way.in_words(kind), each.seconds, each.problem) for each in trials.done])
 
     def sizes(self, peers: int) -> tuple[int, int]:
         """Return the samples of the next batch, and the number of batches before the next look at the swarm."""
