@@ -238,7 +238,7 @@ def test_a_peer_forks_whatever_pythons_default_is(tmp_path, default):
     code = (
         f"import multiprocessing, sys; from pathlib import Path; multiprocessing.set_start_method({default!r});"
         "from dalle_lib.swarm.peer import main as roles;"
-        "roles.PeerSettings = type('Any', (), {'load': lambda file: None});"
+        "roles.PeerSettings.load = lambda file: roles.PeerSettings(run='emoji');"
         "roles.play = lambda *_: print(multiprocessing.get_start_method(), flush=True); roles.main(Path(sys.argv[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)

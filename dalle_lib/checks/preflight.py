@@ -135,7 +135,7 @@ def _memory(needed: float, settings: PeerSettings, card: RunCard | None) -> Chec
     """Return whether a peer has enough memory, and say if its workers on further devices need more."""
     what, free, more = "free memory", free_memory(), "close other notebooks and programs, or use a machine with more"
     workers = len(devices_here(settings)) - 1 if settings.role == "trainer" else 0
-    in_all = needed + (ram_of_workers(Work.of(card).parameters, workers) if card is not None else 0)
+    in_all = needed + (ram_of_workers(Work.of(card).parameters, workers) if card is not None and workers else 0)
     if needed <= free < in_all:
         here = f"{gigabytes(free)}, but {gigabytes(in_all)} are needed for all {workers + 1} devices"
         return Check(what, gigabytes(needed), here, True, f"{more}, or compute on one GPU: --device first")

@@ -66,11 +66,8 @@ def _there(found: Estimate, *terms: str) -> int:
 
 
 def ram_of_workers(parameters: int, workers: int) -> int:
-    """Return the bytes of RAM that workers on further GPUs take: libraries, gradients, and the weights that they share.
-
-    One for weights that all have, and one for each worker's gradient: 4 bytes a parameter.
-    """
-    return workers * WORKER_RAM + 4 * parameters * (workers + 1) if workers else 0
+    """Return the bytes of RAM of some workers: libraries, gradients, and a copy of the weights that all share."""
+    return workers * WORKER_RAM + 4 * parameters * (workers + 1)
 
 
 def limit_gpu(device: torch.device, share: float) -> None:
