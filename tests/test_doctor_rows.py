@@ -206,7 +206,7 @@ def test_memory_for_workers_on_further_devices_counts(monkeypatch, settings, fre
     (check,) = [each for each in preflight_checks(here(**settings), ".", None) if each.what == "free memory"]
     assert (check.ok, check.here) == (ok, told)
     assert ("--device first" in check.remedy) == ("devices" in told)
-    assert "devices" not in told or trouble_in(check.here).title == "Device dropped out"
+    assert "devices" not in told or trouble_in(check.remedy).title == "Device dropped out"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ TROUBLES = (
         patterns=(
             "dropped out (",
             "computes alone, as no memory can be shared",
-            "are needed for all ... devices",
+            "compute on one GPU: --device first",
         ),
         means="On a machine with several GPUs, one of them ended its work: its process was killed, as by a system "
         "without memory, its GPU's memory ran out or it did not answer. The first one computes the whole step again, "
