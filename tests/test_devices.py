@@ -17,6 +17,7 @@ from test_computing import CPU, RAM_RAN_OUT, batch_of, error_of
 
 from dalle_lib.machine import name_of
 from dalle_lib.swarm.peer.computing import devices as computing_devices
+from dalle_lib.swarm.peer.computing import workers
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.devices import Devices
 from dalle_lib.swarm.process.supervisor import WORKER_KILLED
@@ -135,7 +136,8 @@ def test_memory_that_runs_out_while_gradients_are_added_costs_one_step(devices, 
 def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_later_rows(devices, monkeypatch):
     """The last test here: it ends both workers."""
     monkeypatch.setattr(computing_devices, "PATIENCE_S", 0.5)
-    second, third = devices.workers
+    monkeypatch.setattr(workers, "PAUSE_S", math.inf)  # however long the steps here take
+    second, _ = devices.workers
     ended, stopped = (psutil.Process(worker.pid) for worker in devices.workers)
     stopped.suspend()
     ended.suspend()
@@ -160,7 +162,6 @@ def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_
     assert second.job.way.batch == 1, "its memory may have been too small for two"
 
     monkeypatch.setattr(computing_devices, "PATIENCE_S", PATIENCE_S)
-    monkeypatch.setattr(third, "_starts_at", math.inf)
     second._starts_at = 0.0
     until(lambda: second.way is not None, devices)
     rows = own_rows(devices, monkeypatch)
