@@ -205,7 +205,7 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
         text = "".join(output.get("text", "") for output in cell.outputs)
         (page,) = (output["data"]["text/html"] for output in cell.outputs if "data" in output)
         assert ("2/– · loss 1.00 · 3 peers · 16 samples" in text) == as_text
-        assert "cuda:1 is idle" in page
+        assert "Computing on cuda:0, cuda:1." in page
         assert "<svg" in page
 
 
