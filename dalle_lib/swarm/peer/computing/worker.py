@@ -22,9 +22,8 @@ from dalle_lib.swarm.peer.computing.way import Way
 
 LOOK_EVERY_S = 0.5
 """Seconds between looks at whether the trainer's process is still there."""
-SOONER, MAX_SCORE = 500, 1000
-"""By how much sooner than its parent Linux ends this process for memory: as if it held half of all memory beside its
-own; and the most that Linux takes."""
+FIRST_TO_GO = 1000
+"""The highest score that Linux knows: it counts as if this process held all memory."""
 
 
 def main() -> None:
@@ -86,10 +85,9 @@ def _ready(computer: Computer, job: Job) -> Way:
 
 
 def _go_first() -> None:
-    """Let Linux end this process before the trainer's own, which can go on without it, where memory runs out."""
-    score = Path("/proc/self/oom_score_adj")
+    """Let Linux end this process where memory runs out, before the trainer's own, which can go on without it."""
     with contextlib.suppress(OSError):  # not Linux
-        score.write_text(str(min(MAX_SCORE, int(score.read_text()) + SOONER)))
+        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
 
 
 def _end_with(parent: int) -> None:
