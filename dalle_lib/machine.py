@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,12 @@ def name_of(device: torch.device) -> str:
         named = re.search(r"^model name\s*: (.+)$", _cpuinfo(), re.M) if device.type == "cpu" else None
         name = named[1] if named else {"cpu": "processor"}.get(device.type, device.type)
     return printable(name)[:60]
+
+
+def names_of(devices: Iterable[torch.device]) -> str:
+    """Return what some devices are called, in at most 60 letters, such as "2 x Tesla T4"."""
+    counted = Counter(map(name_of, devices)).items()
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted)[:60]
 
 
 def _cpuinfo() -> str:

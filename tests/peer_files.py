@@ -19,7 +19,7 @@ from dalle_lib.swarm.process.status import SwarmStatus
 STARTED = {"event": "started", "pid": 1}
 LOADED = {"event": "loaded", "device": "cpu"}
 CONNECTED = {"event": "connected", "addresses": ["/ip4/192.0.2.1/tcp/4321/p2p/id0", "/ip4/127.0.0.1/tcp/4321/p2p/id0"]}
-JOINED = {"event": "joined", "epoch": 9, "peer_id": "id0", "name": "ada", "device": "cpu", "idle_gpus": [], "peers": 3}
+JOINED = {"event": "joined", "epoch": 9, "peer_id": "id0", "name": "ada", "device": "cpu", "peers": 3}
 BEGINNING = [STARTED, LOADED, CONNECTED, JOINED]
 LEFT_OUT = {"event": "left_out", "epoch": 9, "samples": 0, "reason": "others are ahead", "counts_in": None}
 LEFT_OUT |= {"is_waiting": False}

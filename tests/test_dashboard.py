@@ -55,7 +55,7 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
     PeerSettings(run="emoji-mini", name="ada").save(folder / "settings.json")
     events = [
         {"event": "started", "pid": 1},
-        {"event": "joined", "epoch": 0, "peer_id": "id0", "name": "ada", "device": "cpu", "idle_gpus": [], "peers": 3},
+        {"event": "joined", "epoch": 0, "peer_id": "id0", "name": "ada", "device": "cpu", "peers": 3},
     ]
     events += [
         {"event": "epoch", "epoch": i, "loss": 6.0 - i, "samples": 96, "seconds": 7.0, "peers": i // 2 + 1, "lr": 1e-3}

@@ -18,6 +18,7 @@ from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.dry_run import Findings
 from dalle_lib.swarm.peer.membership import IDENTITY
 from dalle_lib.swarm.peer.traffic import needed_mbps
+from dalle_lib.troubles import trouble_in
 
 
 def here(**settings) -> PeerSettings:
@@ -178,13 +179,34 @@ def test_a_first_peer_that_trains_is_told_apart_from_one_that_cannot_reach_this_
 
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):
     monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: 10**9)
-    checks = list(preflight_checks("emoji-mini", ".", None))
+    checks = list(preflight_checks(PeerSettings(run="emoji-mini"), ".", None))
     words = "\n".join(map(in_words, checks))
     assert words.count("FAILED") == 1
     assert re.search(r"FAILED  free memory +1\.0 GB; needed: 3\.0 GB\n +→ close other notebooks", words)
     assert "docs/troubleshooting.md#not-enough-room" in words
     assert len(words.splitlines()) == len(checks) + 1 + sum(check.remedy != "" for check in checks)
     assert in_words(doctors.Check("GPU", "not needed", "broken", True, "mend it")).startswith("note    GPU")
+
+
+@pytest.mark.parametrize(
+    ("settings", "free", "ok", "told"),
+    [
+        ({"device": "cpu,cpu,cpu"}, 6.9, True, "6.9 GB, but 7.0 GB are needed for all 3 devices"),
+        ({"device": "cpu,cpu,cpu"}, 7.1, True, "7.1 GB"),
+        ({"device": "cpu,cpu"}, 2.9, False, "2.9 GB"),
+        ({"device": "cpu"}, 3.1, True, "3.1 GB"),
+        ({}, 3.1, True, "3.1 GB, but 5.0 GB are needed for all 2 devices"),
+        ({"device": "first"}, 3.1, True, "3.1 GB"),
+        ({"role": "observer"}, 3.1, True, "3.1 GB"),
+    ],
+)
+def test_memory_for_workers_on_further_devices_counts(monkeypatch, settings, free, ok, told):
+    monkeypatch.setattr("dalle_lib.checks.preflight.working_gpus", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr("dalle_lib.checks.preflight.free_memory", lambda: int(free * 1e9))
+    (check,) = [each for each in preflight_checks(here(**settings), ".", None) if each.what == "free memory"]
+    assert (check.ok, check.here) == (ok, told)
+    assert ("--device first" in check.remedy) == ("devices" in told)
+    assert "devices" not in told or trouble_in(check.remedy).title == "Device dropped out"
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,10 @@ def test_the_command_that_is_named_lets_a_member_go_on_in_a_changed_run(mini, tm
     assert contents(folder.with_name("ada-old1")) == before
 
 
-def test_no_peer_of_a_crew_is_started_where_one_of_its_folders_belongs_to_another_run(mini, swarm_folder, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
-    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
-    save_progress(swarm_folder / "ada-2", mini, epoch=7)
+def test_no_peer_is_started_where_its_folder_belongs_to_another_run(mini, swarm_folder):
+    save_progress(swarm_folder / "ada", mini, epoch=7)
     before = contents(swarm_folder)
-    with pytest.raises(ValueError, match="ada-2 belongs to run 'emoji-mini'"):
+    with pytest.raises(ValueError, match="ada belongs to run 'emoji-mini'"):
         join_run(PeerSettings(run="emoji", name="ada", host="127.0.0.1", alone=True), swarm_folder)
     assert contents(swarm_folder) == before
 

@@ -76,10 +76,10 @@ def test_a_mistake_is_answered_without_loading_anything_heavy(typed, ends, tmp_p
     subprocess.run(command, check=True, timeout=300, cwd=tmp_path)
 
 
-def test_peers_are_started_without_loading_torch_where_there_is_no_gpu(tmp_path):
+def test_peers_are_started_without_loading_torch(tmp_path):
     code = (
         "import sys; from dalle_lib.run import RunCard; from dalle_lib.swarm import PeerSettings;"
-        "from dalle_lib.swarm.process import crew; crew.GPU_FILES = ();"
+        "from dalle_lib.swarm.process import crew;"
         "crew.join = lambda settings, *_: print(settings.device);"
         "crew.start_crew(PeerSettings(run='emoji'), RunCard.load('emoji'), sys.argv[1]);"
         "assert 'torch' not in sys.modules"

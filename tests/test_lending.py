@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from dalle_lib.files import BrokenFile
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer import holding
+from dalle_lib.swarm.peer.computing.room import limit_gpu
 from dalle_lib.swarm.peer.holding import BUSY_SHARE, QUIET_S, Busy, Holder, OthersLoad, hold_now, is_of_peer
-from dalle_lib.swarm.peer.workplace import limit_gpu
 from dalle_lib.swarm.process.events import EventLog, read_events
 from dalle_lib.swarm.process.lending import (
     WISH,

@@ -169,17 +169,16 @@ def finished_peer(folder: Path, **end) -> Peer:
     epochs = [{**epoch, "time": 2.0 + i, "epoch": i, "loss": 3.0 - i} for i in (1, 2)]
     PeerSettings(run="emoji-mini").save(folder / "settings.json")
     joined = {"event": "joined", "time": 1.0, "epoch": 0, "peer_id": "id", "name": "ada"}
-    joined |= {"device": "cuda:0", "idle_gpus": ["cuda:1"], "peers": 3}
+    joined |= {"device": "cuda:0, cuda:1", "peers": 3}
     events = [{"event": "started", "time": 0.0, "pid": 1}, joined, *epochs, {"time": 9.0, **end}]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "peer.log").write_text("".join(f"line {i} {SECRET}\n" for i in range(50)))
     return Peer(folder)
 
 
-def test_the_panel_says_why_a_gpu_idles(tmp_path):
+def test_the_panel_says_which_gpus_compute(tmp_path):
     page = panel_html(finished_peer(tmp_path, event="left", epoch=2, samples=16))
-    assert "Computing on cuda:0" in page
-    assert "cuda:1 is idle" in page
+    assert "Computing on cuda:0, cuda:1." in page
 
 
 def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub, monkeypatch):
@@ -214,7 +213,7 @@ def test_where_nobody_looks_progress_is_text_and_the_panel_comes_at_the_end(tmp_
         text = "".join(output.get("text", "") for output in cell.outputs)
         (page,) = (output["data"]["text/html"] for output in cell.outputs if "data" in output)
         assert ("2/– · loss 1.00 · 3 peers · 16 samples" in text) == as_text
-        assert "cuda:1 is idle" in page
+        assert "Computing on cuda:0, cuda:1." in page
         assert "<svg" in page
 
 

@@ -87,10 +87,10 @@ def test_lines_are_printed_once_one_an_epoch(mini, tmp_path):
 
 
 def test_news_tell_who_is_alone_and_who_accepts_no_connections():
-    listening, joined = news([CONNECTED | {"addresses": []}, JOINED | {"peers": 1, "idle_gpus": ["cuda:1"]}])
+    listening, joined = news([CONNECTED | {"addresses": []}, JOINED | {"peers": 1, "device": "cuda:0, cuda:1"}])
     assert listening == "Connecting out only, accepting no connections."
     assert "no other peer is there yet" in joined
-    assert "cuda:1 is idle" in joined
+    assert "Computing on cuda:0, cuda:1." in joined
     assert "say that this run is complete" in news([JOINED | {"peers": 1, "said_complete": True}])[-1]
     assert len(news([JOINED | {"peers": 1, "said_complete": False}])) == 1
 

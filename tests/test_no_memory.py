@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from cramped_sgd import CrampedSGD
-from small_models import random_model
+from small_models import ODD, random_model
 
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.run import RunCard
@@ -19,7 +20,9 @@ from dalle_lib.streaming.batches import Batch, TrainingBatches
 from dalle_lib.streaming.tokenizer import CaptionTokenizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.peer.computing.pace import Pace
+from dalle_lib.swarm.peer.computing.shared import Job, SharedFloats
 from dalle_lib.swarm.peer.computing.work import Work
+from dalle_lib.swarm.peer.computing.workers import Worker
 from dalle_lib.swarm.peer.snapshot import take_snapshot
 
 RAM_RAN_OUT = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
@@ -36,12 +39,42 @@ def batches_of(card: RunCard) -> TrainingBatches:
     )
 
 
-def work_of(batch: int, told: list | None = None) -> Work:
+def work_of(batch: int, told: list | None = None, further: Sequence[torch.device] = ()) -> Work:
     """Return the work of a peer that computes so many samples at a time, and that an epoch asks for four times."""
     tell = (lambda **fields: told.append((fields["batch"], fields["why"]))) if told is not None else lambda **_: None
-    work = Work(random_model(), torch.device("cpu"), Pace(4 * batch, None, steps_itself=False), tell)
+    work = Work(
+        random_model(),
+        torch.device("cpu"),
+        Pace(4 * batch * (1 + len(further)), None, steps_itself=False),
+        tell,
+        further,
+    )
     work.computer.use(replace(work.computer.way, batch=batch))
     return work
+
+
+def test_batches_for_all_devices_are_halved_until_there_is_memory_for_them(mini):
+    batches, told = batches_of(mini), []
+    work = work_of(32, told, further=[torch.device("cpu")])
+    job = Job(ODD, "cpu", 1, 1.0, work.computer.way, 32, 60.0)
+    work.devices.workers.append(Worker(job, SharedFloats(1, 1), 1))
+    work.devices.workers[0].way = job.way
+
+    def sent(batch):
+        if len(batch) > 2:
+            raise MemoryError
+        return batch
+
+    batches._ready = sent
+    assert [len(batch) for batch in work.next_batches(batches, 1)] == [2]
+    assert [batch for batch, why in told if "ran out" in why] == [32, 16, 8, 4, 2]
+    batches._ready = lambda batch: error()
+    with pytest.raises(NotEnoughRoom, match="one sample at a time"):
+        work.next_batches(batches, 1)
+
+
+def error() -> Batch:
+    raise MemoryError
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])

@@ -21,7 +21,7 @@ from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.peer.parts import LostPart, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
 from dalle_lib.swarm.process.join import STARTS_AGAIN
-from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR
+from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR, WORKER_KILLED
 from dalle_lib.troubles import trouble_in
 
 
@@ -201,3 +201,14 @@ def test_a_peer_that_somebody_kills_is_not_started_again_though_memory_ran_out_b
     supervisor = supervised(tmp_path, script, vmstat=vmstat, shortly_s=0.5)
     is_over(supervisor)
     assert told(tmp_path) == ["started", "computing", "failed", "ended"]
+
+
+@pytest.mark.parametrize(("ended", "starts"), [(1, 1), (2, 2)])
+def test_a_worker_that_linux_has_ended_is_not_why_the_peer_ends(tmp_path, ended, starts):
+    (vmstat := tmp_path / "vmstat").write_text("oom_kill 3\n")
+    dropped = {"time": time.time() + 60, "event": "computing", "batch": 8, "why": f"cuda:1 {WORKER_KILLED}, and starts"}
+    dropped = json.dumps(dropped)  # told again when a third peer comes
+    ends = f"sed -i s/3/{3 + ended}/ {vmstat}; kill -9 $$"
+    supervisor = supervised(tmp_path, ends_first(tmp_path, 1, dropped, dropped).replace("exit 1", ends), vmstat=vmstat)
+    is_over(supervisor)
+    assert told(tmp_path).count("started") == starts

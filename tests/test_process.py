@@ -3,7 +3,6 @@
 import itertools
 import os
 import pty
-import secrets
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -22,7 +20,6 @@ from dalle_lib.dashboard.watching import watch
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.streaming import Manifest, read_codes, write_codes
 from dalle_lib.swarm import CannotJoin, Crew, Peer, PeerFailed, PeerSettings, join
-from dalle_lib.swarm.process.crew import start_crew
 from dalle_lib.swarm.process.events import EventLog, read_events
 
 TOKEN = "hf_madeUpForThisTest"
@@ -92,26 +89,6 @@ def test_starting_twice_attaches_to_the_running_one(swarm_folder):
     code = "import sys; from dalle_lib.swarm import Peer; from pathlib import Path; Peer(Path(sys.argv[1])).stop()"
     subprocess.run([sys.executable, "-c", code, str(swarm_folder)], check=True, timeout=120)
     assert all_ended(swarm_folder)
-
-
-def test_a_run_is_joined_by_a_peer_on_each_gpu_and_helped_by_one_bootstrap_peer(mini, swarm_folder, monkeypatch):
-    monkeypatch.setattr("dalle_lib.swarm.process.crew.GPU_FILES", ["null"])
-    monkeypatch.setattr("dalle_lib.machine.working_gpus", lambda: ["cuda:0", "cuda:1"])
-    port = 10 * secrets.randbelow(1000) + 20_000
-    settings = PeerSettings(run="emoji-mini", name="ada", host="127.0.0.1", port=port, start_after_s=600)
-    crew = start_crew(settings, mini, swarm_folder)
-    found = {name: PeerSettings.load(peer.folder / "settings.json") for name, peer in crew.peers.items()}
-    assert {name: (peer.name, peer.device, peer.port) for name, peer in found.items()} == {
-        "ada": ("ada", "cuda:0", port),
-        "ada-2": ("ada-2", "cuda:1", port + 1),
-    }
-    assert all(peer.is_running for peer in crew.peers.values())
-    crew.close()
-    assert all_ended(swarm_folder)
-    for one in replace(settings, device="cuda:1"), replace(settings, role="bootstrap"):
-        crew = start_crew(one, mini, swarm_folder)
-        assert list(crew.peers) == ["ada"]
-        crew.close()
 
 
 def test_it_leaves_when_the_program_that_started_it_is_killed(swarm_folder):

@@ -84,8 +84,8 @@ def test_a_terminal_and_a_notebook_show_the_steps_and_then_one_line(mini, tmp_pa
         with running(peer):
             return _terminal(peer), panel_html(peer)
 
-    for page in shown([STARTED, LOADED, CONNECTED]):
-        assert TITLE in page
+    for page in shown([STARTED, LOADED | {"device": "cuda:0, cuda:1"}, CONNECTED]):
+        assert f"{TITLE}, on cuda:0, cuda:1:" in page
         assert all(step.name.replace("'", "&#x27;" if "<p>" in page else "'") in page for step in STEPS)
         assert page.count("✓") == 2
         assert page.count("…") == 1

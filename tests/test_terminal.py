@@ -28,25 +28,6 @@ from dalle_lib.swarm.process.standing import Standing
 from dalle_lib.swarm.process.status import SwarmStatus
 
 
-def test_the_other_peers_of_a_volunteer_have_lines_with_their_names_and_one_in_the_panel(mini, tmp_path):
-    first = peer_with(tmp_path / "ada", BEGINNING, mini)
-    second = peer_with(tmp_path / "ada-2", [*BEGINNING, *epoch(10)], mini, name="ada-2")
-    file = io.StringIO()
-    with running(first), running(second):
-        Lines(file, [second], invite=lambda addresses: f"Friends: {addresses[0]}")(first)
-        console = Console(width=90, file=io.StringIO(), record=True)
-        console.print(panel(Standing.of(first), "", [Standing.of(second)]))
-    assert file.getvalue().splitlines() == [
-        "Friends: /ip4/192.0.2.1/tcp/4321/p2p/id0",
-        "Joined at epoch 9, found 2 other peers. Computing on cpu.",
-        "ada-2: Listening on 127.0.0.1:4321, 192.0.2.1:4321.",
-        "ada-2: Joined at epoch 9, found 2 other peers. Computing on cpu.",
-        "ada-2: From start to the first counted gradient: 4 s",
-        "ada-2: 10/60 · loss 1.43 · 3 peers · yours 31% · 96 samples",
-    ]
-    assert "ada-2: Training with the others · 10/60 · loss 1.43" in console.export_text()
-
-
 def test_a_bootstrap_peer_tells_who_is_there_whenever_that_changes(mini, tmp_path):
     file, console = io.StringIO(), Console(width=90, file=io.StringIO(), record=True)
     with running(peer_with(tmp_path, [STARTED, CONNECTED], mini, role="bootstrap")) as peer:

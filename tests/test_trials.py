@@ -211,6 +211,14 @@ def test_work_tells_each_change_of_the_way_and_keeps_the_reason():
     assert len(told) == 5
 
 
+def test_a_device_for_which_no_batch_has_a_sample_gets_no_process():
+    told = []
+    work = Work(random_model().float(), CPU, Pace(64, 1, steps_itself=False), lambda **f: told.append(f), [CPU, CPU])
+    work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
+    assert (work.devices.count, work.devices.workers) == (1, [])
+    assert told[-1]["why"] == "cpu, cpu left out: 1 sample at a time, at most"
+
+
 @pytest.mark.parametrize(
     ("cores", "processors", "bound", "quota", "expected"),
     [
@@ -233,7 +241,6 @@ def test_threads_are_the_cores_but_what_answering_needs(
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: processors if logical else cores)
     assert threads_here() == expected
-    assert threads_here(peers=2) == max(1, expected // 2)
     assert threads_of(PeerSettings(run="r")) == expected
     assert threads_of(PeerSettings(run="r", role="bootstrap")) == 1
     assert threads_of(PeerSettings(run="r", threads=5)) == 5

@@ -59,7 +59,7 @@ def doctor_checks(
 ) -> Iterator[Check]:
     """Yield the rows of `doctor`, each as soon as it is checked. Without `forecasts` this machine computes nothing."""
     passed = {}
-    for check in preflight_checks(settings.run, folder, token):
+    for check in preflight_checks(settings, folder, token):
         passed[check.what] = check.ok
         yield check
     if not passed["hivemind"]:

@@ -15,11 +15,14 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus
+from dalle_lib.machine import LOADING, DeviceCheck, compute_problem, free_disk, free_memory, gpus, working_gpus
 from dalle_lib.one_line import in_one_line
+from dalle_lib.planning import Work
 from dalle_lib.platforms import this_platform
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
 from dalle_lib.run.state import RunClosed, require_open
+from dalle_lib.swarm.peer.computing.room import ram_of_workers
+from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
 from dalle_lib.troubles import trouble_in
 
 NEEDED_MEMORY = 3e9
@@ -57,14 +60,14 @@ def preflight(run: str = EMBEDDED_RUNS[-1], folder: str | Path = ".", token: str
     Each row is a check, by its subject; `remedy` says what to do where it fails. A card on the Hub is downloaded, with
     the Hub token `token` if the run is private. Nothing is started, but each GPU computes something.
     """
-    return table(preflight_checks(run, folder, token))
+    return table(preflight_checks(PeerSettings(run=run), folder, token))
 
 
-def preflight_checks(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
-    """Yield the rows of `preflight`, each as soon as it is checked."""
+def preflight_checks(settings: PeerSettings, folder: str | Path, token: str | None) -> Iterator[Check]:
+    """Yield the rows of `preflight` for a peer with these settings, each as soon as it is checked."""
     yield from _software()
     yield from _machine()
-    yield from _run(run, folder, token)
+    yield from _run(settings, folder, token)
     yield from _gpus()
 
 
@@ -108,11 +111,11 @@ def _machine() -> Iterator[Check]:
     yield require("processor cores", "2", str(cores), cores >= 2, "use a machine with two")
 
 
-def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
+def _run(settings: PeerSettings, folder: str | Path, token: str | None) -> Iterator[Check]:
     """Yield whether the run can be read, and whether it fits on this machine together with its peers."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    card, (size, weights, download) = None, (0, 0, "not known")
+    run, card, (size, weights, download) = settings.run, None, (0, 0, "not known")
     try:
         card = RunCard.load(run, token)
         yield _run_is_open(card)
@@ -120,14 +123,29 @@ def _run(run: str, folder: str | Path, token: str | None) -> Iterator[Check]:
     except (ValueError, ConnectionError) as error:
         yield Check("run", "can be read", f"{run} cannot be read", False, in_one_line(error))
     yield Check("download", "any", download, True)
-    memory, disk = NEEDED_MEMORY + LOADING * weights, NEEDED_DISK + size
-    place = min(folder, HF_HUB_CACHE, key=free_disk)
-    more = "close other notebooks and programs, or use a machine with more"
-    yield require("free memory", gigabytes(memory), gigabytes(free_memory()), free_memory() >= memory, more)
+    disk, place = NEEDED_DISK + size, min(folder, HF_HUB_CACHE, key=free_disk)
+    yield _memory(NEEDED_MEMORY + LOADING * weights, settings, card)
     room = f"free some space in {place}"
     yield require("free disk", gigabytes(disk), gigabytes(free_disk(place)), free_disk(place) >= disk, room)
     if card is not None:
         yield _clip(card)
+
+
+def _memory(needed: float, settings: PeerSettings, card: RunCard | None) -> Check:
+    """Return whether a peer has enough memory, and say if its workers on further devices need more."""
+    what, free, more = "free memory", free_memory(), "close other notebooks and programs, or use a machine with more"
+    workers = len(devices_here(settings)) - 1 if settings.role == "trainer" else 0
+    in_all = needed + (ram_of_workers(Work.of(card).parameters, workers) if card is not None and workers else 0)
+    if needed <= free < in_all:
+        here = f"{gigabytes(free)}, but {gigabytes(in_all)} are needed for all {workers + 1} devices"
+        return Check(what, gigabytes(needed), here, True, f"{more}, or compute on one GPU: --device first")
+    return require(what, gigabytes(needed), gigabytes(free), free >= needed, more)
+
+
+def devices_here(settings: PeerSettings) -> list[str]:
+    """Return the devices on which a peer with these settings computes, as torch names them."""
+    found = settings.devices or working_gpus() or ["cpu"]
+    return found[:1] if settings.device == FIRST_GPU else found
 
 
 def _run_is_open(card: RunCard) -> Check:

@@ -97,9 +97,9 @@ def _checks(peer: Peer | None, run: str | None) -> Iterator[Check]:
     """Yield the checks of `problem_report`."""
     settings = PeerSettings.load(peer.folder / SETTINGS) if peer else None
     run = run or (settings.run if settings else EMBEDDED_RUNS[-1])
-    token = hub_token_for(run)
-    if settings and any(event["event"] == "failed" for event in peer.events()):
+    settings, token = replace(settings, run=run) if settings else PeerSettings(run=run), hub_token_for(run)
+    if peer and any(event["event"] == "failed" for event in peer.events()):
         # Its GPU may be full, and other programs there at work: nothing is computed to see how fast it is.
-        yield from doctor_checks(replace(settings, run=run), peer.folder, token, forecasts=False)
+        yield from doctor_checks(settings, peer.folder, token, forecasts=False)
     else:
-        yield from preflight_checks(run, peer.folder if peer else ".", token)
+        yield from preflight_checks(settings, peer.folder if peer else ".", token)

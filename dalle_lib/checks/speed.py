@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from dalle_lib.amounts import count as number
-from dalle_lib.machine import choose_device, name_of, working_gpus
+from dalle_lib.checks.preflight import devices_here
+from dalle_lib.machine import choose_device, name_of, names_of
 from dalle_lib.memory import estimate
 from dalle_lib.model import DALLE, ModelConfig
 from dalle_lib.model.linear import linear
@@ -49,12 +50,12 @@ def speed_here(config: ModelConfig, settings: PeerSettings) -> Speed:
 
     Some batches of random captions and codes go forward and backward, in the way that a trainer's trials choose, with
     random weights; nothing is downloaded. On a processor that takes longer than MAX_SAMPLE_S for one sample, only
-    matrices are multiplied. Each of several GPUs is taken to be as fast as the first. Raises ValueError for a device
+    matrices are multiplied. Each of several devices is taken to be as fast as the first. Raises ValueError for a device
     that is not here, and NotEnoughRoom if not even one sample fits on a GPU.
     """
-    device = choose_device(None if settings.device == "auto" else settings.device)
-    count = max(1, len(working_gpus())) if settings.device == "auto" else 1
-    threads = threads_of(settings)
+    devices = devices_here(settings)
+    device, count = choose_device(devices[0]), len(devices)
+    threads = max(1, threads_of(settings) // devices.count("cpu")) if device.type == "cpu" else threads_of(settings)
     with _threads(threads):
         sample_s = _forecast_s(config) if device.type == "cpu" else None
         if sample_s is not None and min(sample_s) > MAX_SAMPLE_S:
@@ -63,7 +64,9 @@ def speed_here(config: ModelConfig, settings: PeerSettings) -> Speed:
         else:
             low, high, way = _measured(config, device, settings.batch_size or MAX_AT_ONCE)
             how = f"measured: {replace(way, samples_per_s=None).in_words(device.type)}"
-    where = name_of(device) if count == 1 else f"{count} times {name_of(device)}"
+    where = names_of(map(choose_device, devices))
+    if where not in (name_of(device), f"{count} x {name_of(device)}"[:60]):
+        how += f", {name_of(device)} alone; the others are taken to be as fast"
     if device.type == "cpu":
         where += f", {number(threads, 'thread')}"
     scale = count * settings.duty

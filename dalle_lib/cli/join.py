@@ -14,7 +14,7 @@ from dalle_lib.cli.peer_options import Options
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.folder import PEERS, SETTINGS
 from dalle_lib.swarm.process.lending import LendingSettings
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
 from dalle_lib.swarm.process.threads import threads_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """Take part in a run from this terminal, with a peer on each GPU, until it is complete or you press Ctrl+C.
+    """Take part in a run from this terminal, on all your GPUs, until it is complete or you press Ctrl+C.
 
     For example, a run that others have begun, one that you begin with friends, and a peer that only helps to find it:
 
@@ -47,7 +47,7 @@ class Join:
     that answer. Needs a Hub token that may write there, or a run in a folder."""
 
     def run(self) -> None:
-        """Start the peers, and show their progress until they end; or watch the one that runs there already."""
+        """Start the peer, and show its progress until it ends; or watch the one that runs there already."""
         from dalle_lib.run.files import card_here
         from dalle_lib.swarm.process.addresses import require_addresses
 
@@ -83,8 +83,8 @@ class Join:
             print(_fitted(beginning(card, self.peer, peer, is_old=folder == self.folder)), flush=True)
             proof = proving_token() if self.hub_token and card.members and card.members.server else None
             with self._refreshing(peer, token):
-                crew = start_crew(self.peer, card, folder, token, say=partial(print, flush=True), proof=proof)
-                watch(*crew.peers.values(), invite=partial(invitation, self.peer, card), view=RunView(card, crew))
+                crew = start_crew(self.peer, card, folder, token, proof)
+                watch(crew.peers[self.peer.name], invite=partial(invitation, self.peer, card), view=RunView(card, crew))
                 crew.close()
         print(_fitted(ending(peer, self, card)))
 
@@ -197,7 +197,9 @@ def limits(settings: PeerSettings) -> str:
         told.append(f"until all your peers on this machine have had {settings.monthly_gb:g} GB of traffic in a month")
     threads = count(threads_of(settings), "processor thread")
     if settings.device == "auto":
-        told.append(f"on each GPU, or on {threads} where there is none")
+        told.append(f"on all GPUs, or on {threads} where there is none")
+    elif settings.device == FIRST_GPU:
+        told.append(f"on the first GPU, or on {threads} where there is none")
     else:
         told.append(f"on {threads}" if settings.device == "cpu" else f"on {settings.device}")
     return ", ".join(told)

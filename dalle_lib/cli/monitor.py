@@ -80,4 +80,4 @@ class Monitor:
         )  # fmt: skip
         card, folder = RunCard.load(self.run_name, token), self.folder.resolve()
         require_way_in(settings, card, folder)
-        return start_crew(settings, card, folder, token, say=partial(print, flush=True)).peers[MONITOR]
+        return start_crew(settings, card, folder, token).peers[MONITOR]

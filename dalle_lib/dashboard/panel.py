@@ -41,8 +41,6 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         parts.append(_linked(f"{computing}."))
     elif joined is not None:
         parts.append(_linked(f"Computing on {joined['device']}."))
-    if joined is not None:
-        parts += map(_linked, _idle(joined))
     if standing.role == "trainer":
         parts.append(start_html(standing, starts, PeerSettings.load(peer.folder / SETTINGS).start_after_s))
     if standing.swarm is not None:
@@ -65,13 +63,6 @@ def _linked(line: str, is_bold: bool = False) -> str:
     if (trouble := trouble_in(line)) is not None:
         told += f' <a href="{escape(trouble.link)}" target="_blank">What it means</a>'
     return f"<p>{told}</p>"
-
-
-def _idle(joined: dict) -> list[str]:
-    """Return lines that say which GPUs compute nothing, and why."""
-    return [
-        f"{gpu} is idle: a peer computes on one GPU, so only another peer would use it." for gpu in joined["idle_gpus"]
-    ]
 
 
 def _is_live(standing: Standing) -> bool:

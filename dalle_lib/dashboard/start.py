@@ -32,6 +32,12 @@ def _is_typical(standing: Standing, events: Sequence[dict]) -> bool:
     return standing.run in EMBEDDED_RUNS and all(device.startswith("cpu") for device in devices)
 
 
+def title_of(events: Sequence[dict]) -> str:
+    """Return what stands above the steps of a start: what they lead to, and on which devices, once these are known."""
+    devices = [event["device"] for event in events if event["event"] == "loaded"]
+    return f"{TITLE}, on {devices[-1]}:" if devices else f"{TITLE}:"
+
+
 def counted_line(starts: Sequence[Sequence[dict]], waits_s: float = 0.0) -> str | None:
     """Return how long it took from a peer's start to its first gradient that counted; None before that."""
     seconds = seconds_to_count(starts, waits_s)
@@ -49,7 +55,7 @@ def start_html(standing: Standing, starts: Sequence[Sequence[dict]], waits_s: fl
     While the peer is at work the panel is replaced every few seconds, so that what is unfolded would fold again.
     """
     if steps := steps_of(standing, starts, waits_s):
-        return f"<p>{TITLE}:</p>{_table(steps)}"
+        return f"<p>{escape(title_of(starts[-1]))}</p>{_table(steps)}"
     if (line := counted_line(starts, waits_s)) is None:
         return ""
     if standing.state in UNDER_WAY:

@@ -3,7 +3,7 @@
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOBase
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dalle_lib.dashboard.run_view import RunView
-from dalle_lib.dashboard.start import TITLE, counted_line, start_lines, steps_of
+from dalle_lib.dashboard.start import counted_line, start_lines, steps_of, title_of
 from dalle_lib.dashboard.words import (
     STAYS,
     Invite,
@@ -61,9 +61,9 @@ def fitted(text: str, width: int) -> str:
 class Teller:
     """What there is to tell of one peer that was not told before."""
 
-    def __init__(self, invite: Invite | None = None, prefix: str = "") -> None:
-        """Say with `invite` how friends join this peer; `prefix` begins each line."""
-        self._invite, self._prefix = invite, prefix
+    def __init__(self, invite: Invite | None = None) -> None:
+        """Say with `invite` how friends join this peer."""
+        self._invite = invite
         self._told: set[str] = set()
         self._reader: EventReader | None = None
         self._starts, self._epochs = 0, 0
@@ -82,7 +82,7 @@ class Teller:
             yield from self._untold([computing_line(events) or ""])
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
-            yield from (f"{self._prefix}{line_of(standing)}" for standing in standings)
+            yield from map(line_of, standings)
             if any(event["event"] == STAYING for event in events):
                 yield from self._untold([f"{STAYS}."])
             if settings.role != "trainer":
@@ -98,7 +98,7 @@ class Teller:
         seen = standing.swarm.epoch, *there, standing.swarm.said_complete, standing.old_look_s is None
         if seen != self._seen:
             self._seen = seen
-            yield f"{self._prefix}{helped_line(standing)}"
+            yield helped_line(standing)
 
     def reader(self, peer: Peer) -> EventReader:
         """Return the reader of the peer's events, which goes on from where it was."""
@@ -111,65 +111,47 @@ class Teller:
             for each in filter(None, (line, what_it_means(line))):
                 if each not in self._told:
                     self._told.add(each)
-                    yield f"{self._prefix}{each}"
+                    yield each
 
 
 class Lines:
-    """Prints what is new of a peer, and of the other peers of its volunteer, whose lines begin with their names."""
+    """Prints what is new of a peer."""
 
-    def __init__(self, file: TextIOBase, others: Sequence[Peer] = (), invite: Invite | None = None) -> None:
-        self._file, self._first = file, Teller(invite)
-        self._others = {peer: Teller(prefix=f"{peer.folder.name}: ") for peer in others}
+    def __init__(self, file: TextIOBase, invite: Invite | None = None) -> None:
+        self._file, self._teller = file, Teller(invite)
 
     def __call__(self, peer: Peer, hint: str = "") -> None:
         """Print what was not printed yet."""
-        self._print(self._first.new_of(peer, hint, with_epochs=True))
-        for other, teller in self._others.items():
-            self._print(teller.new_of(other, with_epochs=True))
-
-    def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
+        for line in self._teller.new_of(peer, hint, with_epochs=True):
             print(line, file=self._file, flush=True)
 
 
 class LivePanel:
-    """Shows one panel, always up to date; above it, where the peer listens, whom it found, and troubles.
+    """Shows one panel, always up to date; above it, where the peer listens, whom it found, and troubles."""
 
-    Other peers of the same volunteer have a line each in the panel.
-    """
-
-    def __init__(
-        self,
-        live: Live,
-        others: Sequence[Peer] = (),
-        invite: Invite | None = None,
-        view: RunView | None = None,
-    ) -> None:
-        self._live, self._first, self._view = live, Teller(invite), view
-        self._others = {peer: Teller(prefix=f"{peer.folder.name}: ") for peer in others}
+    def __init__(self, live: Live, invite: Invite | None = None, view: RunView | None = None) -> None:
+        self._live, self._teller, self._view = live, Teller(invite), view
 
     def __call__(self, peer: Peer, hint: str = "") -> None:
-        """Show the peers as they are now."""
-        self._print(self._first.new_of(peer))
-        standings = []
-        for other, teller in self._others.items():
-            self._print(teller.new_of(other))
-            standings.append(Standing.of(other, teller.reader(other)))
-        standing = Standing.of(peer, self._first.reader(peer))
+        """Show the peer as it is now."""
+        for line in self._teller.new_of(peer):
+            console = self._live.console
+            console.print(fitted(line, console.width), highlight=False, markup=False, soft_wrap=True)
+        standing = Standing.of(peer, self._teller.reader(peer))
         beside = [*self._start(peer, standing), *self._beside(peer, standing)]
-        self._live.update(panel(standing, hint, standings, beside), refresh=True)
+        self._live.update(panel(standing, hint, beside), refresh=True)
 
     def _start(self, peer: Peer, standing: Standing) -> list[str]:
         """Return the steps of the peer's start while they matter; then how long they took in all."""
-        starts, waits_s = self._first.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS).start_after_s
+        starts, waits_s = self._teller.reader(peer).starts(), PeerSettings.load(peer.folder / SETTINGS).start_after_s
         if steps := steps_of(standing, starts, waits_s):
-            return [f"{TITLE}:", *start_lines(steps)]
+            return [title_of(starts[-1]), *start_lines(steps)]
         line = counted_line(starts, waits_s) if standing.role == "trainer" else None
         return [] if line is None else [line]
 
     def _beside(self, peer: Peer, standing: Standing) -> list[str]:
         """Return what is known of the run and of this machine beside how the peer stands, a line each."""
-        events = self._first.reader(peer).starts()[-1]
+        events = self._teller.reader(peer).starts()[-1]
         computing = [line] if (line := computing_line(events)) else []
         if self._view is None or standing.role != "trainer":
             return computing
@@ -177,22 +159,12 @@ class LivePanel:
         facts = " · ".join(f"{name}: {value}" for name, value in self._view.facts(standing, own).items())
         return [*computing, facts, *([f"The organiser says: {message}"] if (message := self._view.message()) else [])]
 
-    def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            console = self._live.console
-            console.print(fitted(line, console.width), highlight=False, markup=False, soft_wrap=True)
-
 
 @contextmanager
-def live_panel(
-    file: TextIOBase,
-    others: Sequence[Peer] = (),
-    invite: Invite | None = None,
-    view: RunView | None = None,
-) -> Iterator[LivePanel]:
+def live_panel(file: TextIOBase, invite: Invite | None = None, view: RunView | None = None) -> Iterator[LivePanel]:
     """Yield what shows the live panel of a peer on the terminal `file`; its last state stays there."""
     with _no_sign_of_ctrl_c(file), Live(console=Console(file=file), auto_refresh=False) as live:
-        yield LivePanel(live, others, invite, view)
+        yield LivePanel(live, invite, view)
 
 
 @contextmanager
@@ -221,10 +193,10 @@ def _is_in_background(descriptor: int) -> bool:
         return True
 
 
-def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = (), beside: Sequence[str] = ()) -> Panel:
+def panel(standing: Standing, hint: str = "", beside: Sequence[str] = ()) -> Panel:
     """Return how a peer stands as a panel: its state in words, how far the run is, what matters, what Ctrl+C does.
 
-    `others` are the other peers of the same volunteer, which get a line each, and so does each text of `beside`.
+    Each text of `beside` gets a line.
     """
     rows: list = [Text(state_in_words(standing), style="bold")]
     if standing.epoch is not None and standing.total_epochs:
@@ -236,9 +208,6 @@ def panel(standing: Standing, hint: str = "", others: Sequence[Standing] = (), b
         there = last_looked(standing) or who_is_there(standing.swarm)
         if there != state_in_words(standing):
             rows.append(Text(there, style="dim", no_wrap=True, overflow="ellipsis"))
-    for other in others:
-        told = [state_in_words(other), *([] if other.epoch is None else facts_of(other))]
-        rows.append(Text(f"{other.name}: {' · '.join(told)}"))
     if hint:
         rows.append(Text(hint, style="dim"))
     title = Text(f"{standing.run} · {standing.name}")

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dalle_lib.dashboard.run_view import RunView
@@ -27,7 +27,6 @@ Show = Callable[[Peer, str], None]
 
 def watch(
     peer: Peer,
-    *others: Peer,
     invite: Invite | None = None,
     minutes: float = math.inf,
     view: RunView | None = None,
@@ -37,20 +36,18 @@ def watch(
     After `minutes` the watching ends, and the peer goes on.
 
     A peer that another program started is only watched: Ctrl+C ends that, and never the peer. A notebook and a terminal
-    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `others` are the
-    other peers of the same volunteer, which are shown beside it and leave with it; a notebook shows `peer` alone.
-    `invite` says how friends join `peer`: a result, which is printed on standard output, and not in a notebook. `view`
-    adds what is known of the run beside the peers, and in a notebook cards that explain what peers do.
+    show a live panel; a notebook that nobody watches, a file and a pipe get a line for each epoch. `invite` says how
+    friends join the peer: a result, which is printed on standard output, and not in a notebook. `view` adds what is
+    known of the run beside the peer, and in a notebook cards that explain what peers do.
 
-    Raises CannotJoin if a peer could not take part, and PeerFailed if one ended by any other error, after printing a
+    Raises CannotJoin if the peer could not take part, and PeerFailed if it ended by any other error, after printing a
     block to copy into a report of it.
     """
-    peers = (peer, *others)
     is_ours, hint = peer.is_ours, LEAVES if peer.is_ours else STOPS_WATCHING
     deadline = time.monotonic() + 60 * minutes
-    with _display(others, invite, view) as show:
+    with _display(invite, view) as show:
         look = _surviving(show)
-        while any(each.is_running for each in peers):
+        while peer.is_running:
             try:
                 look(peer, hint)
                 if time.monotonic() > deadline:
@@ -61,13 +58,11 @@ def watch(
                     look(peer, STOPPED_WATCHING)
                     return
                 hint = LEAVING
-                for each in peers:
-                    each.ask_to_stop()
+                peer.ask_to_stop()
         look(peer, "")
     if _is_notebook() and this_platform().is_unattended:
         panel_display(view)(peer)
-    for each in peers:
-        _require_clean_end(each)
+    _require_clean_end(peer)
 
 
 def _surviving(show: Show) -> Show:
@@ -104,15 +99,15 @@ def _require_clean_end(peer: Peer) -> None:
 
 
 @contextmanager
-def _display(others: Sequence[Peer], invite: Invite | None, view: RunView | None) -> Iterator[Show]:
-    """Yield what shows a peer where this program runs, and the others beside it in a terminal."""
+def _display(invite: Invite | None, view: RunView | None) -> Iterator[Show]:
+    """Yield what shows a peer where this program runs."""
     if _is_notebook():
         yield Lines(sys.stdout) if this_platform().is_unattended else panel_display(view)
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with live_panel(sys.stderr, others, invite if sys.stdout.isatty() else _printed(invite), view) as show:
+        with live_panel(sys.stderr, invite if sys.stdout.isatty() else _printed(invite), view) as show:
             yield show
     else:
-        yield Lines(sys.stderr, others, _printed(invite, is_shown=False))
+        yield Lines(sys.stderr, _printed(invite, is_shown=False))
 
 
 def _printed(invite: Invite | None, *, is_shown: bool = True) -> Invite | None:

@@ -190,8 +190,7 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
         if event["event"] == "joined":
             others = event["peers"] - 1
             found = f"found {count(others, 'other peer')}" if others > 0 else "no other peer is there yet"
-            idle = "".join(f" {gpu} is idle: a peer computes on one GPU." for gpu in event["idle_gpus"])
-            lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.{idle}")
+            lines.append(f"Joined at epoch {event['epoch']}, {found}. Computing on {event['device']}.")
             if event.get("said_complete"):
                 lines.append(COMPLETE)
         if event["event"] in ("held", "going_on", RESTING):

@@ -20,6 +20,22 @@ TROUBLES = (
         remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
+        title="Device dropped out",
+        severity="costs",
+        patterns=(
+            "dropped out (",
+            "computes alone, as no memory can be shared",
+            "compute on one GPU: --device first",
+        ),
+        means="On a machine with several GPUs, one of them ended its work: its process was killed, as by a system "
+        "without memory, its GPU's memory ran out or it did not answer. The first one computes the whole step again, "
+        "so that no sample is lost, and the peer is slower until the other computes again. One that fails four times "
+        "in an hour is left out until the peer starts again, as are all but the first where the system has no memory "
+        "that processes can share.",
+        remedy="Nothing for once. If it happens again, end other programs, or name GPUs that work: `--device cuda:0`. "
+        "`dalle-lib doctor` says which compute, and whether there is RAM for all.",
+    ),
+    Trouble(
         title="Out of memory",
         severity="stops",
         patterns=(

@@ -100,7 +100,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     hash_table.install()
     card, membership, workplace = _prepare(folder, settings, token, events)
     if workplace is not None:
-        events.write("loaded", device=str(workplace.device))
+        events.write("loaded", device=workplace.told)
     if stop.is_set():  # there is nothing to save yet, and nobody to tell
         return False
     board = MetricsBoard(card.key, membership.identity.private_key)

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 
 import hivemind
-import torch
 
-from dalle_lib.machine import name_of
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.holding import Holder
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
@@ -38,6 +37,7 @@ class Telling:
     membership: Membership
     events: EventLog
     optimizer: CollaborativeOptimizer
+    work: Work
     holder: Holder
     clock: AwakeClock
     _is_complete: bool
@@ -46,7 +46,6 @@ class Telling:
     """When it last told the others of itself, in seconds of `time.monotonic`."""
     card: RunCard
     folder: Path
-    device: torch.device
     epoch: int
     last_loss: float | None
     witnessed: str
@@ -71,7 +70,7 @@ class Telling:
             counted=self.counted,
             sent_bytes=self.sent_bytes,
             received_bytes=self.received_bytes,
-            hardware=name_of(self.device),
+            hardware=self.work.devices.name,
             kit=__version__,
             team=self.settings.team,
             anonymous=self.settings.anonymous,

@@ -60,8 +60,9 @@ class Trainer(Telling):
         """
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
-        self.model, self.device, self.batches = workplace.model, workplace.device, workplace.batches
-        self.work = Work(self.model, self.device, workplace.pace, partial(events.write, "computing"))
+        self.model, self.batches = workplace.model, workplace.batches
+        tell = partial(events.write, "computing")
+        self.work = Work(self.model, workplace.device, workplace.pace, tell, workplace.further, settings.gpu_share)
         self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
         traffic.begin()
         take_up(self.folder, self.optimizer, self.batches, events)
@@ -86,8 +87,7 @@ class Trainer(Telling):
             epoch=self.epoch,
             peer_id=str(dht.peer_id),
             name=settings.name,
-            device=str(self.device),
-            idle_gpus=workplace.idle_gpus,
+            device=workplace.told,
             peers=peers,
             said_complete=peers <= 1 and self.epoch < total and board.said_complete(dht, total),
         )
@@ -109,7 +109,7 @@ class Trainer(Telling):
                     continue
                 if self.work.is_new:  # what follows comes after all processes of this peer are forked
                     self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
-                    self.batches.prefetch(self.work.computer.sent)
+                    self.batches.prefetch(self.work.devices.sent)
                     self.optimizer.tracker.performance_ema.reset_timer()  # or the first batch would count as slow
                 self._has_handed_in = False
                 self.optimizer.come_back()
@@ -195,6 +195,7 @@ class Trainer(Telling):
             self._write_status()
             self._post(is_leaving=True)
             self._tell_rounds()
+            self.work.close()
             self.optimizer.shutdown()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 

@@ -1,11 +1,11 @@
-"""The peers that one volunteer has in a run: one on each GPU."""
+"""What one volunteer has in a run: a peer, or all peers of a swarm on this machine."""
 
 import importlib.util
 import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dalle_lib.files import require_writable
@@ -16,12 +16,9 @@ from dalle_lib.swarm.process.folder import folders_of_peers, own_id, require_own
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
-from dalle_lib.swarm.process.threads import threads_here
 
 logger = logging.getLogger(__name__)
 
-GPU_FILES = ("nvidia*", "nvmap", "kfd", "dxg")
-"""Files in /dev by which GPUs are reached: NVIDIA's, a Jetson's, AMD's, those of Windows in WSL2."""
 LOOK_EVERY_S = 0.1
 """Seconds between looks at whether a peer still runs."""
 
@@ -71,23 +68,19 @@ class Crew:
 
 
 def join_run(settings: PeerSettings, folder: str | Path, token: str | None = None, *, by_token: bool = False) -> Crew:
-    """Join a run of others with a peer on each GPU that works, or on the processor where there is none.
+    """Join a run of others with a peer that computes on all GPUs that work, or on the processor where there is none.
 
-    Settings that name a device make one peer, on that device. The first peer has the settings' name and port; the
-    others have -2 and so on after the name, and the ports that follow. Each has a folder of its own in `folder`, where
-    it keeps its progress and from where it goes on next time. `token` is a Hub token, for private runs.
+    It has a folder of its own in `folder`, called after it, where it keeps its progress and from where it goes on next
+    time. `token` is a Hub token, for private runs.
 
-    A bootstrap peer computes nothing, so there is one whatever GPUs there are.
+    Where the card names the server of the run's authority, a link and a code are printed if the peer has no access
+    token, and this waits until you have proved there who you are; `by_token` shows `token` to the authority instead.
 
-    Where the card names the server of the run's authority, a link and a code are printed for each peer that has no
-    access token, and this waits until you have proved there who you are; `by_token` shows `token` to the authority
-    instead.
-
-    Before any peer is started, this raises RunClosed, a ValueError, if the run is paused or finished; ValueError if
-    there is no such run, one of the folders belongs to another run, the run's data are not beside its card, an address
-    is malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if the port is in use,
-    or none of the first peers answers and the settings neither say `alone` nor are a bootstrap peer's; and RuntimeError
-    without hivemind. Where the authority refuses one of the peers, it raises NotAdmitted, a ValueError.
+    Before the peer is started, this raises RunClosed, a ValueError, if the run is paused or finished; ValueError if
+    there is no such run, the folder belongs to another run, the run's data are not beside its card, an address is
+    malformed, or there is no first peer and the settings do not say `alone`; ConnectionError if the port is in use, or
+    none of the first peers answers and the settings neither say `alone` nor are a bootstrap peer's; and RuntimeError
+    without hivemind. Where the authority refuses the peer, it raises NotAdmitted, a ValueError.
     """
     if by_token and not token:
         raise ValueError("expected a Hub token that proves who you are: give it as `token`.")
@@ -97,61 +90,20 @@ def join_run(settings: PeerSettings, folder: str | Path, token: str | None = Non
 
 
 def start_crew(
-    settings: PeerSettings,
-    card: RunCard,
-    folder: str | Path,
-    token: str | None = None,
-    say: Callable[[str], None] = logger.info,
-    proof: str | None = None,
+    settings: PeerSettings, card: RunCard, folder: str | Path, token: str | None = None, proof: str | None = None
 ) -> Crew:
-    """Start the peers of `join_run`, after `require_way_in`, in the run of `card`. Loads torch if there may be GPUs.
+    """Start the peer of `join_run`, after `require_way_in`, in the run of `card`. Loads no torch.
 
-    `say` is told what is waited for. `proof` is a Hub token that is shown to the run's authority.
-    If one cannot be started, or the wait is interrupted, those before it leave again.
+    `proof` is a Hub token that is shown to the run's authority.
     """
     folder = Path(folder).resolve()
-    devices = _devices(settings)
-    crew = Crew(folder, settings.run)
-    names = [settings.name, *(f"{settings.name}-{number}" for number in range(2, len(devices) + 1))]
-    for name in names:
-        require_own(folder / name, card)
-    if card.members is not None and card.members.server is not None:
+    own = folder / settings.name
+    require_own(own, card)
+    if card.members is not None and card.members.server is not None and not Peer(own).is_running:
         from dalle_lib.swarm.process.proof import prove_identity  # loads huggingface_hub's HTTP client
 
-        for name in names:
-            if not Peer(folder / name).is_running:
-                prove_identity(card, folder / name, proof, is_bootstrap=settings.role != "trainer")
-    if settings.threads is None and len(devices) > 1:
-        settings = replace(settings, threads=threads_here(len(devices)))
-    try:
-        for number, (name, device) in enumerate(zip(names, devices, strict=True), start=1):
-            port, announce = settings.port and settings.port + number - 1, settings.announce if number == 1 else ()
-            own = replace(settings, name=name, device=device, port=port, announce=announce)
-            peer = crew.peers[name] = join(own, folder / name, token, card)
-            if settings.alone and number == 1 and len(devices) > 1:
-                # The others know no peer but this one, and would each begin a swarm of their own.
-                say(f"Starting {name} on {device}; when it can be reached, {', '.join(names[1:])} join it ...")
-                addresses = peer.wait_for("connected", timeout_s=math.inf)["addresses"]
-                settings = replace(settings, initial_peers=tuple(addresses))
-    except BaseException:
-        for peer in crew.peers.values():
-            if peer.is_ours:
-                peer.ask_to_stop()
-        raise
-    return crew
-
-
-def _devices(settings: PeerSettings) -> list[str]:
-    """Return the devices that get a peer each."""
-    if settings.role != "trainer":
-        return ["cpu"]
-    if settings.device != "auto":
-        return [settings.device]
-    if not any(file for pattern in GPU_FILES for file in Path("/dev").glob(pattern)):
-        return ["auto"]  # the peer itself looks again
-    from dalle_lib.machine import working_gpus  # loads torch, for seconds
-
-    return working_gpus() or ["cpu"]
+        prove_identity(card, own, proof, is_bootstrap=settings.role != "trainer")
+    return Crew(folder, settings.run, {settings.name: join(settings, own, token, card)})
 
 
 def running_in(folder: str | Path) -> list[str]:

@@ -49,7 +49,7 @@ class LendingSettings:
     duty: float = 1.0
     """Share of the time in which the peer computes: 0.5 leaves the processor or the GPU to you half of the time."""
     gpu_share: float = 1.0
-    """Share of a GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
+    """Share of each GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
     max_upload_mbps: float | None = None
     """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
     next one waits. Below 50 it averages for others only where too few others can. Each peer of yours may send that

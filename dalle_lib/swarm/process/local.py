@@ -13,7 +13,7 @@ from dalle_lib.swarm.process.crew import Crew, join_run
 from dalle_lib.swarm.process.folder import MONITOR, SETTINGS
 from dalle_lib.swarm.process.join import STOP_TIMEOUT_S, Peer, PeerFailed, join
 from dalle_lib.swarm.process.lending import LendingSettings
-from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.settings import FIRST_GPU, PeerSettings
 
 LOCALHOST = "127.0.0.1"
 LATE_S = 60.0
@@ -48,7 +48,8 @@ class LocalSwarm(Crew):
     def add(self, settings: PeerSettings) -> Peer:
         """Start a trainer in this swarm, and return it at once."""
         threads = settings.threads or 1  # all of them are on this machine
-        settings = replace(settings, run=self.run, host=LOCALHOST, threads=threads)
+        device = FIRST_GPU if settings.device == "auto" else settings.device
+        settings = replace(settings, run=self.run, host=LOCALHOST, threads=threads, device=device)
         self.peers[settings.name] = join(settings, self.folder / PEERS / settings.name)
         return self.peers[settings.name]
 

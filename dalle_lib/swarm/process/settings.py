@@ -24,6 +24,9 @@ ANONYMOUS = "anonymous"
 MAX_TEAM = 40
 """Letters of a team's name, at most."""
 Role = Literal["trainer", "bootstrap", "observer"]
+FIRST_GPU = "first"
+"""The device of one of several peers of a machine: the first GPU that works, or else the processor."""
+_DEVICE = r"(cpu|(cuda|mps|xpu)(:\d+)?)"
 WRITTEN_ANEW = "Remove it: `dalle-lib join` with the peer's name writes it anew."
 """What to do with a broken file of a peer that each of its starts writes."""
 
@@ -48,7 +51,8 @@ class CommonSettings:
     max_minutes: float | None = None
     """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
     device: str = "auto"
-    """Where the peer computes: "cuda:1", "cpu", or "auto" for the first GPU that works, or else the processor."""
+    """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work
+    ("first" for the first of them), or else the processor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +65,10 @@ class NetworkSettings:
     host: str = "0.0.0.0"
     """Address to listen on. 127.0.0.1 keeps everything on this machine."""
     port: int = 0
-    """Port of the first GPU's peer; the peers of other GPUs take the ports after it. 0 takes free ports."""
+    """Port to listen on. 0 takes a free one."""
     announce: tuple[str, ...] = ()
-    """How others reach the first GPU's peer, where it is not the address that it listens on: a router that forwards a
-    port, or a tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
+    """How others reach this peer, where it is not the address that it listens on: a router that forwards a port, or a
+    tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
     client_mode: bool = False
     """Only connect to others, and accept no connections: for a peer behind a firewall."""
     start_after_s: float = 0.0
@@ -76,10 +80,11 @@ class ComputingSettings:
     """How the peer computes, and in which order."""
 
     batch_size: int | None = None
-    """The most samples between two looks at the swarm. Up to it, the peer finds by trying what is fastest here and fits
-    into memory; without it, an epoch and the clock set the limit."""
+    """The most samples between two looks at the swarm, on all devices together. Up to it, the peer finds by trying what
+    is fastest here and fits into memory; without it, an epoch and the clock set the limit."""
     threads: int | None = None
-    """Processor threads for computing. Without it, one for each core, but for what answering other peers needs."""
+    """Processor threads for computing, and as many beside each further GPU. Without it, one for each core, but for what
+    answering other peers needs."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
@@ -110,8 +115,15 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
                 "expected an IPv4 address of this machine to listen on, such as 0.0.0.0 (all) or 127.0.0.1 (for this "
                 f"machine alone), but got {self.host!r}."
             )
-        if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:\d+)?", self.device):
-            raise ValueError(f'expected a device such as "cpu", "cuda:0" or "auto", but got {self.device!r}.')
+        if not re.fullmatch(rf"auto|{FIRST_GPU}|{_DEVICE}(,{_DEVICE})*", self.device):
+            raise ValueError(
+                f'expected a device such as "cpu" or "cuda:0", several with commas, or "auto", but got {self.device!r}.'
+            )
+        gpus = [device if ":" in device else f"{device}:0" for device in self.devices if device != "cpu"]
+        if len(set(gpus)) < len(gpus):
+            raise ValueError(
+                f'expected a device such as "cpu", or several with each GPU once, but got {self.device!r}.'
+            )
         if self.role not in get_args(Role):
             raise ValueError(f"expected a role among {', '.join(get_args(Role))}, but got {self.role!r}.")
         if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
@@ -133,6 +145,11 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
             raise ValueError(f"state_every_s must be above 0, but is {self.state_every_s}.")
         if self.role == "bootstrap" and self.client_mode:
             raise ValueError("others find each other through a bootstrap peer, so it cannot be in client mode.")
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that are named; none for "auto" and "first"."""
+        return [] if self.device in ("auto", FIRST_GPU) else self.device.split(",")
 
     @property
     def begins(self) -> bool:

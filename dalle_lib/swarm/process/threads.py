@@ -17,15 +17,15 @@ def threads_of(settings: PeerSettings) -> int:
     return threads_here() if settings.role == "trainer" else 1
 
 
-def threads_here(peers: int = 1) -> int:
-    """Return how many threads each of some peers of this machine computes on, at least 1.
+def threads_here() -> int:
+    """Return on how many threads a peer of this machine computes, at least 1.
 
-    All together have a thread for each core that this process may use, and leave one processor for answering others.
-    Where a core is two processors, as with hyper-threading, the second ones answer.
+    There is one for each core that this process may use, and one processor is left for answering others. Where a core
+    is two processors, as with hyper-threading, the second ones answer.
     """
     usable, of_machine = _usable(), os.cpu_count() or 1
     cores = psutil.cpu_count(logical=False) or of_machine
-    return max(1, min(-(-cores * usable // of_machine), usable - 1) // max(1, peers))
+    return max(1, min(-(-cores * usable // of_machine), usable - 1))
 
 
 def _usable() -> int:

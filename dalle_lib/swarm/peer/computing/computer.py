@@ -54,6 +54,8 @@ class Computer:
     def __init__(
         self, model: DALLE, device: torch.device, tell: Callable[[Way, str], None] = lambda way, why: None
     ) -> None:
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # streams and recordings are of this thread's current device
         self.model, self.device, self.tell = model, device, tell
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._eager = model.transformer.layer_functions

@@ -23,6 +23,8 @@ _TOLD = (
 """What libraries say in a RuntimeError: CUDA, PyTorch on a processor (Linux and Windows), C++, cuBLAS and cuDNN."""
 _SHARE = 0.5
 """Part of the free RAM that a trial may fill: a system without memory kills a program rather than refuse it some."""
+WORKER_RAM = 2 * 10**9
+"""Bytes of RAM of a worker on a GPU for its libraries: assumed, as no machine with two GPUs has been measured."""
 _PRECISIONS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -64,3 +66,14 @@ def _estimated(config: ModelConfig, way: Way, device: Literal["cpu", "cuda"], gp
 def _there(found: Estimate, *terms: str) -> int:
     """Return the bytes of a forecast that a trainer's device holds anyway: weights, gradients, and other terms."""
     return sum(found.gpu.get(term, 0) for term in ("weights", "gradients", *terms))
+
+
+def ram_of_workers(parameters: int, workers: int) -> int:
+    """Return the bytes of RAM of some workers: libraries, gradients, and a copy of the weights that all share."""
+    return workers * WORKER_RAM + 4 * parameters * (workers + 1)
+
+
+def limit_gpu(device: torch.device, share: float) -> None:
+    """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
