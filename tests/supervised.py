@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from dalle_lib.swarm import PeerSettings
-from dalle_lib.swarm.process.supervisor import VMSTAT
+from dalle_lib.swarm.process.killed_for_memory import VMSTAT
 
 
 def supervised(
@@ -19,8 +19,9 @@ def supervised(
     (program := folder / "python").write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     PeerSettings(run="emoji-mini", **{"name": folder.name, **settings}).save(folder / "settings.json")
-    supervise = "import sys; from dalle_lib.swarm.process import supervisor as s; from pathlib import Path; "
-    supervise += f"s.LOOK_EVERY_S = 0.1; s.VMSTAT = Path({str(vmstat)!r}); s.WAITS_S = 0.1; "
+    supervise = "import sys; from pathlib import Path; "
+    supervise += "from dalle_lib.swarm.process import killed_for_memory as k, supervisor as s; "
+    supervise += f"s.LOOK_EVERY_S = 0.1; k.VMSTAT = Path({str(vmstat)!r}); s.WAITS_S = 0.1; "
     supervise += f"s.SOON_S = {soon_s}; s.SHORTLY_S = dict.fromkeys(s.SHORTLY_S, {shortly_s}); "
     supervise += f"sys.executable = {str(program)!r}; sys.exit(s.main(Path(sys.argv[1])))"
     return subprocess.Popen([sys.executable, "-c", supervise, str(folder)], stdin=subprocess.PIPE, text=True)

@@ -20,7 +20,7 @@ from dalle_lib.swarm.peer.computing import devices as computing_devices
 from dalle_lib.swarm.peer.computing import workers
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.devices import Devices
-from dalle_lib.swarm.process.supervisor import WORKER_KILLED
+from dalle_lib.swarm.process.killed_for_memory import WORKER_KILLED
 from dalle_lib.troubles import trouble_in
 
 PATIENCE_S = 120.0

@@ -21,7 +21,8 @@ from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.peer.parts import LostPart, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
 from dalle_lib.swarm.process.join import STARTS_AGAIN
-from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR, WORKER_KILLED
+from dalle_lib.swarm.process.killed_for_memory import WORKER_KILLED
+from dalle_lib.swarm.process.supervisor import AGAIN_AN_HOUR
 from dalle_lib.troubles import trouble_in
 
 

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -32,6 +31,7 @@ from dalle_lib.swarm.process.join import (
     STARTS_AGAIN,
     hand_on,
 )
+from dalle_lib.swarm.process.killed_for_memory import Memory, when_workers_were_killed
 from dalle_lib.swarm.process.lending import forget_finish, wish_of
 from dalle_lib.swarm.process.listed import delist, enlist
 from dalle_lib.swarm.process.month import rests_until
@@ -51,11 +51,6 @@ WAITS_S = 60.0
 SHORTLY_S = {-signal.SIGKILL: 10.0, STARTS_AGAIN: 200.0}
 """Seconds before a peer's end within which the system must have ended a process for memory to be the reason, by the
 exit code: one that lacks a part first saves its progress."""
-VMSTAT = Path("/proc/vmstat")
-WORKER_KILLED = f"dropped out (ended with exit code {-signal.SIGKILL})"
-"""What a peer says of a process on a further device that somebody has killed, or the system for its memory."""
-SEEN_LATE_S = 2.0
-"""Seconds that a peer may tell so before the supervisor sees that the system has ended a process."""
 KILLED_FOR_MEMORY = "the system had ended it because memory ran out"
 KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
@@ -204,42 +199,6 @@ def _lost_part(told: dict[str, dict]) -> str:
     return told.get(AGAIN, {}).get("reason", "it lacked a part of itself")
 
 
-def _when_workers_were_killed(events: list[dict]) -> list[float]:
-    """Return when a peer has told that, in seconds since 1970."""
-    told = [(event["time"], str(event.get("why"))) for event in events if event["event"] == "computing"]
-    return [at for (_, before), (at, why) in pairwise([(0.0, ""), *told]) if why != before and WORKER_KILLED in why]
-
-
-class _Memory:
-    """When the system ended processes, anybody's, because memory ran out, as far as it tells."""
-
-    def __init__(self) -> None:
-        self._count, self._at = _ended_for_memory(), []
-
-    def look(self) -> None:
-        """Note those that it has ended since the last look."""
-        count = _ended_for_memory()
-        self._at += [time.time()] * (count - self._count)
-        self._count = max(self._count, count)
-
-    def has_run_out(self, within_s: float, workers_killed: list[float]) -> bool:
-        """Return whether the system ended one in the last seconds; a worker, told at one of these times, is none."""
-        self.look()
-        others = self._at.copy()
-        for told in workers_killed:
-            if before := [at for at in others if at <= told + SEEN_LATE_S]:
-                others.remove(before[-1])
-        return any(time.time() - at < within_s for at in others)
-
-
-def _ended_for_memory() -> int:
-    """Return how many processes Linux has ended since it started because memory ran out; 0 where nobody tells."""
-    with contextlib.suppress(OSError, ValueError):
-        counts = dict(line.split() for line in VMSTAT.read_text().splitlines())
-        return int(counts.get("oom_kill", 0))
-    return 0
-
-
 def _run(
     folder: Path,
     settings: PeerSettings,
@@ -253,7 +212,7 @@ def _run(
 
     `changed` are settings of this start that are not those of the folder, and `why_again` why it is started again.
     """
-    memory = _Memory()
+    memory = Memory()
     child = subprocess.Popen(
         [sys.executable, "-m", "dalle_lib.swarm.peer.main", str(folder), json.dumps(changed)],
         stdin=subprocess.PIPE,
@@ -268,14 +227,14 @@ def _run(
         if why_again:
             events.write("problem", peer="", problem=f"it was started again, from its saved progress: {why_again}")
         code = _end_of(child, leave, memory)
-        return code, memory.has_run_out(SHORTLY_S.get(code, 0.0), _when_workers_were_killed(read_events(folder)))
+        return code, memory.has_run_out(SHORTLY_S.get(code, 0.0), when_workers_were_killed(read_events(folder)))
     finally:  # also where events cannot be written, as on a full disk
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
 
-def _end_of(child: subprocess.Popen, leave: threading.Event, memory: _Memory) -> int:
+def _end_of(child: subprocess.Popen, leave: threading.Event, memory: Memory) -> int:
     """Return the peer's exit code once it has ended; when `leave` is set, it is asked to, and given time."""
     looked = time.monotonic()
     while child.poll() is None and not leave.wait(0.1):
