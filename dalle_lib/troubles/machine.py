@@ -257,8 +257,8 @@ TROUBLES = (
         severity="costs",
         patterns=("its own update of epoch ... was not made",),
         means="The step of the optimizer failed, as where memory runs out, and may have been made in part. The peer's "
-        "parameters get no weight in the next round (of two, none of them vouched: half), which comes at once and "
-        "gives it the others'. A peer alone keeps its own.",
+        "parameters get no weight in the next round (of two members, none of them vouched for: half), which comes at "
+        "once and gives it the others'. A peer alone keeps its own.",
         remedy="Nothing for once. If it happens again, end other programs, or leave more memory.",
     ),
     Trouble(

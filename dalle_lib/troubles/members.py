@@ -22,8 +22,8 @@ TROUBLES = (
         title="Access token ended",
         severity="stops",
         patterns=("access token ended at ..., and there is no other", "the access token of ... expired"),
-        means="The access token has ended and nothing has brought another: the machine slept, or the authority "
-        "refuses.",
+        means="The access token has ended and nothing has brought another: your last proof of who you are is older "
+        "than 12 hours, the authority refuses, or your organiser gives access tokens by hand.",
         remedy="Start the peer again with `dalle-lib join`, which asks who you are; its progress is saved. If the "
         "access token is new, set this computer's clock.",
     ),
