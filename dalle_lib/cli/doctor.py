@@ -21,8 +21,8 @@ class Doctor:
     Give it the settings with which you want to join. It starts what a peer needs, connects to the run's first peers,
     sends one of them up to 8 MB, and asks the Hub for the time. It prints each check when it is done, in a block to
     copy when asking for help, without secrets, other people's addresses and your name in paths. The last rows forecast
-    samples a second, seconds of an epoch, when milestones are reached, and traffic. Its exit code is 1 if this machine
-    cannot take part. With --organiser it checks the machine of a run's first peer and authority instead:
+    samples a second, seconds of an epoch, when milestones are reached, and the traffic of a day. Its exit code is 1 if
+    this machine cannot take part. With --organiser it checks the machine of a run's first peer and authority instead:
     whether others reach them, the certificate, keys, and what such a machine needs. For example:
 
     dalle-lib doctor --run owner/name --name ada

@@ -37,14 +37,14 @@ class Join:
 
     peer: Options
     folder: Path = PEERS
-    """Folder of a folder for each run, with one for each peer in it. A peer goes on from what is there."""
+    """Where progress is kept: a folder for each run, and in it one for each peer. A peer goes on from what is there."""
     hub_token: bool = False
-    """Prove who you are by your Hub token, where a run asks who you are and no browser is at hand: the one of your
-    login, of the platform's secrets or of HF_TOKEN, or else you are asked. The run's authority sees it."""
+    """Where a run asks who you are, prove it by your Hub token and not in a browser. The token is that of your login,
+    of the platform's secrets or of HF_TOKEN; where there is none, you are asked for it. The run's authority sees it."""
 
     refresh_card: bool = False
-    """Keep the first peers in the card of your run right, for a bootstrap peer: its own address, and those of others
-    that answer. Needs a Hub token that may write there, or a run in a folder."""
+    """For a bootstrap peer of your own run: keep the addresses of first peers in its card right, its own and those of
+    others that answer. Needs a Hub token that may write there, or a run in a folder."""
 
     def run(self) -> None:
         """Start the peer, and show its progress until it ends; or watch the one that runs there already."""

@@ -113,7 +113,7 @@ class Pause(_OfPeers):
     """Pause your peers on this machine, until you resume them.
 
     A paused peer hands in what it has and computes nothing. It stays in its run, answers others, and stays paused if it
-    is started again. It keeps its memory: `dalle-lib stop` frees that. For example:
+    is started again. It keeps its memory; `dalle-lib stop` frees that. For example:
 
     dalle-lib pause
 
@@ -136,8 +136,8 @@ def _pause(peer: "Peer") -> str:
 class Resume(_OfPeers):
     """Let your peers on this machine go on.
 
-    It takes back what `dalle-lib pause` or `dalle-lib finish` has asked. What else holds one, such as its schedule,
-    goes on to do so. For example:
+    It takes back what `dalle-lib pause` or `dalle-lib finish` has asked. A peer that something else holds, such as its
+    schedule, stays paused for that. For example:
 
     dalle-lib resume
 
@@ -162,8 +162,8 @@ def _resume(peer: "Peer") -> str:
 class Finish(_OfPeers):
     """Let your peers on this machine leave after their epoch.
 
-    So all that they computed counts. Until then `dalle-lib resume` takes it back. `dalle-lib stop` does not wait
-    for the epoch. For example:
+    All that they computed counts then. A paused peer leaves as soon as it has handed in what it has. While a peer is
+    still there, `dalle-lib resume` takes it back. `dalle-lib stop` does not wait for the epoch. For example:
 
     dalle-lib finish
 
@@ -179,15 +179,15 @@ def _finish(peer: "Peer") -> str:
     if why := _why_not(peer):
         return why
     ask(peer.folder, "finish")
-    return "it leaves after its epoch, or at once if it is paused."
+    return "it leaves after its epoch; if it is paused, as soon as it has handed in what it has."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(_OfPeers):
     """Stop your peers on this machine.
 
-    They save their progress and leave at once, also those that only help others. What they computed since their last
-    epoch ended counts in no update; `dalle-lib finish` waits for that. For example:
+    They save their progress and leave at once, also those that only help others. What they computed since the last
+    epoch ended counts in no update; `dalle-lib finish` waits until it does. For example:
 
     dalle-lib stop
 

@@ -28,9 +28,9 @@ TEAMS = 5
 class Status:
     """Show how your peers on this machine stand.
 
-    These are all that run, or ended by an error, wherever their folders are, and those that have left in the folder
-    `peers` here: each with its run, epoch, state and folder. It only looks: it starts, stops and changes nothing. Of a
-    peer with a broken file it says which, and what to do; of a monitor's, the run's first teams, too. For example:
+    It shows each with its run, epoch, state and folder: peers that run or have ended by an error, in whichever folder,
+    and peers that have left, of the folder `peers` here. It starts, stops and changes nothing. Where a file of a peer
+    is broken, it says which, and what to do. A monitor's peer comes with the run's first teams. For example:
 
     dalle-lib status
 
@@ -40,7 +40,7 @@ class Status:
     """
 
     folder: Path | None = None
-    """Folder in which peers were started, to show those of it alone, also another user's."""
+    """Folder in which peers were started: only those in it are shown. It may be another user's."""
     json: bool = False
     """Print one JSON document on standard output."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dalle_lib.planning.constants import FRAMES
 
 REDUCES_FROM_MBPS = 50.0
-"""A peer whose limit is lower reduces only where nobody else in its group can: a reducer sends twice as much."""
+"""A peer whose limit is lower reduces only where too few others in its group can: a reducer sends twice as much."""
 LATE_S = 0.1
 """Seconds by which a message may go late and the next one be no later: event loops wake up late."""
 

@@ -33,11 +33,12 @@ LARGEST_NICENESS = 19
 class LendingSettings:
     """When the peer computes, and how much of the machine it takes.
 
-    While something holds it, it stays in the run; only when its month's traffic is used, it leaves.
+    While it is paused, it stays in the run and keeps its memory; only when its month's traffic is used, it leaves.
     """
 
     between: tuple[str, ...] = ()
-    """Compute only between these times of this machine's clock: 22:00-07:00, or several. Without it, always."""
+    """Compute only between these times of this machine's clock: 22:00-07:00, or several. Outside of them the peer is
+    paused. Without it, the peer computes at any time."""
     only_when_idle: bool = False
     """Compute only while other programs leave the processor alone: less than a fifth of all cores' time, for a minute.
     Keys, the mouse and the load of a GPU are not looked at."""
@@ -51,13 +52,13 @@ class LendingSettings:
     gpu_share: float = 1.0
     """Share of each GPU's memory that computing takes at most: 0.5 leaves half of it to you. `duty` limits time."""
     max_upload_mbps: float | None = None
-    """Mbit/s that the peer sends to others at most, in rounds and to newcomers; a message goes at full speed, and the
-    next one waits. Below 50 it averages for others only where too few others can. Each peer of yours may send that
-    much."""
+    """Mbit/s that the peer sends to others at most, in rounds and to newcomers: each message goes at full speed, and
+    the next one waits. Below 50 it averages for others only where too few others can. Each of your peers has this
+    limit for itself."""
     monthly_gb: float | None = None
-    """GB that all your peers on this machine send and receive in a calendar month, up to an epoch's traffic more; then
-    this one leaves. It comes back by itself in the next month, if its program is still open and no --max-minutes is
-    set. Tensors and data count, the hash table does not."""
+    """GB that all your peers on this machine may send and receive in a calendar month. When they are used, this peer
+    ends its epoch and leaves. It comes back by itself in the next month, if its program is still open and no
+    --max-minutes is set. Tensors and data count, the hash table does not."""
 
     @property
     def spans(self) -> tuple["Span", ...]:

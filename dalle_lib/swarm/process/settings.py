@@ -38,7 +38,7 @@ class CommonSettings:
     run: str
     """The run to take part in: "emoji-mini", a folder with a run.json, or owner/name on the Hub."""
     name: str = "volunteer"
-    """The name that the other peers see, and of this peer's folder."""
+    """Name of this peer: the others see it, and the peer's folder is called so."""
     team: str = ""
     """The team that your contribution counts for, if any."""
     anonymous: bool = False
@@ -49,7 +49,8 @@ class CommonSettings:
     alone: bool = False
     """Begin the swarm yourself: train though no first peer is known, or none answers. Others can join you."""
     max_minutes: float | None = None
-    """Minutes after which the peer leaves. Without it, the peer leaves when the run is complete."""
+    """Minutes after which the peer leaves; pauses count, on Linux the computer's sleep does not. Without it, the peer
+    leaves when the run is complete."""
     device: str = "auto"
     """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work
     ("first" for the first of them), or else the processor."""
@@ -70,7 +71,8 @@ class NetworkSettings:
     """How others reach this peer, where it is not the address that it listens on: a router that forwards a port, or a
     tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
     client_mode: bool = False
-    """Only connect to others, and accept no connections: for a peer behind a firewall."""
+    """Only connect to others, and accept no connections: for a peer behind a router or a firewall. It averages for
+    nobody, and so sends about half as much."""
     start_after_s: float = 0.0
     """Seconds to wait before joining."""
 
@@ -80,11 +82,12 @@ class ComputingSettings:
     """How the peer computes, and in which order."""
 
     batch_size: int | None = None
-    """The most samples between two looks at the swarm, on all devices together. Up to it, the peer finds by trying what
-    is fastest here and fits into memory; without it, an epoch and the clock set the limit."""
+    """The most samples between two looks at the swarm, on all devices together. Within this limit the peer finds by
+    trying what is fastest here and fits into memory. Without it, a quarter of the peer's part of an epoch, or some
+    seconds of computing, are the limit."""
     threads: int | None = None
-    """Processor threads for computing, and as many beside each further GPU. Without it, one for each core, but for what
-    answering other peers needs."""
+    """Processor threads for computing, and as many beside each further GPU. Without it there is one for each core, and
+    one processor is left for answering other peers."""
     seed: int | None = None
     """Seed of the order in which this peer sees the data. Without it, the seed is made from the peer's id."""
 
