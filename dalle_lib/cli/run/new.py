@@ -44,7 +44,8 @@ class New:
     volunteers: int | None = None
     """How many people you expect: epochs are sized for them, and each number is explained."""
     upload_bits: Literal[8, 4] = 8
-    """Bits a value of gradients on their way to who averages them. 4 suits home links, whose uploads are slow."""
+    """Bits a value of gradients on their way to the peers that average them. 4 suits home links, whose uploads are
+    slow. It cannot be changed later."""
     vqgan: str | None = None
     """The file of the VQ-GAN that made the codes; None takes the one beside the data. Of pictures: the VQ-GAN that
     makes them, as for `dalle-lib prepare`; None trains one on them."""
