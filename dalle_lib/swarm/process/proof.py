@@ -67,6 +67,7 @@ def _asking(card: "RunCard", name: str, code: DeviceCode) -> str:
     return (
         f"Run {card.name} asks who you are{of}. Open this page, on this or another device:\n\n"
         f"    {code.page}\n\n"
-        f"It must name the peer {name} and the code {code.code}, and leads to {code.link}. Waiting for up to "
+        f"It must name the peer {name} and the code {code.code}, and leads to {code.link}. Your approval counts for 12 "
+        "hours: then the peer saves and leaves, and the next start asks again. Waiting for up to "
         f"{code.expires_s // 60} minutes ..."
     )
