@@ -100,7 +100,7 @@ def substitutions() -> dict[str, str]:
         | gallery.substitutions()
         | {
             "gpu_memory": row_of("GPU memory, RAM (one sample at a time)")[1].partition(";")[0],
-            "sent_each_update": row_of("sent, and received, for each update of the whole run")[1],
+            "sent_each_update": row_of("sent, and received, for each update that all peers make together")[1],
         }
     )
 
