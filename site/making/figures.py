@@ -99,10 +99,15 @@ def substitutions() -> dict[str, str]:
         {name: figure(name) for name in FIGURES}
         | gallery.substitutions()
         | {
-            "gpu_memory": row_of("GPU memory, RAM (one sample at a time)")[1].partition(";")[0],
-            "sent_each_update": row_of("sent, and received, for each update that all peers make together")[1],
+            "gpu_memory": first_half("GPU memory, RAM (one sample at a time)"),
+            "sent_each_update": first_half("sent, and received, for each update that all peers make together"),
         }
     )
+
+
+def first_half(first: str) -> str:
+    """Return what the one row that begins with `first` says, up to the semicolon."""
+    return row_of(first)[1].partition(";")[0]
 
 
 def row_of(first: str) -> list[str]:
