@@ -77,6 +77,7 @@ class Worker:
         if self.way is not None or is_silent:
             return False
         self._take(self._read(self._ends_at))
+        self._sizes = {self.job.rows or self.way.batch}
         return True
 
     def ask(self, batches: Sequence[Batch]) -> None:
@@ -129,7 +130,6 @@ class Worker:
         except OSError as error:  # no more processes, files or memory
             raise WorkerFailed(f"does not start: {in_one_line(error)}") from error
         self._ends_at = time.monotonic() + READY_S
-        self._sizes = {self.job.rows}
         _send(self._line, self.job)
 
     def _take(self, way: Way) -> None:
