@@ -158,7 +158,8 @@ class Worker:
             code = self._process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             raise WorkerFailed("does not answer") from None
-        if code == -signal.SIGKILL and (way := self.job.way) is not None:  # perhaps by Linux, for its memory
+        way, takes_ram = self.job.way, self.job.device == "cpu"
+        if code == -signal.SIGKILL and way is not None and takes_ram:  # perhaps by Linux, for what a batch takes
             self.job = replace(self.job, way=replace(way, batch=max(1, way.batch // 2)))
         raise WorkerFailed(f"ended with exit code {code}")
 
