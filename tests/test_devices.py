@@ -3,16 +3,18 @@
 import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from conftest import living
-from small_models import random_model
+from small_models import ODD, random_model
 from test_computing import CPU, RAM_RAN_OUT, batch_of, error_of
 
 from dalle_lib.machine import name_of
@@ -20,6 +22,7 @@ from dalle_lib.swarm.peer.computing import devices as computing_devices
 from dalle_lib.swarm.peer.computing import workers
 from dalle_lib.swarm.peer.computing.computer import Computer
 from dalle_lib.swarm.peer.computing.devices import Devices
+from dalle_lib.swarm.peer.computing.shared import Job, SharedFloats
 from dalle_lib.swarm.process.killed_for_memory import WORKER_KILLED
 from dalle_lib.troubles import trouble_in
 
@@ -128,6 +131,20 @@ def test_memory_that_runs_out_while_gradients_are_added_costs_one_step(devices, 
     is_right(devices, 8)
 
 
+@pytest.mark.parametrize(("device", "batch"), [("cpu", 4), ("cuda:1", 8)])
+def test_a_worker_that_is_killed_for_ram_computes_less_at_a_time_only_where_samples_take_it(device, batch):
+    way = replace(Computer(random_model().float(), CPU).way, batch=8)
+    worker = workers.Worker(Job(ODD, device, 1, 1.0, way, 8, 60.0), SharedFloats(1, 1), 1)
+    worker._line, theirs = Pipe()
+    worker._process = subprocess.Popen(["/bin/sleep", "600"])
+    os.kill(worker.pid, signal.SIGKILL)
+    theirs.close()
+    with pytest.raises(workers.WorkerFailed, match="exit code -9"):
+        worker.answer(math.inf, lambda: False)
+    worker.fail()
+    assert worker.job.way.batch == batch
+
+
 def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_later_rows(devices, monkeypatch):
     """The last test here: it ends both workers."""
     monkeypatch.setattr(computing_devices, "PATIENCE_S", 0.5)
@@ -139,6 +156,7 @@ def test_devices_that_drop_out_cost_one_step_and_nothing_of_theirs_is_taken_for_
 
     def kill_and_answer(*given):
         os.kill(ended.pid, signal.SIGKILL)
+        assert not living([ended])  # it is waited for only 0.5 s, in which a busy machine may not end it
         return answer(*given)
 
     answer = second.answer

@@ -266,4 +266,5 @@ def test_a_share_limits_the_memory_of_a_gpu_alone(monkeypatch):
     limit_gpu(torch.device("cpu"), 0.5)
     limit_gpu(torch.device("cuda:1"), 1.0)
     limit_gpu(torch.device("cuda:1"), 0.5)
-    assert limited == [(0.5, torch.device("cuda:1"))]
+    limit_gpu(torch.device("cuda"), 0.5)
+    assert limited == [(0.5, 1), (0.5, 0)]

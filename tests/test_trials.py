@@ -6,17 +6,21 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from small_models import random_model
+from small_models import ODD, random_model
 from test_computing import CPU, RAM_RAN_OUT, batch_of, with_room_for
 
 from dalle_lib.model import ModelConfig
 from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.peer.computing import devices as computing_devices
 from dalle_lib.swarm.peer.computing import trials
 from dalle_lib.swarm.peer.computing.computer import Computer
+from dalle_lib.swarm.peer.computing.devices import Devices, rows_each
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.room import fits, forecast
-from dalle_lib.swarm.peer.computing.trials import Trials, compiling_pays
+from dalle_lib.swarm.peer.computing.shared import Job, SharedFloats
+from dalle_lib.swarm.peer.computing.trials import Trials, compiling_pays, power_of_two
 from dalle_lib.swarm.peer.computing.work import Work
+from dalle_lib.swarm.peer.computing.workers import Worker
 from dalle_lib.swarm.process import threads
 from dalle_lib.swarm.process.threads import threads_here, threads_of
 
@@ -217,6 +221,25 @@ def test_a_device_for_which_no_batch_has_a_sample_gets_no_process():
     work.choose_way(1, trains_for_s=60.0, is_over=lambda: False)
     assert (work.devices.count, work.devices.workers) == (1, [])
     assert told[-1]["why"] == "cpu, cpu left out: 1 sample at a time, at most"
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "each"),
+    [("aa", 64, 32), ("aaa", 64, 32), ("aaaa", 64, 16), ("aaa", 16, 8), ("ab", 64, 64), ("aab", 16, 16), ("a", 48, 48)],
+)
+def test_a_device_tries_what_its_share_of_the_largest_batch_may_be(monkeypatch, names, most, each):
+    devices = Devices(computer_of(), [torch.device(f"cuda:{number}") for number in range(1, len(names))])
+    monkeypatch.setattr(computing_devices, "name_of", lambda device: names[device.index or 0])
+    assert devices.most_each(most) == each
+    way = replace(devices.first.way, batch=power_of_two(each), samples_per_s=1.0)
+    devices.first.use(way)
+    for part in range(1, len(names)):
+        devices.workers.append(Worker(Job(ODD, "cpu", 1, 1.0, way, each, 60.0), SharedFloats(1, 1), part))
+        devices.workers[-1].way, devices.workers[-1].speed = way, 1.0
+    batch = Pace(4 * most, None, steps_itself=False).sizes(devices.way, 1)[0]
+    assert batch == power_of_two(most)
+    assert devices.way.batch <= trials.MAX_AT_ONCE, "a run's monitor recomputes no larger batches"
+    assert max(rows_each(batch, [1.0] * len(names))) <= way.batch
 
 
 @pytest.mark.parametrize(

@@ -124,11 +124,15 @@ def test_compiled_layers_have_time_to_compile_for_a_new_size(devices, monkeypatc
     monkeypatch.setattr(workers, "LEAVES_S", 0.0)
     devices.start(4, 60.0)
     (second,) = devices.workers
+    compiled = replace(second.job.way, is_compiled=True, batch=3)
+    second._line, theirs = Pipe()
+    theirs.send(compiled)
+    assert second.look(), "it has got ready, by now for batches of 3"
     for way, sizes, looks in (
-        (replace(second.job.way, is_compiled=True), [3, 3], 3),
-        (replace(second.job.way, is_compiled=True), [3, 3], 1),
-        (replace(second.job.way, is_compiled=True), [3, 2], 3),
-        (second.job.way, [4], 1),
+        (compiled, [3, 3], 1),
+        (compiled, [3, 2], 3),
+        (compiled, [3, 2], 1),
+        (replace(compiled, is_compiled=False), [4], 1),
     ):
         second.way, looked = way, []
         second.ask(list(map(batch_of, sizes)))

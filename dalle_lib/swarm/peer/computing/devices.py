@@ -15,6 +15,7 @@ from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.peer.computing.computer import Computer, Gradient
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.shared import Job, SharedFloats, copy_into
+from dalle_lib.swarm.peer.computing.trials import MAX_AT_ONCE, power_of_two
 from dalle_lib.swarm.peer.computing.way import Way
 from dalle_lib.swarm.peer.computing.workers import Worker, WorkerFailed
 
@@ -53,9 +54,8 @@ class Devices:
         """The way of this process, with the samples at a time, and a second, of all devices that compute."""
         ways = [self.first.way, *(worker.way for worker in self.workers if worker.way is not None)]
         rates = [way.samples_per_s for way in ways]
-        return replace(
-            ways[0], batch=sum(way.batch for way in ways), samples_per_s=None if None in rates else sum(rates)
-        )
+        batch = min(sum(way.batch for way in ways), max(MAX_AT_ONCE, ways[0].batch))
+        return replace(ways[0], batch=batch, samples_per_s=None if None in rates else sum(rates))
 
     @property
     def count(self) -> int:
@@ -73,6 +73,15 @@ class Devices:
         """Use no more devices than a batch has samples, at most; return what there is to say of the others."""
         self.further, idle = self.further[: most - 1], self.further[most - 1 :]
         return f"{', '.join(map(str, idle))} left out: {count(most, 'sample')} at a time, at most" if idle else ""
+
+    def most_each(self, most: int) -> int:
+        """Return how many samples of a batch of `most` a device is to try at a time, so that its share is one piece.
+
+        Devices of one name share alike, and trials take powers of two; of others, one may get nearly all.
+        """
+        names = {name_of(device) for device in [self.first.device, *self.further]}
+        is_alike = self.count > 1 and len(names) == 1
+        return power_of_two(2 * -(-most // self.count) - 1) if is_alike else most
 
     def share_threads(self) -> None:
         """Divide the threads that this process has among the devices that are processors; compute on its part."""

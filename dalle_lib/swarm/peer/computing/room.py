@@ -76,4 +76,4 @@ def ram_of_workers(parameters: int, workers: int) -> int:
 def limit_gpu(device: torch.device, share: float) -> None:
     """Let this process allocate at most a share of a GPU's memory; of other devices, nothing is limited."""
     if device.type == "cuda" and share < 1:
-        torch.cuda.set_per_process_memory_fraction(share, device)
+        torch.cuda.set_per_process_memory_fraction(share, device.index or 0)  # it takes no device without a number

@@ -46,7 +46,7 @@ class Work:
         """
         self.is_new, self._peers, kind = False, peers, self.computer.device.type
         idle = self.devices.leave_out(self.pace.most)
-        limit = self.pace.most // self.devices.count
+        limit = self.devices.most_each(self.pace.most)
         self.devices.share_threads()
         trials = Trials(self.computer, limit, trains_for_s=trains_for_s, is_over=is_over)
         trials.find()

@@ -77,6 +77,7 @@ class Worker:
         if self.way is not None or is_silent:
             return False
         self._take(self._read(self._ends_at))
+        self._sizes = {self.job.rows or self.way.batch}
         return True
 
     def ask(self, batches: Sequence[Batch]) -> None:
@@ -129,7 +130,6 @@ class Worker:
         except OSError as error:  # no more processes, files or memory
             raise WorkerFailed(f"does not start: {in_one_line(error)}") from error
         self._ends_at = time.monotonic() + READY_S
-        self._sizes = {self.job.rows}
         _send(self._line, self.job)
 
     def _take(self, way: Way) -> None:
@@ -158,7 +158,8 @@ class Worker:
             code = self._process.wait(ENDS_S)
         except subprocess.TimeoutExpired:
             raise WorkerFailed("does not answer") from None
-        if code == -signal.SIGKILL and (way := self.job.way) is not None:  # perhaps by Linux, for its memory
+        way, takes_ram = self.job.way, self.job.device == "cpu"
+        if code == -signal.SIGKILL and way is not None and takes_ram:  # perhaps by Linux, for what a batch takes
             self.job = replace(self.job, way=replace(way, batch=max(1, way.batch // 2)))
         raise WorkerFailed(f"ended with exit code {code}")
 
