@@ -27,7 +27,7 @@ REPOSITORY = "crew/photos-checkpoints"
 
 
 def trainer(name: str, **settings) -> PeerSettings:
-    return PeerSettings(run="", name=name, batch_size=8, duty=waiting.LEISURE, **settings)
+    return PeerSettings(run="", name=name, batch_size=8, **settings)
 
 
 def counted_at(peer) -> list[int]:

@@ -31,7 +31,7 @@ def card(mini):
 
 
 def trainer(name: str) -> PeerSettings:
-    return PeerSettings(run="", name=name, batch_size=8, duty=waiting.LEISURE)
+    return PeerSettings(run="", name=name, batch_size=8)
 
 
 def told(peer: Peer, kind: str) -> list[dict]:

@@ -10,7 +10,6 @@ import psutil
 import pytest
 from served_authority import ADA, ServedAuthority
 from test_swarm import short_run, trainer, wait_until
-from waiting import LEISURE
 
 from dalle_lib.auth.server.database import Database
 from dalle_lib.auth.tokens import TOKEN, AccessToken
@@ -50,7 +49,7 @@ def changing(authority: ServedAuthority) -> Iterator[Database]:
 def join(swarm: LocalSwarm, authority: ServedAuthority, name: str) -> Peer:
     """Prove who a volunteer is, and start their peer."""
     prove_identity(authority.card, swarm.folder / PEERS / name, f"hf_{name}")
-    return swarm.add(trainer(name, duty=LEISURE))
+    return swarm.add(trainer(name))
 
 
 def expires(peer: Peer) -> float:

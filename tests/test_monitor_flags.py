@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from waiting import LEISURE
 
 from dalle_lib.swarm import PeerSettings, local_swarm
 from dalle_lib.swarm.process.folder import SETTINGS
@@ -22,11 +21,11 @@ NAMES = ("ada", "bob", "cleo")
 @pytest.mark.chaos
 def test_a_peer_that_boasts_of_weight_and_loss_is_flagged_and_honest_ones_are_not(mini, swarm_folder):
     quick = mini.with_changes(averaging={**mini.averaging.model_dump(), "target_batch_size": 128})
-    trainers = [PeerSettings(run="", name=name, batch_size=8, duty=LEISURE) for name in NAMES]
+    trainers = [PeerSettings(run="", name=name, batch_size=8) for name in NAMES]
     watched, own = swarm_folder / "watched", swarm_folder / "mallory"
     own.mkdir(parents=True)
     with local_swarm(quick, swarm_folder / "swarm", trainers) as swarm:
-        PeerSettings(run=swarm.run, name="mallory", host="127.0.0.1", batch_size=8, duty=LEISURE).save(own / SETTINGS)
+        PeerSettings(run=swarm.run, name="mallory", host="127.0.0.1", batch_size=8).save(own / SETTINGS)
         script = Path(__file__).with_name("boasting_peer.py")
         boasting = subprocess.Popen([sys.executable, str(script), str(own)], stdin=subprocess.PIPE)
         boasting.stdin.write(b"\n")  # no Hub token

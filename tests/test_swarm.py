@@ -72,8 +72,7 @@ def test_three_uneven_peers_train_one_model(mini, swarm_folder):
 @pytest.mark.chaos
 def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
     card = short_run(mini, timeout_s=10).with_changes(optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000})
-    trainers = [trainer(name, duty=waiting.LEISURE) for name in ("ada", "bob")]
-    with local_swarm(card, swarm_folder, trainers) as swarm:
+    with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
         ada, bob = swarm.peers.values()
 
         def epoch(peer):
@@ -88,10 +87,10 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
         killed_at = epoch(ada)
         wait_until(lambda: epoch(ada) >= killed_at + 2)
 
-        swarm.add(trainers[1])
+        swarm.add(trainer("bob"))
         joined = bob.wait_for("joined")
         assert joined["epoch"] >= killed_at
-        # Alone, ada finishes an epoch in some seconds, so it takes a few before the two find each other.
+        # Alone, ada finishes an epoch in about a second, so it takes several before the two find each other.
         wait_until(lambda: any(e["event"] == "averaged" and len(e["counted"]) == 2 for e in bob.events()))
         wait_until(lambda: epoch(bob) >= joined["epoch"] + 2)
         bob.stop()

@@ -3,10 +3,6 @@
 import time
 from collections.abc import Callable
 
-LEISURE = 0.3
-"""Share of the time in which trainers compute that a test waits for: else they take all processors, whatever it waits
-for, as their epochs last for a second."""
-
 
 def wait_until(
     condition: Callable[[], object],
