@@ -56,12 +56,13 @@ test: setup ## run the tests and every notebook, the longer ones shortened
 # Seven peers at a time attack and defend themselves, alone. The other swarms are small, and two at a time fit
 # (conftest.py mixes those that wait with those that train a model).
 chaos: setup ## kill, freeze and attack peers of real swarms, and run the demo
-	$(BIN)/python -m pytest -m chaos $(call FILES_WITH,AttackSwarm) $(PYTEST) || [ $$? = 5 ]
-	$(BIN)/python -m pytest -m chaos -n 2 --maxschedchunk 1 \
+	$(BIN)/python -m pytest -m "chaos and not long" $(call FILES_WITH,AttackSwarm) $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m "chaos and not long" -n 2 --maxschedchunk 1 \
 	  $$(grep -L AttackSwarm $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
 
-# The long forms of tests that CI runs shortened.
-chaos-long: setup ## send peers and readers of files more changed messages, and play an hour of a run
+# What takes long, and whose claims shorter tests guard in CI, too.
+chaos-long: setup ## send more changed messages, play evenings of members and liars, and an hour of a run
+	$(BIN)/python -m pytest -m long -n 2 --maxschedchunk 1 $(call FILES_WITH,mark.long) $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m "not chaos" -n 2 --hypothesis-profile=thorough tests/test_fuzz*.py $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python tests/long_rehearsal.py outputs/long_rehearsal 60
 

@@ -28,7 +28,7 @@ LONGEST = {
 }  # fmt: skip
 """Files whose tests come first, so that no process is left with a long one at the end."""
 FOUND_BY = {
-    "chaos": ["mark.chaos"], "images": ["mark.images"], "site": ["mark.site"],
+    "chaos": ["mark.chaos"], "long": ["mark.long"], "images": ["mark.images"], "site": ["mark.site"],
     "peers": ["mark.peers", "swarm_folder", "mark.chaos"],
 }  # fmt: skip
 """Texts by which the Makefile finds the files that hold tests with a marker."""

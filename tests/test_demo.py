@@ -28,7 +28,7 @@ def test_the_shortened_demo_trains_together_and_draws(swarm_folder):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     told = r"Drawing .*|Training .*|Looking for .*|Listening on .*|Joined at .*|Computing on .*|From start to .*|"
-    told += r"Ctrl\+C .*|\d+/\d+ · loss .*|  \S.*"
+    told += r"What it means: .*|Ctrl\+C .*|\d+/\d+ · loss .*|  \S.*"
     assert not [line for line in done.stderr.splitlines() if not re.fullmatch(told, line)]
     summary = json.loads(done.stdout)
     assert summary == json.loads((out / "summary.json").read_text())

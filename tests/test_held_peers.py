@@ -82,6 +82,7 @@ def test_a_paused_peer_hands_in_what_it_has_lets_others_go_on_and_comes_back(car
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_peer_whose_machine_slept_for_longer_than_its_records_live_is_back_by_itself(card, swarm_folder):
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
         ada, bob = swarm.peers.values()

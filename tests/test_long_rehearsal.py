@@ -5,6 +5,7 @@ from long_rehearsal import LIAR, STAY, play
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_when_trainers_come_and_go_one_lies_and_the_hub_fails(swarm_folder):
     found = play(swarm_folder, minutes=3.0)

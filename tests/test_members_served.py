@@ -80,6 +80,7 @@ def send(number: signal.Signals, family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_members_go_on_past_a_ban_a_dead_bootstrap_peer_and_a_sleep_longer_than_their_access(authority, swarm_folder):
     folder = swarm_folder / "swarm"
     folder.mkdir()

@@ -110,6 +110,7 @@ WASTES = {
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_who_wastes_the_others_rounds_again_and_again_is_left_and_named(mini, swarm_folder):
     card = one_hot_card(mini, state_every=1000, matchmaking_s=2.0, timeout_s=4.0, part_bytes=2**9)
     with OneHotSwarm(card, swarm_folder) as swarm:

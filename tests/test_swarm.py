@@ -70,6 +70,7 @@ def test_three_uneven_peers_train_one_model(mini, swarm_folder):
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
     card = short_run(mini, timeout_s=10).with_changes(optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000})
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
