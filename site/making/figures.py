@@ -100,7 +100,7 @@ def substitutions() -> dict[str, str]:
         | gallery.substitutions()
         | {
             "gpu_memory": first_half("GPU memory, RAM (one sample at a time)"),
-            "sent_each_update": first_half("sent, and received, for each update that all peers make together"),
+            "sent_each_update": first_half("sent, and received, for each update of all peers together"),
         }
     )
 
