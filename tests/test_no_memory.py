@@ -116,10 +116,11 @@ def test_a_sample_for_which_there_is_no_memory_ends_the_peer_with_advice(mini):
 
 
 WITHIN_A_LIMIT = """
-import resource
+import resource, torch
 from dalle_lib.run import RunCard
 from test_no_memory import batches_of, work_of
 
+torch.set_num_threads(1)  # a new thread would end the process
 batches, work = batches_of(RunCard.load("emoji-mini")), work_of(2**16)
 batches.prefetch()
 next(batches)
