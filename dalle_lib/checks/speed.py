@@ -53,9 +53,10 @@ def speed_here(config: ModelConfig, settings: PeerSettings) -> Speed:
     matrices are multiplied. Each of several devices is taken to be as fast as the first. Raises ValueError for a device
     that is not here, and NotEnoughRoom if not even one sample fits on a GPU.
     """
-    devices = devices_here(settings)
-    device, count = choose_device(devices[0]), len(devices)
-    threads = max(1, threads_of(settings) // devices.count("cpu")) if device.type == "cpu" else threads_of(settings)
+    devices = list(map(choose_device, devices_here(settings)))
+    device, count, threads = devices[0], len(devices), threads_of(settings)
+    if device.type == "cpu":
+        threads = max(1, threads // devices.count(device))
     with _threads(threads):
         sample_s = _forecast_s(config) if device.type == "cpu" else None
         if sample_s is not None and min(sample_s) > MAX_SAMPLE_S:
@@ -64,8 +65,8 @@ def speed_here(config: ModelConfig, settings: PeerSettings) -> Speed:
         else:
             low, high, way = _measured(config, device, settings.batch_size or MAX_AT_ONCE)
             how = f"measured: {replace(way, samples_per_s=None).in_words(device.type)}"
-    where = names_of(map(choose_device, devices))
-    if where not in (name_of(device), f"{count} x {name_of(device)}"[:60]):
+    where = names_of(devices)
+    if len(set(map(name_of, devices))) > 1:
         how += f", {name_of(device)} alone; the others are taken to be as fast"
     if device.type == "cpu":
         where += f", {number(threads, 'thread')}"

@@ -114,9 +114,8 @@ class Worker:
                 self._process.wait(ENDS_S)
         if self._sending is not None:
             self._sending.join(ENDS_S)  # what it sends goes nowhere now
-        if self._line is not None and not (
-            self._sending and self._sending.is_alive()
-        ):  # else it closes with the thread
+        is_sending = self._sending is not None and self._sending.is_alive()
+        if self._line is not None and not is_sending:  # else it closes with the thread
             self._line.close()
         self._process, self._line, self._sending, self.way = None, None, None, None
 
