@@ -1,4 +1,4 @@
-"""Averagers keep no memory of the trainer's process that they do not use."""
+"""A peer's processes keep no memory that they do not use."""
 
 import multiprocessing
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dalle_lib.swarm.averaging.letting_go import let_go
+from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 
 MADE = """
 import gc, multiprocessing, sys
@@ -51,8 +51,29 @@ dht.shutdown()
 those that are still in use: hivemind puts others in the place of some while it makes the optimizer."""
 
 
-def own_memory() -> int:
-    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+TABLE = """
+import multiprocessing, os, sys, time
+multiprocessing.set_start_method("fork", force=True)
+import hivemind, torch
+from pathlib import Path
+from dalle_lib.swarm.peer import first_peers
+from test_letting_go import own_memory
+
+weights = torch.ones(2**25)
+dht = hivemind.DHT(start=False, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+first_peers.start(dht, [], Path(sys.argv[1]), [weights])
+deadline = time.monotonic() + 60
+while own_memory(dht.pid) > own_memory() - weights.nbytes / 2:
+    assert time.monotonic() < deadline, "the hash table's process keeps the weights"
+    time.sleep(0.2)
+assert weights.sum() == weights.numel()
+dht.shutdown()
+"""
+"""Starts a hash table beside weights of 128 MB."""
+
+
+def own_memory(process: int | str = "self") -> int:
+    return 1024 * int(re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{process}/status").read_text())[1])
 
 
 def test_a_fork_gives_back_what_it_lets_go_and_its_parent_keeps_it():
@@ -72,6 +93,24 @@ def test_a_fork_gives_back_what_it_lets_go_and_its_parent_keeps_it():
     assert given_back > 0.9 * kept.nbytes
     assert of_shared == shared.numel()
     assert kept.sum() == kept.numel()
+
+
+def test_the_hash_tables_process_lets_go_of_the_trainers_weights(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE, tmp_path], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_freed_memory_is_given_back_from_below_what_is_in_use():
+    blocks = [bytearray(b"1" * 100_000) for _ in range(2_000)]
+    highest = bytearray(b"1" * 100_000)  # above all others in the heap, whose end stays where it is
+    before = own_memory()
+    del blocks
+    kept = own_memory()
+    give_back()
+    assert own_memory() < min(kept, before - 150_000_000)
+    assert highest
 
 
 @pytest.mark.parametrize("strategy", ["gradients", "local"])

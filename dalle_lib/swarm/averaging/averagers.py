@@ -41,7 +41,7 @@ from dalle_lib.swarm.averaging.donors import (
 )
 from dalle_lib.swarm.averaging.earned import votes_of
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed
-from dalle_lib.swarm.averaging.letting_go import let_go
+from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
@@ -125,6 +125,7 @@ class RunAverager(KeepsTasks):
             if self.client_mode:  # hivemind registers no handlers for a client; its reducers may still question it
                 await self._serve_part_sent()
         await super()._step(**kwargs)
+        give_back()
 
     async def _declare_for_download_periodically(self) -> None:
         # hivemind writes this under the bare id of the peer, where anybody may, and only it offers a state at all.

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import hivemind
@@ -18,8 +18,10 @@ from hivemind.p2p import PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import PeerInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
+from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
@@ -48,10 +50,11 @@ def enter(
     settings: PeerSettings,
     membership: Membership,
     validators: list,
+    of_trainer: Iterable[Tensor] = (),
 ) -> hivemind.DHT:
     """Return this peer's part of the hash table, connected to the first peers that answer; to nobody if none does.
 
-    It goes on looking for all of them. Raises NobodyAnswers if no first peer lets this one in, and CannotJoin if they
+    It goes on looking for all of them. Its process lets go of the tensors `of_trainer`. Raises NobodyAnswers if no first peer lets this one in, and CannotJoin if they
     refuse this peer or p2pd does not start.
     """
     dht = hivemind.DHT(
@@ -67,7 +70,7 @@ def enter(
         startup_timeout=CONNECT_S,
     )
     try:
-        start(dht, first_peers, membership.folder)
+        start(dht, first_peers, membership.folder, of_trainer)
     except ValidationError as error:
         raise CannotJoin(
             f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
@@ -94,17 +97,17 @@ def enter(
     return dht
 
 
-def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
+def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path, of_trainer: Iterable[Tensor] = ()) -> None:
     """Start the hash table's process, which looks for these first peers now and then for as long as it runs.
 
-    Meanwhile it remembers in `folder` where others answer. Where none of the first peers is there, it looks for those.
+    It lets go of the tensors `of_trainer`. Meanwhile it remembers in `folder` where others answer. Where none of the first peers is there, it looks for those.
 
     A first peer that was away has forgotten everybody, and p2pd forgets where one was that it never reached. Two swarms
     that began apart, because their first peers did not answer, become one so.
     """
     # The process inherits them. A card may name more than fit into a message to it, in which hivemind 1.1.12 loses its
     # way beyond 16 KiB.
-    dht.first_peers, dht.folder = tuple(first_peers), folder
+    dht.first_peers, dht.folder, dht.of_trainer = tuple(first_peers), folder, tuple(of_trainer)
     dht.run_in_background()
     dht.initial_peers = list(first_peers)  # those that the progress tracker of a peer without others pings
     dht.run_coroutine(_look_again, return_future=True)
@@ -113,6 +116,7 @@ def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path) -> None:
 
 async def _look_again(dht: hivemind.DHT, node: DHTNode) -> None:
     node.looks_for_first_peers = asyncio.current_task()  # asyncio holds tasks weakly, and hivemind holds none
+    let_go(dht.of_trainer)
     wait_s, answered = FIRST_LOOK_S, {}
     while node.is_alive:
         await asyncio.sleep(min(wait_s, FIRST_PEERS_EVERY_S))

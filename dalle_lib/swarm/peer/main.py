@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,7 +105,8 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     if stop.is_set():  # there is nothing to save yet, and nobody to tell
         return False
     board = MetricsBoard(card.key, membership.identity.private_key)
-    dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
+    weights = () if workplace is None else workplace.model.parameters()
+    dht = connect(card, settings, membership, [*board.validators, *membership.validators()], tuple(weights))
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
         if stop.is_set():
@@ -194,7 +196,7 @@ def _membership(card, folder: Path):
         raise NotAMember(in_one_line(error)) from error
 
 
-def connect(card, settings: PeerSettings, membership, validators: list):
+def connect(card, settings: PeerSettings, membership, validators: list, of_trainer: Sequence = ()):
     """Return this peer's part of the run's hash table, connected to those of the run's first peers that answer.
 
     Where none does, it goes in through peers that it has met before; where none of these answers, a bootstrap peer or
@@ -215,7 +217,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
             try:
                 if not answering:
                     raise NobodyAnswers(why)
-                return enter(answering, addresses, settings, membership, validators)
+                return enter(answering, addresses, settings, membership, validators, of_trainer)
             except NobodyAnswers as error:
                 failure, somebody_answers = failure or error, somebody_answers or bool(answering)
         if not somebody_answers:
@@ -226,7 +228,7 @@ def connect(card, settings: PeerSettings, membership, validators: list):
         raise CannotJoin(FOUND_NOBODY.format(failure)) from failure
     if failure is not None:
         logger.warning("this peer begins a swarm, because none of the run's first peers answers (%s)", failure)
-    return enter([], addresses, settings, membership, validators)
+    return enter([], addresses, settings, membership, validators, of_trainer)
 
 
 def _require_answer(card, settings: PeerSettings, membership) -> None:

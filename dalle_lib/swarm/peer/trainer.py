@@ -13,6 +13,7 @@ import torch
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm.averaging.letting_go import give_back
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
@@ -267,6 +268,7 @@ class Trainer(Telling):
             self.events.write("data", left_out=left_out)
         self._post()
         self._roll_back_if_broken()
+        give_back()
 
     def _roll_back_if_broken(self) -> None:
         """Go back to the last snapshot if a parameter is no longer finite."""
