@@ -54,8 +54,8 @@ def enter(
 ) -> hivemind.DHT:
     """Return this peer's part of the hash table, connected to the first peers that answer; to nobody if none does.
 
-    It goes on looking for all of them. Its process lets go of the tensors `of_trainer`. Raises NobodyAnswers if no first peer lets this one in, and CannotJoin if they
-    refuse this peer or p2pd does not start.
+    It goes on looking for all of them, in a process that lets go of the tensors `of_trainer`. Raises NobodyAnswers if
+    no first peer lets this one in, and CannotJoin if they refuse this peer or p2pd does not start.
     """
     dht = hivemind.DHT(
         start=False,
@@ -100,7 +100,8 @@ def enter(
 def start(dht: hivemind.DHT, first_peers: Sequence[str], folder: Path, of_trainer: Iterable[Tensor] = ()) -> None:
     """Start the hash table's process, which looks for these first peers now and then for as long as it runs.
 
-    It lets go of the tensors `of_trainer`. Meanwhile it remembers in `folder` where others answer. Where none of the first peers is there, it looks for those.
+    It lets go of the tensors `of_trainer`, and remembers in `folder` where others answer. Where none of the first peers
+    is there, it looks for those.
 
     A first peer that was away has forgotten everybody, and p2pd forgets where one was that it never reached. Two swarms
     that began apart, because their first peers did not answer, become one so.
