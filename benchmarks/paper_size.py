@@ -3,9 +3,10 @@
 Two trainers of a new run of the paper's size (random weights, codes that mean nothing), each with all of its processes,
 and a bootstrap peer train on this machine's processor until two epochs are over. A batch is one sample. Prints JSON:
 gigabytes of RAM that such a trainer takes when its model is on a GPU (figure), 8 (reference) and their ratio. That is
-what a trainer took here at its highest moment, without what would be on the GPU (weights, gradients and their sums),
-and with what CUDA adds to the process, by assumption. Beside it: memory by process, against the memory calculator's
-forecast; seconds of each epoch by phase; bytes sent and received, against the plan's.
+what its other processes took here at their highest moment together, and its own process at its lowest after the first
+epoch, when it computed nothing, without what would be on the GPU (weights, gradients and their sums), and with what
+CUDA adds to it, by assumption. Beside it: memory by process, against the memory calculator's forecast; seconds of each
+epoch by phase; bytes sent and received, against the plan's.
 
 Memory is "PSS": pages that processes share are divided among them, so that sums are true. "RSS" counts them in each.
 Seconds are too high on a machine that does other work too; with two cores the two trainers have one each.
@@ -14,6 +15,7 @@ Seconds are too high on a machine that does other work too; with two cores the t
 import contextlib
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -41,7 +43,7 @@ from paper_like import data_of, tokenizer_in
 
 NAMES = ("ada", "bob")
 REFERENCE = 8e9
-LOOK_S = 1.0
+LOOK_S = 0.5
 PATIENCE_S = 3600.0
 FORKS = ("hash table", "parameter averager", "gradient averager")
 """What a peer's process forks, in this order."""
@@ -88,6 +90,12 @@ class Watch:
     """Bytes of PSS by process at the moment when their sum was highest."""
     at: float = 0.0
     """When that was, in seconds since 1970."""
+    others: int = 0
+    """Bytes of PSS of all processes but the trainer, when that was highest."""
+    idle: float = math.inf
+    """Bytes of PSS of the trainer when that was lowest between the first shared epoch and the last."""
+    is_between: bool = False
+    """Whether it is between these."""
     moved: list[tuple[float, int]] = field(default_factory=list)
     """When how many bytes had been read by p2pd in all, from other peers and from this peer's processes."""
 
@@ -105,6 +113,9 @@ class Watch:
                     self.moved.append((time.time(), int(read[1])))
         if sum(now.values()) > sum(self.together.values()):
             self.together, self.at = now, time.time()
+        if (trainer := now.pop("trainer", None)) is not None:
+            self.others = max(self.others, sum(now.values()))
+            self.idle = min(self.idle, trainer if self.is_between else math.inf)
 
     def seconds_of_exchange(self, begin: float, end: float) -> float:
         """Return the time between 2% and 98% of what p2pd read within two moments."""
@@ -150,6 +161,8 @@ def trained(benchmark: Benchmark, folder: Path) -> tuple[RunCard, list[Watch], l
         looking.start()
         deadline = time.time() + PATIENCE_S
         while min(len(shared(watch.peer)) for watch in watches) < benchmark.epochs:
+            for watch in watches:
+                watch.is_between = 0 < len(shared(watch.peer)) < benchmark.epochs
             if time.time() > deadline or not all(watch.peer.is_running for watch in watches):
                 raise RuntimeError("\n".join(watch.peer.log_tail() for watch in watches))
             time.sleep(1)
@@ -196,13 +209,16 @@ def memory_of(card: RunCard, watches: list[Watch]) -> dict:
     offloaded = ("master copies", "averaging buffers", "offloaded state", "snapshot", "optimizer step")
     on_gpu = sum(expected.gpu[term] for term in ON_GPU)
     measured = sum(most.together.values())
+    with_gpu = max(watch.others + watch.idle for watch in watches) - on_gpu + PROCESS[1] - PROCESS[0]
     return {
         "measured": measured,
         "forecast": [expected.allocated + end for end in expected.ram_range],
         "terms": {"model": expected.gpu, "RAM": {term: expected.ram[term] for term in offloaded}},
         "of the model, always there": on_gpu,
         "bytes a parameter, without the model": (measured - on_gpu) / expected.parameters,
-        "with a GPU, by assumption of what CUDA adds": measured - on_gpu + PROCESS[1] - PROCESS[0],
+        "other processes at their highest moment": most.others,
+        "trainer at its lowest": most.idle,
+        "with a GPU, by assumption of what CUDA adds": with_gpu,
         "processes together": most.together,
         "each process at its highest": dict(most.highest),
         "RSS of each at its highest": dict(most.highest_rss),

@@ -1,6 +1,7 @@
 """Computer: the gradient of some batches on one device, in as small pieces as memory needs."""
 
 import gc
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from dalle_lib.swarm.peer.computing.recorded import Recorded
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.scale import LossScale
 from dalle_lib.swarm.peer.computing.way import Way, first_way
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -175,4 +178,5 @@ class Computer:
                 "needs."
             )
         self.use(replace(less, samples_per_s=None))
-        self.tell(self.way, f"memory ran out with {at_once} at a time ({told})")
+        logger.info("memory ran out: %s", told)
+        self.tell(self.way, f"memory ran out with {at_once} at a time")

@@ -1,5 +1,6 @@
 """Work: the computing of one trainer, and what it tells of it."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ from dalle_lib.swarm.peer.computing.devices import Devices
 from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.trials import Trials
+
+logger = logging.getLogger(__name__)
 
 
 class Work:
@@ -119,7 +122,8 @@ class Work:
             return
         self.computer.free()
         self.pace.limit = samples // 2
-        self._changed(f"memory ran out with {samples} at a time ({told})")
+        logger.info("memory ran out: %s", told)
+        self._changed(f"memory ran out with {samples} at a time")
 
     @property
     def _batch(self) -> int:
