@@ -19,6 +19,7 @@ import os
 import platform
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -155,7 +156,8 @@ def compare_bits(benchmark: Benchmark) -> dict:
             for peer in running.peers.values():
                 peer.wait(timeout_s=3600)
             row = results(changed, [*running.peers.values()], everybody, time.monotonic() - started)
-        rows[f"{bits} bits, {count} peers, seed {seed}"] = row
+        rows[name := f"{bits} bits, {count} peers, seed {seed}"] = row
+        tqdm.write(f"{name}: {json.dumps(row)}", file=sys.stderr)  # so that who interrupts it has these
     return rows
 
 
