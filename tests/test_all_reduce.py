@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import as_aiter
 from two_peers import two_peers
 
+from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging import answers
-from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, pack_weights, unpack_weights
+from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Parts, Runner, Tell, pack_weights, unpack_weights
 from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.paces import Paces
@@ -69,7 +70,7 @@ def parts():
     container.failed_size = 0  # or it warns when it is dropped
 
 
-@pytest.mark.parametrize("delta", [torch.full((8,), float("inf")), torch.ones(1), torch.full((8,), RESULT_BOUND)])
+@pytest.mark.parametrize("delta", [torch.full((8,), float("inf")), torch.ones(1), torch.full((8,), 1.5 * RESULT_BOUND)])
 def test_a_result_that_cannot_be_right_is_refused(parts, delta):
     with pytest.raises(ValueError, match=r"expected|believed|infinity"):
         parts.register_processed_part(1, 0, delta)
@@ -78,6 +79,53 @@ def test_a_result_that_cannot_be_right_is_refused(parts, delta):
 def test_a_result_within_bounds_is_taken(parts):
     parts.register_processed_part(1, 0, torch.full((8,), 0.9 * (RESULT_BOUND - 1)))
     assert len(parts._output_parts_by_peer[1]) == 1
+
+
+def gradients(captions: torch.Tensor) -> list[torch.Tensor]:
+    """Return the gradients of an untrained classifier of captions, all of one class, as an epoch begins to learn."""
+    torch.manual_seed(0)
+    words, head = torch.nn.Embedding(2**14, 16), torch.nn.Linear(16, 4)
+    loss = torch.nn.functional.cross_entropy(head(words(captions).mean(1)), torch.zeros(len(captions)).long())
+    return list(torch.autograd.grad(loss, (*words.parameters(), *head.parameters())))
+
+
+def test_no_honest_average_is_refused_where_a_peer_has_seen_few_rows_of_an_embedding():
+    samples = {"few": 1, "more": 8, "most": 55}
+    captions = {name: torch.randint(100, 2**14, (count, 4)) for name, count in samples.items()}
+    for name in "more", "most":
+        captions[name][:, 0] = 7  # the word that nearly all captions begin with
+    own = {name: gradients(captions[name]) for name in samples}
+    average = [sum(samples[name] * own[name][i] for name in own) / 64 for i in range(3)]
+
+    async def taken(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        options = {"peer_fractions": (1, 1, 1), "return_deltas": False, "part_size_bytes": 256, "keeps_sent": False}
+        parts, whole = Parts(tensors, **options), Parts(average, **options)
+        for reducer, of_reducer in enumerate(whole._input_parts_by_peer):
+            for index, (part, _info) in enumerate(of_reducer):
+                parts.register_processed_part(reducer, index, part)
+        return [tensor async for tensor in parts.iterate_output_tensors()]
+
+    for name in samples:
+        assert all(map(torch.equal, asyncio.run(taken(own[name])), average)), name
+
+
+def test_a_peer_of_few_local_steps_believes_how_far_others_have_come_and_no_further():
+    card = RunCard.load("emoji-mini")
+    averaging = {"strategy": "local", "delayed": False, "target_batch_size": 128}
+    local = card.with_changes(averaging=card.averaging.model_dump() | averaging)
+    assert Trust.of(local).longest_way(8.0) == 2 * 128 / 8
+    assert Trust.of(local).longest_way(0.0) == Trust.of(card).longest_way(8.0) == 1.0
+
+
+def test_the_averages_of_a_reducer_are_bounded_together():
+    async def in_four_parts() -> Parts:
+        return Parts([torch.ones(64)], (0, 64), return_deltas=False, part_size_bytes=64, keeps_sent=False)
+
+    parts, part = asyncio.run(in_four_parts()), torch.full((16,), 1.2 * RESULT_BOUND)  # no longer than believed alone
+    for index in 0, 1:
+        parts.register_processed_part(1, index, part)
+    with pytest.raises(ValueError, match="believed"):
+        parts.register_processed_part(1, 2, part)
 
 
 def test_a_watched_part_is_the_average_that_its_reducer_gives(parts):
@@ -177,19 +225,47 @@ def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():
     assert why == "it kept the others waiting for 0.5 s"
 
 
+def both(own: dict[P2P, torch.Tensor], tell: Tell = print, trust: Trust = Trust()) -> dict[P2P, Runner]:  # noqa: B008
+    """Return the two sides of a round in parts of 100 values, of which the first reduces all."""
+    return {
+        p2p: Runner(
+            trust=trust, upload=Upload(), tell=tell, counts=[True, True], p2p=p2p, servicer_type=Runner,
+            prefix="round", tensors=[own[p2p]], group_id=b"group", ordered_peer_ids=[peer.peer_id for peer in own],
+            peer_fractions=(1.0, 0.0), part_size_bytes=400,
+        )
+        for p2p in own
+    }  # fmt: skip
+
+
+async def collected(runner: Runner) -> torch.Tensor:
+    return torch.cat([update async for update in runner])
+
+
+@pytest.mark.parametrize(("trust", "is_taken"), [(Trust(), False), (Trust(is_local=True, max_weight=1e6), True)])
+def test_a_reducer_blames_itself_for_no_average_and_ends_the_round_for_nobody(trust, is_taken):
+    told = []
+
+    async def averages() -> list[torch.Tensor]:
+        async with two_peers(1e9) as (reducer, client, _link):
+            own = {reducer: torch.ones(1000), client: torch.full((1000,), 1e6)}
+            runners = both(own, lambda *complaint: told.append(complaint), trust)
+            for p2p, runner in runners.items():
+                await runner.add_p2p_handlers(p2p, namespace="round")
+            updates = await asyncio.wait_for(asyncio.gather(*map(collected, runners.values())), 30)
+            assert [runner.is_whole for runner in runners.values()] == [is_taken, True]
+            return [own[p2p] + update for p2p, update in zip(own, updates, strict=True)]
+
+    kept, average = asyncio.run(averages())
+    assert told == []
+    torch.testing.assert_close(kept, average if is_taken else torch.ones(1000), rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(average, torch.full((1000,), 5e5 + 0.5))
+
+
 def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
     async def averages() -> list[torch.Tensor]:
         async with two_peers(1e9) as (reducer, client, _link):
-            ids = [reducer.peer_id, client.peer_id]
             own = {reducer: torch.zeros(1000), client: torch.arange(1000.0)}
-            runners = {
-                p2p: Runner(
-                    trust=Trust(), upload=Upload(), tell=print, counts=[True, True], p2p=p2p, servicer_type=Runner,
-                    prefix="round", tensors=[own[p2p]], group_id=b"group", ordered_peer_ids=ids,
-                    peer_fractions=(1.0, 0.0), part_size_bytes=400,
-                )
-                for p2p in own
-            }  # fmt: skip
+            runners = both(own)
             for p2p, runner in runners.items():
                 await runner.add_p2p_handlers(p2p, namespace="round")
             container, is_read = runners[client].tensor_part_container, asyncio.Event()
@@ -208,11 +284,8 @@ def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
 
             sent = []
             container.register_processed_part, container.iterate_input_parts_for = taken, given
-            both = await asyncio.wait_for(asyncio.gather(*(collected(each) for each in runners.values())), 30)
-            return [own[p2p] + update for p2p, update in zip(own, both, strict=True)]
-
-    async def collected(runner: Runner) -> torch.Tensor:
-        return torch.cat([update async for update in runner])
+            updates = await asyncio.wait_for(asyncio.gather(*map(collected, runners.values())), 30)
+            return [own[p2p] + update for p2p, update in zip(own, updates, strict=True)]
 
     for average in asyncio.run(averages()):
         assert torch.equal(average, torch.arange(1000.0) / 2)

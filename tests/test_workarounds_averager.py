@@ -11,14 +11,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hivemind.averaging.averager import DecentralizedAverager
+from hivemind.averaging.control import StepControl
 from hivemind.averaging.matchmaking import Matchmaking, PotentialLeaders
 from hivemind.averaging.partition import TensorPartContainer, TensorPartReducer
 from hivemind.optim.progress_tracker import LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils import MPFuture, MSGPackSerializer, get_dht_time
 from hivemind.utils.asyncio import as_aiter
 from hivemind.utils.timed_storage import ValueWithExpiration
+
+from dalle_lib.swarm.averaging.calling_off import safe_to_call_off
 
 PEER = PeerID(b"this peer")
 
@@ -101,6 +104,24 @@ def test_a_peer_that_waits_for_a_group_still_looks_without_a_pause():
 
     asyncio.run(search())
     assert len(looks) > 20, "hivemind pauses between its looks: delete PacedKeyManager"
+
+
+@pytest.mark.usefixtures("no_event_loop")
+def test_a_round_that_is_called_off_is_cancelled_before_its_averager_looks_and_hiveminds_still_is_not():
+    def woken_for(safe) -> list[bool]:
+        """Return whether the round was cancelled each time that its averager's process was woken."""
+        MPFuture()  # as in hivemind: a process cannot begin with a StepControl
+        step, woken = StepControl(get_dht_time(), get_dht_time() + 60, True, 1.0, b""), []
+        step.attach(
+            SimpleNamespace(cancel=lambda: woken.append(step.cancelled()), done=lambda: True),
+            SimpleNamespace(set_result=lambda _: woken.append(step.cancelled())),
+        )
+        safe(step).cancel()
+        assert step.cancelled()
+        return woken
+
+    assert woken_for(safe_to_call_off) == [True, True]
+    assert woken_for(lambda step: step) == [False, False], "hivemind cancels first: delete CalledOff"
 
 
 def test_a_part_that_comes_early_is_still_turned_away_when_another_round_ends():

@@ -52,6 +52,9 @@ NAMES: dict[str, dict[str, str]] = {
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
         "async def leader_assemble_group(self)": "MemberMatchmaking notes that this peer leads the group",
     },
+    "averaging.control.StepControl": {
+        "def cancel(self)": "CalledOff cancels the round first",
+    },
     "averaging.key_manager.GroupKeyManager": {
         "def __init__(self, dht, prefix, initial_group_bits, target_group_size)": "MemberMatchmaking makes its own",
         "async def declare_averager(self, group_key, peer_id, expiration_time, looking_for_group=True)": (

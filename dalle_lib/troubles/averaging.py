@@ -35,8 +35,9 @@ TROUBLES = (
     Trouble(
         title="Parts missing",
         severity="costs",
-        patterns=("some parts did not come back",),
-        means="A reducer fell silent in the round. In its part this peer has its own gradient, elsewhere the average.",
+        patterns=("some parts did not come back", "this peer has its own values in part"),
+        means="A reducer fell silent in the round, or the average of what all sent cannot be right, as where one "
+        "sends huge values. In that part this peer has its own gradient, elsewhere the average.",
         remedy="Nothing: the parameters are averaged soon.",
     ),
     Trouble(
@@ -91,7 +92,7 @@ TROUBLES = (
         severity="costs",
         patterns=("it sent none of its tensors", "it did not reduce its parts"),
         means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and "
-        "then went on without.",
+        "then went on without. Or what it gave cannot be an average: it is refused at once.",
         remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
     ),
     Trouble(

@@ -5,6 +5,7 @@ hivemind 1.1.12 believes any answer of a reducer, and does not say who failed, o
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,12 +29,13 @@ from dalle_lib.swarm.averaging.same_answers import SameAnswers
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
+logger = logging.getLogger(__name__)
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
 REDUCER_PATIENCE = 1.5
 """How long a reducer is waited for, in multiples of how long it waits for senders: three quarters of a round's time."""
 RESULT_BOUND = 3.0
-"""The largest norm of an average that is believed, in multiples of the norm of this peer's own part."""
+"""The largest norm of all averages of one reducer that is believed, in multiples of that of all this peer puts in."""
 
 
 def pack_weights(weights: Tensor) -> bytes:
@@ -64,26 +66,25 @@ class Parts(TensorPartContainer):
     bytes_sent = 0
     """Bytes of the parts that were sent to reducers."""
 
-    def __init__(self, *args, keeps_sent: bool, **kwargs) -> None:
+    def __init__(self, *args, keeps_sent: bool, own: int | None = None, **kwargs) -> None:
+        """Take hivemind's options, and the index of this peer if it may reduce."""
         super().__init__(*args, **kwargs)
-        self.keeps_sent = keeps_sent
+        self.keeps_sent, self.own = keeps_sent, own
         self.sent: list[list[runtime_pb2.Tensor]] = [[] for _ in range(self.group_size)]
         """Messages sent to each reducer, in order; empty unless `keeps_sent`."""
-        self.infos: list[list[CompressionInfo]] = [
-            [info for _part, info in parts] for parts in self._input_parts_by_peer
-        ]
+        self.infos: list[list[CompressionInfo]] = [[info for _, info in parts] for parts in self._input_parts_by_peer]
         """How each part for each reducer is to be compressed."""
-        squares = sum(float(tensor.norm()) ** 2 for tensor in self.local_tensors)
-        self.typical = math.sqrt(squares / max(1, self.total_size))
-        """Root mean square of the values that this peer puts in."""
+        self.longest = RESULT_BOUND * math.hypot(*(float(tensor.norm()) for tensor in self.local_tensors))
+        """The largest norm of all averages of a reducer that is believed; 0 where any is."""
+        self._lengths = [0.0] * self.group_size
         self._watched: dict[tuple[int, int], asyncio.Future[Tensor]] = {}
 
     @classmethod
-    def instead_of(cls, made: TensorPartContainer, keeps_sent: bool) -> "Parts":
+    def instead_of(cls, made: TensorPartContainer, keeps_sent: bool, own: int) -> "Parts":
         """Return a container of the same tensors with the same options as one that hivemind has made."""
         options = {name: getattr(made, name) for name in ("compression", "part_size_bytes", "tensor_infos", "prefetch")}
         options["return_deltas"] = not hasattr(made.compression, "answers")
-        return cls(made.local_tensors, made.peer_fractions, **options, keeps_sent=keeps_sent)
+        return cls(made.local_tensors, made.peer_fractions, **options, keeps_sent=keeps_sent, own=own)
 
     def watch(self, peer_index: int, part_index: int) -> asyncio.Future[Tensor]:
         """Return a future of the average that a reducer will give for one of its parts; cancelled if it fails."""
@@ -101,31 +102,39 @@ class Parts(TensorPartContainer):
     def register_processed_part(self, peer_index: int, part_index: int, part: Tensor) -> None:
         """Take over a result, which is the average, or if `return_deltas` the average minus this peer's own part.
 
-        Raises ValueError for one of another shape, one that is not finite, or one too long to be an average.
+        Raises ValueError for one of another shape, one that is not finite, or one too long to be an average. If this
+        peer has reduced that itself, nobody has lied to it: it keeps its own values in that part.
         """
         own = self._input_parts_by_peer[peer_index][part_index][0]
-        if (problem := part_problem(part, own.shape)) is not None:
+        if (problem := part_problem(part, own.shape)) is None:
+            average = own + part if self.return_deltas else part
+            length = math.hypot(self._lengths[peer_index], float(average.norm()))
+            if length > self.longest > 0:
+                problem = f"its averages have norm {length:.3g}, and at most {self.longest:.3g} is believed"
+        if problem is None:
+            self._lengths[peer_index] = length
+            if (watched := self._watched.get((peer_index, part_index))) is not None and not watched.done():
+                watched.set_result(average)
+            super().register_processed_part(peer_index, part_index, part)
+        elif peer_index == self.own:
+            logger.warning("this peer has its own values in part %d of what it reduces: %s", part_index, problem)
+            self._keep_own(peer_index, part_index)
+        else:
             raise ValueError(problem)
-        longest = RESULT_BOUND * max(float(own.norm()), self.typical * math.sqrt(own.numel()))
-        average = own + part if self.return_deltas else part
-        if (length := float(average.norm())) > longest > 0:
-            raise ValueError(f"its average has norm {length:.3g}, and at most {longest:.3g} is believed")
-        watched = self._watched.get((peer_index, part_index))
-        if watched is not None and not watched.done():
-            watched.set_result(average)
-        super().register_processed_part(peer_index, part_index, part)
 
     def register_failed_reducer(self, peer_index: int) -> None:
         """Keep this peer's own values in the parts that a reducer has not given back."""
         for (reducer, _part), average in self._watched.items():
             if reducer == peer_index:
                 average.cancel()
+        for index in range(self._outputs_registered_by_peer[peer_index], self.num_parts_by_peer[peer_index]):
+            self._keep_own(peer_index, index)
+
+    def _keep_own(self, peer_index: int, part_index: int) -> None:
         # hivemind registers these as if they were a reducer's: one that is not finite would be refused.
-        parts = self._input_parts_by_peer[peer_index]
-        for index in range(self._outputs_registered_by_peer[peer_index], len(parts)):
-            own = parts[index][0]
-            super().register_processed_part(peer_index, index, torch.zeros_like(own) if self.return_deltas else own)
-            self.failed_size += own.numel()
+        own = self._input_parts_by_peer[peer_index][part_index][0]
+        super().register_processed_part(peer_index, part_index, torch.zeros_like(own) if self.return_deltas else own)
+        self.failed_size += own.numel()
 
 
 class Runner(SameAnswers):
@@ -138,7 +147,8 @@ class Runner(SameAnswers):
         super().__init__(**kwargs)
         self.tell, self.upload = tell, upload
         place = self.ordered_peer_ids.index(self.peer_id)
-        self.tensor_part_container = Parts.instead_of(self.tensor_part_container, keeps_sent=trust.audits > 0)
+        self.tensor_part_container = Parts.instead_of(self.tensor_part_container, trust.audits > 0, place)
+        self.tensor_part_container.longest *= trust.longest_way(self.weight)
         self.answers, self._messages = getattr(self.tensor_part_container.compression, "answers", None), {}
         self.parts_for_local_averaging = self.tensor_part_container.get_raw_input_parts(place)
         # Otherwise hivemind's own reducer would warn, when it is dropped here, that nothing came.

@@ -28,6 +28,7 @@ from dalle_lib.swarm import calls
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import ends_after, until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
+from dalle_lib.swarm.averaging.calling_off import safe_to_call_off
 from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.complaints import Complaints
 from dalle_lib.swarm.averaging.donors import (
@@ -99,13 +100,13 @@ class RunAverager(KeepsTasks):
     def schedule_step(self, scheduled_time=None, **kwargs):
         """Return the handle of a round, for which the averager begins to look for a group.
 
-        hivemind hands what each peer gives as `gather` to its group; here that is its introduction.
+        hivemind hands to the group what its peers give as `gather`: here their introductions.
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
         carried = self.carried.told() if self.trust.is_heard(str(self.peer_id)) else b""
         own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares, carried=carried)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
-        return super().schedule_step(scheduled_time, **kwargs)
+        return safe_to_call_off(super().schedule_step(scheduled_time, **kwargs))
 
     async def _step(self, **kwargs) -> None:
         # hivemind finds a group, averages in it, and tries again if that fails. It has made its own matchmaking in the
@@ -283,8 +284,7 @@ class RunAverager(KeepsTasks):
         self, request: averaging_pb2.AveragingData, context: P2PContext
     ) -> averaging_pb2.AveragingData:
         """Answer what this peer sent to a reducer, so that a groupmate can reduce that part a second time."""
-        answer = self.auditor.answer(request, context.remote_id)
-        await self.upload.send(answer.ByteSize())
+        await self.upload.send((answer := self.auditor.answer(request, context.remote_id)).ByteSize())
         return answer
 
     async def _serve_part_sent(self) -> None:

@@ -36,6 +36,8 @@ class Trust:
     """Whether reducers get parts by what vouched peers have measured that they can upload, or all the same."""
     answer_size: int = 1
     """How long an average is on the wire, in multiples of a part on its way to a reducer."""
+    is_local: bool = False
+    """Whether peers average how far their own steps have led them: with more samples, as much further."""
     roster: Roster | None = None
     """Knows who is a member; None lets everybody in."""
     identity: Identity | None = None
@@ -55,6 +57,7 @@ class Trust:
             audits=card.averaging.audits,
             measures=card.averaging.parts == "measured",
             answer_size=8 // card.averaging.upload_bits,
+            is_local=card.averaging.strategy == "local",
             max_peers_per_user=card.members.max_peers if card.members else None,
             max_share_per_user=card.members.max_share if card.members else 1.0,
             **own,
@@ -65,6 +68,10 @@ class Trust:
         """This peer's own access token as it is now, as bytes; empty where there is none."""
         held = None if self.own is None else self.own.now()
         return b"" if held is None else held.to_bytes()
+
+    def longest_way(self, weight: float) -> float:
+        """Return how many times as far as a peer of this weight another one may have come by its own steps."""
+        return max(1.0, self.max_weight / weight) if self.is_local and weight > 0 else 1.0
 
     async def refusal(self, peer_id: str, token: bytes | None = None) -> str | None:
         """Return why a peer may not take part, or None if it may.
