@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from hivemind.averaging.partition import TensorPartContainer
+from hivemind.averaging.partition import AllreduceException, TensorPartContainer
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import PeerID, StubBase
 from hivemind.proto import averaging_pb2, runtime_pb2
@@ -148,6 +148,9 @@ class Runner(SameAnswers):
         shapes = tuple(part.shape for part in self.parts_for_local_averaging)
         self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust, counts)
         self._weights_heard: list[Tensor] = []
+        self._most_counted = torch.full((len(senders),), max(1.0, trust.max_weight))
+        if own is not None:
+            self._most_counted[own] = max(1.0, self.weight)  # its record repeats it, and would be refused, or flagged
         self._not_understood: set[PeerID] = set()
         self.failed: set[PeerID] = set()
         """Other peers that were waited for in vain, as senders or reducers."""
@@ -202,7 +205,10 @@ class Runner(SameAnswers):
         if not answer.peer_id or reducer in self._not_understood:
             return
         try:
-            self._weights_heard.append(unpack_weights(answer.peer_id, len(self.sender_peer_ids)))
+            weights = unpack_weights(answer.peer_id, len(self.sender_peer_ids))
+            if bool((weights > 1.001 * self._most_counted).any()):  # rounding
+                raise ValueError(f"at most {self._most_counted.tolist()} are possible, but got {weights.tolist()}")
+            self._weights_heard.append(weights)
         except ValueError as error:
             self._not_understood.add(reducer)
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
@@ -239,7 +245,11 @@ class Runner(SameAnswers):
 
     async def _counting(self, parts: AsyncIterator, sender_index: int) -> AsyncIterator:
         """Iterate over a sender's parts, and count their bytes and the time that they take."""
+        shapes = iter(self.tensor_part_reducer.part_shapes)
         async for part in self.paces.timed(self.sender_peer_ids[sender_index], parts):
+            size, expected = tuple(part.tensor_part.size), tuple(next(shapes, ()))
+            if expected and size != expected:  # decoded, 2 MiB may be 50
+                raise AllreduceException(f"its shape is {size}, but {expected} was expected")
             self.bytes_received += part.tensor_part.ByteSize()
             self.upload.receive(part.ByteSize())
             yield part

@@ -18,11 +18,11 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import ValueWithExpiration, get_dht_time
 
-from dalle_lib.auth import Identity
+from dalle_lib.auth import AccessToken, Identity
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Tell
-from dalle_lib.swarm.averaging.introductions import Introduction, read
+from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 from dalle_lib.swarm.bounded import put
 from dalle_lib.swarm.records import writer_of
@@ -155,6 +155,10 @@ class MemberMatchmaking(Matchmaking):
         if self.is_by_epoch and self.step_control is not None and told.epoch != self._own.epoch:
             return f"it is in epoch {told.epoch}"
         problem = await self.trust.refusal(str(peer_id), told.token)
+        if problem is None and self.trust.roster is not None:
+            left_s = AccessToken.from_bytes(told.token).expires.timestamp() - get_dht_time()
+            if left_s < min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S:
+                return "its access token expires before all of its group would have checked it"
         if problem is None and self.trust.max_peers_per_user is not None:
             problem = self.trust.too_many(map(str, (*self.current_followers, self.peer_id, peer_id)))
         return problem
@@ -270,11 +274,13 @@ class MemberMatchmaking(Matchmaking):
         told, own = {}, self._own
         for peer, message in gathered.items():
             try:
-                told[peer] = read(message, peer, self._prefix)
+                told[peer] = read(message, peer, self._prefix, self.min_matchmaking_time + CLOCKS_S)
             except ValueError as error:
                 raise ValueError(f"{peer}: {error}") from error
             if self.is_by_epoch and told[peer].epoch != own.epoch:
                 raise ValueError(f"{peer} is in epoch {told[peer].epoch}")
+        if not any(introduction.is_reducer for introduction in told.values()):
+            raise ValueError("nobody in it can reduce, though whoever leads can")
         return told
 
     @property
