@@ -220,8 +220,8 @@ class Runner(SameAnswers):
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
         # Peers of earlier versions that do not reduce read nothing before they have sent all.
-        async for message in made_ahead(self._answers(stream, sender_index)):
-            yield message
+        async for part, weights in made_ahead(self._answers(stream, sender_index)):
+            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=part, peer_id=weights)
 
     async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
@@ -233,8 +233,7 @@ class Runner(SameAnswers):
                 self._counting(stream, sender_index), sender_index
             ):
                 self._bytes_answered += message.tensor_part.ByteSize()
-                message.peer_id = pack_weights(next(rows))
-                yield message
+                yield message.tensor_part, pack_weights(next(rows))
         except Exception as error:
             sender = self.sender_peer_ids[sender_index]
             if not isinstance(error, TimeoutError):
