@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.group_info import GroupInfo
+from hivemind.averaging.matchmaking import Matchmaking
 from hivemind.compression import CompressionInfo
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.proto import runtime_pb2
@@ -222,7 +223,7 @@ class MakesClients(BlamesNobody):
         for request in self.current_followers.values():
             told = signed(Introduction(is_reducer=False), self._prefix, self.trust.identity)
             request.gather = MSGPackSerializer.dumps([0.0, AveragingMode.CLIENT.value, MSGPackSerializer.dumps(told)])
-        return await super().leader_assemble_group()
+        return await Matchmaking.leader_assemble_group(self)  # an honest leader reads again what it passes on
 
 
 LIARS = {"reversed": Reverses, "sign flip": FlipsSigns, "noise": SendsNoise, "NaN": SendsNaN, "weight": ClaimsMuch}

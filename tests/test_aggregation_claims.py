@@ -55,7 +55,8 @@ def test_a_share_of_one_leaves_all_as_they_are():
         (torch.zeros(2, 3, dtype=torch.int64), "int64"),
         (torch.tensor([[0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]), "NaN"),
         (torch.tensor([[0.0, 0.0, -math.inf], [0.0, 0.0, 0.0]]), "infinity"),
-        (torch.full((2, 3), 1e300, dtype=torch.float64), "beyond float32"),
+        (torch.full((2, 3), torch.finfo(torch.float32).max), "beyond bfloat16"),
+        (torch.full((2, 3), 1e300, dtype=torch.float64), "beyond bfloat16"),
     ],
 )
 def test_a_part_that_cannot_be_averaged_is_told_why(part, reason):
@@ -67,7 +68,7 @@ def test_a_finite_part_of_the_right_shape_is_usable(dtype):
     assert part_problem(torch.full((2, 3), 6e4, dtype=dtype), torch.Size([2, 3])) is None
 
 
-def test_a_weight_is_usable_if_it_is_finite_and_not_negative():
+def test_a_weight_is_usable_if_it_is_finite_and_zero_or_large_enough_to_count():
     assert [weight_problem(weight) for weight in (0.0, 1e-9, 48, 1e30)] == [None] * 4
-    for weight in (-1e-9, math.nan, math.inf, -math.inf):
+    for weight in (-1e-9, 1e-45, math.nan, math.inf, -math.inf):
         assert str(weight) in weight_problem(weight)

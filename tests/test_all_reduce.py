@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from hivemind.averaging.partition import AllreduceException
 from hivemind.p2p import P2P, PeerID
-from hivemind.proto import averaging_pb2
+from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import as_aiter
 from two_peers import two_peers
 
@@ -187,6 +188,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
         _not_understood=set(),
+        _most_counted=torch.tensor([4.0, 10.0]),
         bytes_received=0,
         upload=Upload(),
         paces=Paces(),
@@ -201,6 +203,53 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
     assert [peer for peer, _ in told] == [eve]
     assert "in 8 bytes, but got 3" in told[0][1]
     assert Runner.counted(runner) == {str(ada): 2.0, str(eve): 2.0}
+
+
+def test_a_reducer_that_tells_a_peer_more_weight_than_it_can_have_is_named_and_not_believed():
+    """Its record says the sum of these: beyond 10^12 all refuse it, and beyond what others saw the peer is flagged."""
+
+    async def hears(weights: list[float]) -> tuple[dict, list]:
+        ada, eve = PeerID(b"ada"), PeerID(b"eve")
+        told, p2p, trust = [], SimpleNamespace(peer_id=ada), Trust(max_weight=4096.0)
+        runner = Runner(
+            trust=trust, upload=Upload(), tell=lambda *what: told.append(what), counts=[True, True], p2p=p2p,
+            servicer_type=Runner, prefix="round", tensors=[torch.ones(8)], group_id=b"group", weight=64.0,
+            ordered_peer_ids=[ada, eve], peer_fractions=(0.0, 1.0),
+        )  # fmt: skip
+        for _ in range(2):
+            runner._hear(eve, averaging_pb2.AveragingData(peer_id=pack_weights(torch.tensor(weights))))
+        return runner.counted(), told
+
+    counted, told = asyncio.run(hears([64.0, 4096.0]))
+    assert list(counted.values()) == [64.0, 4096.0]
+    assert not told
+    for lie in [65.0, 1.0], [3.4e38, 64.0], [64.0, 4200.0]:
+        counted, ((_eve, what),) = asyncio.run(hears(lie))
+        assert not any(weight >= 64.0 for weight in counted.values())
+        assert "at most [64.0, 4096.0] are possible" in what
+
+
+def test_a_part_of_another_size_is_refused_before_it_is_decoded():
+    """2 MiB in 4 bits, said to be float64, are 50 MB while they are decoded: in each of eight streams of a sender."""
+
+    async def received(*sizes: int) -> list:
+        async def stream():
+            for size in sizes:
+                yield averaging_pb2.AveragingData(tensor_part=runtime_pb2.Tensor(size=[size], buffer=b"nothing"))
+
+        came, reducer = [], SimpleNamespace(part_shapes=[torch.Size([5]), torch.Size([3])])
+        runner = SimpleNamespace(
+            tensor_part_reducer=reducer, paces=Paces(), sender_peer_ids=[PeerID(b"eve")], bytes_received=0,
+            upload=Upload(),
+        )  # fmt: skip
+        async for part in Runner._counting(runner, stream(), 0):
+            came.append(part.tensor_part.size[0])
+        return came
+
+    assert asyncio.run(received(5, 3)) == [5, 3]
+    assert asyncio.run(received(5, 3, 3)) == [5, 3, 3], "the reducer says that it expected no more"
+    with pytest.raises(AllreduceException, match=r"its shape is \(4,\), but \(3,\) was expected"):
+        asyncio.run(received(5, 4))
 
 
 def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():

@@ -46,7 +46,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
     made.kept, made.searches_since = Counter(), 0.0
-    made.client_mode = made._is_client = False
+    made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)

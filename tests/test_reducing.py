@@ -7,12 +7,17 @@ import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import BannedException
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dalle_lib.swarm.averaging.reducing import Reducer, fair_weights
+from dalle_lib.aggregation import RULES, part_problem, weight_problem
+from dalle_lib.compression import quantize
+from dalle_lib.swarm.averaging.reducing import Reducer, combine, fair_weights
 from dalle_lib.swarm.averaging.trust import Trust
 
 SHAPES = (torch.Size([5]), torch.Size([3]))
 TRUST = Trust(max_weight=100.0)
+LARGEST = torch.finfo(torch.bfloat16).max
 
 
 def reduced(
@@ -54,6 +59,8 @@ def test_each_part_is_the_mean_by_weight():
         ([(torch.ones(1), 1.0)], "(1,)"),
         ([(torch.ones(5), -0.999)], "-0.999"),
         ([(torch.ones(5), float("nan"))], "nan"),
+        ([(torch.ones(5), 1e-45)], "1e-45"),
+        ([(torch.full((5,), torch.finfo(torch.float32).max), 1.0)], "beyond bfloat16"),
         ([*honest(1.0), (torch.ones(5), 1.0)], "part 2"),
     ],
 )
@@ -86,6 +93,27 @@ def test_weights_are_limited_and_count_alike_if_all_are_zero():
     assert torch.allclose(answers[0], torch.full((3,), 0.5))
     answers, _ = reduced({0: honest(1.0, 0.0), 1: honest(2.0, 0.0), 2: honest(6.0, 0.0)})
     assert torch.allclose(answers[0], torch.full((3,), 3.0))
+
+
+@given(
+    st.lists(st.sampled_from([1e-9, 1e-3, 1.0, 64.0, 1e12, 3e38]), min_size=1, max_size=3),
+    st.sampled_from([0.0, 1e-45, 1e19, LARGEST, -LARGEST]),
+    st.sampled_from(list(RULES)),
+    st.sampled_from([1.0, 8192.0]),
+    st.integers(1, 3),
+)
+def test_whatever_liars_send_and_claim_there_is_an_average_that_can_be_sent(claims, value, rule, max_weight, own):
+    """Otherwise a reducer refuses everybody's parts, and names them; before, one weight of 1e-45 was enough."""
+    parts = [torch.linspace(-1, 1, 9)] * own + [torch.full((9,), value)] * len(claims)
+    for part, claim in zip(parts, [64.0] * own + claims, strict=True):
+        assert (part_problem(part, (9,)), weight_problem(claim)) == (None, None)
+    users = ["ada"] * own + [f"eve{number % 2}" for number in range(len(claims))]
+    trust = Trust(rule=rule, max_weight=max_weight, max_share_per_user=0.5, most_decide=max_weight == 1.0)
+    claimed, counts = torch.tensor([64.0] * own + claims), torch.ones(len(parts), dtype=torch.bool)
+    average, weights = combine(parts, claimed, users, trust, counts)
+    quantize(average)  # raises ValueError for what cannot be sent
+    assert weights.isfinite().all()
+    assert len(claims) > 1 or weights[:own].sum() >= 0.49 * weights.sum(), "of two users"
 
 
 def test_who_alone_claims_to_lack_no_update_does_not_rule_those_who_do():

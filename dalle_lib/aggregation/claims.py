@@ -11,6 +11,9 @@ FAR = 10.0
 """Norm of a part that does not count, in multiples of the median part's norm. No honest part is that long: one of a
 hundredth of the samples has ten times the noise."""
 
+LEAST = 1e-9
+"""The least weight but zero. With two users, the other's weights are lowered to it, and float32 ends at 1e-45."""
+
 
 def capped(weights: Float[Tensor, " peers"], ratio: float = 4.0) -> Float[Tensor, " peers"]:
     """Return the weights, none above `ratio` times the median of the positive ones (the lower of two in the middle).
@@ -81,16 +84,16 @@ def part_problem(part: Tensor, shape: tuple[int, ...]) -> str | None:
         return f"its shape is {tuple(part.shape)}, but {tuple(shape)} was expected"
     if not part.is_floating_point():
         return f"it holds {part.dtype}, but floating-point numbers were expected"
-    if not bool(part.float().isfinite().all()):
-        return "it holds NaN, infinity, or values beyond float32"
+    if not bool(part.bfloat16().isfinite().all()):  # an average of larger ones could not be sent
+        return "it holds NaN, infinity, or values beyond bfloat16"
     return None
 
 
 def weight_problem(weight: float) -> str | None:
     """Return why a part cannot count with `weight`, or None if it can."""
-    if math.isfinite(weight) and weight >= 0:
+    if math.isfinite(weight) and (weight == 0 or weight >= LEAST):
         return None
-    return f"its weight is {weight}, but a finite number of at least 0 was expected"
+    return f"its weight is {weight}, but 0 or a finite number of at least {LEAST:g} was expected"
 
 
 def require_weights(weights: Float[Tensor, " peers"]) -> None:

@@ -104,6 +104,7 @@ TROUBLES = (
             "was refused our state",
             "has no valid access token of this run",
             "its access token cannot be read",
+            "its access token is about to expire",
             "not following ",
         ),
         means="Somebody wanted to take part who may not: without an access token of this run, in another epoch, or "

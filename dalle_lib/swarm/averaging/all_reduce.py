@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from hivemind.averaging.partition import TensorPartContainer
+from hivemind.averaging.partition import AllreduceException, TensorPartContainer
 from hivemind.compression import CompressionInfo
 from hivemind.p2p import PeerID, StubBase
 from hivemind.proto import averaging_pb2, runtime_pb2
@@ -158,6 +158,9 @@ class Runner(SameAnswers):
         shapes = tuple(part.shape for part in self.parts_for_local_averaging)
         self.tensor_part_reducer = self.reducer_type(shapes, senders, own, trust, counts)
         self._weights_heard: list[Tensor] = []
+        self._most_counted = torch.full((len(senders),), max(1.0, trust.max_weight))
+        if own is not None:
+            self._most_counted[own] = max(1.0, self.weight)  # its record repeats it, and would be refused, or flagged
         self._not_understood: set[PeerID] = set()
         self.failed: set[PeerID] = set()
         """Other peers that were waited for in vain, as senders or reducers."""
@@ -212,7 +215,10 @@ class Runner(SameAnswers):
         if not answer.peer_id or reducer in self._not_understood:
             return
         try:
-            self._weights_heard.append(unpack_weights(answer.peer_id, len(self.sender_peer_ids)))
+            weights = unpack_weights(answer.peer_id, len(self.sender_peer_ids))
+            if bool((weights > 1.001 * self._most_counted).any()):  # rounding
+                raise ValueError(f"at most {self._most_counted.tolist()} are possible, but got {weights.tolist()}")
+            self._weights_heard.append(weights)
         except ValueError as error:
             self._not_understood.add(reducer)
             self.tell(reducer, f"its report of the senders' weights cannot be used: {error}")
@@ -224,8 +230,8 @@ class Runner(SameAnswers):
 
     async def _accumulate_parts_streaming(self, stream, sender_index: int):
         # Peers of earlier versions that do not reduce read nothing before they have sent all.
-        async for message in made_ahead(self._answers(stream, sender_index)):
-            yield message
+        async for part, weights in made_ahead(self._answers(stream, sender_index)):
+            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=part, peer_id=weights)
 
     async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
@@ -237,8 +243,7 @@ class Runner(SameAnswers):
                 self._counting(stream, sender_index), sender_index
             ):
                 self._bytes_answered += message.tensor_part.ByteSize()
-                message.peer_id = pack_weights(next(rows))
-                yield message
+                yield message.tensor_part, pack_weights(next(rows))
         except Exception as error:
             sender = self.sender_peer_ids[sender_index]
             if not isinstance(error, TimeoutError):
@@ -249,7 +254,11 @@ class Runner(SameAnswers):
 
     async def _counting(self, parts: AsyncIterator, sender_index: int) -> AsyncIterator:
         """Iterate over a sender's parts, and count their bytes and the time that they take."""
+        shapes = iter(self.tensor_part_reducer.part_shapes)
         async for part in self.paces.timed(self.sender_peer_ids[sender_index], parts):
+            size, expected = tuple(part.tensor_part.size), tuple(next(shapes, ()))
+            if expected and size != expected:  # decoded, 2 MiB may be 50
+                raise AllreduceException(f"its shape is {size}, but {expected} was expected")
             self.bytes_received += part.tensor_part.ByteSize()
             self.upload.receive(part.ByteSize())
             yield part

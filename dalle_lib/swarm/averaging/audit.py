@@ -215,7 +215,8 @@ class Auditor:
                 runner.upload.receive(answer.ByteSize())
                 if answer.code != averaging_pb2.PART_FOR_AVERAGING:
                     raise LookupError(f"it answered {averaging_pb2.MessageCode.Name(answer.code)}")
-                received[peer] = deserialize_torch_tensor(answer.tensor_part), answer.weight
+                if tuple(answer.tensor_part.size) == own.shape:  # else the reducer has refused it
+                    received[peer] = deserialize_torch_tensor(answer.tensor_part), answer.weight
             except Exception as error:
                 whose = runner.ordered_peer_ids[check.reducer]
                 tell(peer, f"it does not say what it sent to {whose}, whose average cannot be checked: {error!r}")

@@ -147,7 +147,7 @@ class RunAverager(KeepsTasks):
         # hivemind gives each peer parts to reduce by the bandwidth that it claims. Here the run's card says who may
         # reduce, vouched peers how much it can carry, and the caller of `step` learns what the round came to.
         by_peer = zip(group_info.peer_ids, group_info.gathered, strict=True)
-        told = {peer: read(gathered, peer, self.prefix) for peer, gathered in by_peer}
+        told = {peer: read(gathered, peer, self.prefix, float("inf")) for peer, gathered in by_peer}
         trust = self.trust.of_group({str(peer): introduction.token for peer, introduction in told.items()})
         shared = zip(shares_of(told, trust), told.values(), strict=True)
         group = replace(group_info, gathered=tuple(for_hivemind(share, of.is_counted) for share, of in shared))

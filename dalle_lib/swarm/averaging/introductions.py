@@ -21,6 +21,9 @@ from dalle_lib.swarm.averaging.carried import unpacked
 
 VALID_S = 600.0
 """Seconds for which an introduction counts: a round is scheduled some time before it begins."""
+CLOCKS_S = 60.0
+"""Seconds by which clocks of peers may differ, on top of which others believe for longer what a leader has let in: who
+times its introduction to expire in between would else have honest leaders blamed, and rounds end before they begin."""
 MAX_EPOCH = 10**9
 """A later epoch is none that a run has."""
 LATER = 2
@@ -69,11 +72,11 @@ def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
     return [message, identity.public_key, identity.private_key.sign(message)]
 
 
-def read(gathered: bytes, peer: PeerID, rounds: str) -> Introduction:
+def read(gathered: bytes, peer: PeerID, rounds: str, later_s: float = 0.0) -> Introduction:
     """Return the introduction of a peer, from what hivemind gathers of it: bandwidth, mode, and what `signed` made.
 
     Bandwidth and mode, which nobody has signed, count for nothing. Raises ValueError if the peer has not signed the
-    introduction, not for these rounds, or long ago.
+    introduction, not for these rounds, or longer ago than VALID_S and `later_s` seconds.
     """
     message, public_key, signature = _opened(gathered)
     if peer_id_of(public_key) != str(peer):
@@ -84,7 +87,7 @@ def read(gathered: bytes, peer: PeerID, rounds: str) -> Introduction:
         raise ValueError(str(refused)) from refused
     if not RSAPublicKey(serialization.load_der_public_key(public_key)).verify(message, signature):
         raise ValueError("its introduction was changed after it had signed it")
-    return _checked(wire.loads(message), rounds)
+    return _checked(wire.loads(message), rounds, later_s)
 
 
 def _opened(gathered: bytes) -> list[bytes]:
@@ -96,7 +99,7 @@ def _opened(gathered: bytes) -> list[bytes]:
     raise ValueError("its introduction is not signed, as all of the run are")
 
 
-def _checked(told: Any, rounds: str) -> Introduction:
+def _checked(told: Any, rounds: str, later_s: float) -> Introduction:
     expected = [str, float, *Introduction.__annotations__.values()]
     if not isinstance(told, list) or list(map(type, told)) not in (expected, expected[:-LATER]):
         raise ValueError("its introduction has another form than that of the run's peers")
@@ -104,7 +107,7 @@ def _checked(told: Any, rounds: str) -> Introduction:
     introduction = Introduction(*fields)
     if where != rounds:
         raise ValueError(f"its introduction is for other rounds: {where!r:.80}")
-    if not abs(get_dht_time() - time) <= VALID_S:  # NaN too
+    if not abs(get_dht_time() - time) <= VALID_S + later_s:  # NaN too
         raise ValueError(f"its introduction is of another time: {get_dht_time() - time:.0f} s ago")
     if not 0 <= introduction.epoch <= MAX_EPOCH:
         raise ValueError(f"its introduction names epoch {introduction.epoch!r:.40}")

@@ -22,7 +22,7 @@ from dalle_lib.auth import Identity
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Tell
-from dalle_lib.swarm.averaging.introductions import Introduction, read
+from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 from dalle_lib.swarm.bounded import put
 from dalle_lib.swarm.records import writer_of
@@ -154,7 +154,8 @@ class MemberMatchmaking(Matchmaking):
             return str(error)
         if self.is_by_epoch and self.step_control is not None and told.epoch != self._own.epoch:
             return f"it is in epoch {told.epoch}"
-        problem = await self.trust.refusal(str(peer_id), told.token)
+        left_s = min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S  # until all of its group have checked it, too
+        problem = await self.trust.refusal(str(peer_id), told.token, left_s)
         if problem is None and self.trust.max_peers_per_user is not None:
             problem = self.trust.too_many(map(str, (*self.current_followers, self.peer_id, peer_id)))
         return problem
@@ -246,7 +247,11 @@ class MemberMatchmaking(Matchmaking):
         return await super().follower_assemble_group(leader, msg)
 
     async def leader_assemble_group(self) -> GroupInfo:
-        """Return the group of this peer and those who follow it, as hivemind does."""
+        """Return the group of this peer and those who follow it, as hivemind does, without too many of one user."""
+        told = {peer: read(of.gather, peer, self._prefix, math.inf) for peer, of in self.current_followers.items()}
+        tokens = {peer: of.token for peer, of in told.items()}
+        for peer in self.trust.surplus({self.peer_id: self.trust.token} | tokens):  # several may have come at once
+            self.current_followers.pop(peer)
         group = await super().leader_assemble_group()
         put(self.leader_of, group.group_id, self.peer_id, MAX_GROUPS)
         return group
@@ -270,11 +275,13 @@ class MemberMatchmaking(Matchmaking):
         told, own = {}, self._own
         for peer, message in gathered.items():
             try:
-                told[peer] = read(message, peer, self._prefix)
+                told[peer] = read(message, peer, self._prefix, self.min_matchmaking_time + CLOCKS_S)
             except ValueError as error:
                 raise ValueError(f"{peer}: {error}") from error
             if self.is_by_epoch and told[peer].epoch != own.epoch:
                 raise ValueError(f"{peer} is in epoch {told[peer].epoch}")
+        if not any(introduction.is_reducer for introduction in told.values()):
+            raise ValueError("nobody in it can reduce, though whoever leads can")
         return told
 
     @property

@@ -7,6 +7,7 @@ its own error. Here a reducer encodes each average once, and takes over what it 
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.averaging.partition import BannedException
@@ -15,6 +16,12 @@ from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import amap_in_executor
 from torch import Tensor
+
+
+class Answered(NamedTuple):
+    """An answer that waits for its reader, without the copy that each message has of its tensor."""
+
+    tensor_part: runtime_pb2.Tensor
 
 
 class SameAnswers(AllReduceRunner):
@@ -47,7 +54,7 @@ class SameAnswers(AllReduceRunner):
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
-    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+    ) -> AsyncIterator[averaging_pb2.AveragingData | Answered]:
         if self.answers is None:
             async for message in super()._accumulate_parts_streaming(stream, sender_index):
                 yield message
@@ -63,7 +70,7 @@ class SameAnswers(AllReduceRunner):
                 average = await self.tensor_part_reducer.accumulate_part(sender_index, count, part, weight=weight)
                 count += 1
                 answer = await self._answer(count - 1, average)
-                yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=answer)
+                yield Answered(answer)
         except BannedException:
             return  # the parts that it has sent before count
         finally:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.p2p import PeerID
+from hivemind.utils import get_dht_time
 from hivemind.utils.crypto import RSAPublicKey
 
 from dalle_lib.auth import AccessToken, HeldToken, Identity, Refused, Role, Roster
@@ -73,17 +75,20 @@ class Trust:
         """Return how many times as far as a peer of this weight another one may have come by its own steps."""
         return max(1.0, self.max_weight / weight) if self.is_local and weight > 0 else 1.0
 
-    async def refusal(self, peer_id: str, token: bytes | None = None) -> str | None:
+    async def refusal(self, peer_id: str, token: bytes | None = None, left_s: float = 0.0) -> str | None:
         """Return why a peer may not take part, or None if it may.
 
-        `token` is the access token in its introduction, which may not be empty where a run has members; None where it
-        introduces itself not.
+        `token` is the access token in its introduction, which may not be empty where a run has members, and counts for
+        `left_s` seconds more; None where it introduces itself not.
         """
         if self.roster is None:
             return None
         if token:
             try:
-                self.roster.learn(peer_id, AccessToken.from_bytes(token))
+                shown = AccessToken.from_bytes(token)
+                self.roster.learn(peer_id, shown)
+                if shown.expires.timestamp() < get_dht_time() + left_s:
+                    return "its access token is about to expire"
             except Refused as refused:
                 return str(refused)
             except ValueError as error:
@@ -124,6 +129,18 @@ class Trust:
         if self.max_peers_per_user is None or count <= self.max_peers_per_user:
             return None
         return f"{user!r} has {count} peers in it, but at most {self.max_peers_per_user} may take part in a round"
+
+    def surplus(self, tokens: Mapping[PeerID, bytes]) -> list[PeerID]:
+        """Return who of a group has no place in it, because others of the same user were there before."""
+        if self.max_peers_per_user is None:
+            return []
+        trust, users, without = self.of_group({str(peer): token for peer, token in tokens.items()}), Counter(), []
+        for peer in tokens:
+            user = trust.user_of(str(peer))
+            users[user] += 1
+            if users[user] > self.max_peers_per_user:
+                without.append(peer)
+        return without
 
     def may_reduce(self, peer_id: str) -> bool:
         """Return whether a peer that may take part may also reduce."""
