@@ -266,7 +266,7 @@ def _seconds_left(
         left.append(sum(lengths) / len(lengths) * (total - epoch - done))
     joined = next((event["time"] for event in events if event["event"] == "joined"), None)
     if settings.max_minutes is not None and joined is not None:
-        left.append(max(0.0, joined + 60 * settings.max_minutes - time.time()))
+        left.append(max(0.0, settings.ends_at(joined) - time.time()))
     return min(left, default=None)
 
 
