@@ -1,9 +1,16 @@
-"""Amounts in words: so many things, so long a time."""
+"""Amounts in words: so many things, so long a time, and a moment."""
+
+import time
 
 
 def count(number: int, noun: str) -> str:
     """Return a number and a noun: `1 peer`, `2,192 samples`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def moment(at: float) -> str:
+    """Return a time, in seconds since 1970, by the clock of this machine: `2026-12-04 10:45`."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def duration(seconds: float) -> str:

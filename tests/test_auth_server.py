@@ -13,6 +13,7 @@ from auth_asking import NOW, Key, Server
 
 from dalle_lib.auth import AccessToken, BanList, Role
 from dalle_lib.auth.authority import authority_key
+from dalle_lib.auth.server.database import Database
 from dalle_lib.auth.server.limits import Limiter, address_of
 from dalle_lib.rehearsal.hub.stand_in import User
 from dalle_lib.rehearsal.hub.wire import Fault
@@ -37,9 +38,11 @@ def checked(server: Server, told: dict) -> AccessToken:
 
 def test_a_member_who_approves_gets_one_access_token_across_a_restart(server):
     told = server.device(KEYS[0])
+    assert told["proof_until"] == NOW + 168 * 3600
     assert server.poll(KEYS[0], told["handle"]) == (202, {"state": "pending", "interval_s": 1})
     page = server.client.get(f"/join/{told['handle']}").text
-    assert all(text in page for text in ("club", "ada&#x27;s &lt;peer&gt;", KEYS[0].peer_id, told["code"]))
+    shown = ("club", "ada&#x27;s &lt;peer&gt;", KEYS[0].peer_id, told["code"], "counts until", "on 2027-01-22")
+    assert all(text in page for text in shown)
     server.stop()
     server.start()
     server.oauth.answer(told["code"], server.hub.users[ADA])
@@ -120,20 +123,67 @@ def test_a_signature_counts_once_also_after_a_restart(server):
     assert "used before" in told["message"]
 
 
-def test_renewals_go_on_for_12_hours_with_the_hub_away_and_the_run_paused(server):
-    told = server.token(KEYS[0], ADA)[1]
+def let_proofs_count(server: Server, hours: int) -> None:
+    """Write into the settings of a server that runs for how long a proof of identity counts."""
+    settings = server.folder.settings()
+    runs = (settings.runs[0].model_copy(update={"proof_hours": hours}),)
+    server.folder.save(settings.model_copy(update={"runs": runs}))
+
+
+@pytest.mark.parametrize("hours", [1, 12, 168, 720])
+def test_renewals_go_on_as_long_as_a_proof_counts_with_the_hub_away_and_the_run_paused(server, hours):
+    if hours != 168:  # a week, where the settings do not say
+        let_proofs_count(server, hours)
+    told, ends = server.token(KEYS[0], ADA)[1], NOW + 3600 * hours
+    assert told["proof_until"] == ends
     server.change(state="paused")
     with server.hub.away():
-        while server.now + 5000 < NOW + 12 * 3600:
-            server.now += 5000  # the access token has expired, as when a machine slept
+        for share in 0.2, 0.9:  # the access token of the longer ones has expired, as when a machine slept
+            server.now = NOW + share * 3600 * hours
             status, told = server.renew(KEYS[0], told["access_token"])
-            assert status == 200, told
-            assert checked(server, told).expires.timestamp() <= NOW + 12 * 3600
-        server.now = NOW + 12 * 3600 - 1
+            assert (status, told["proof_until"]) == (200, ends)
+            assert checked(server, told).expires.timestamp() <= ends
+        server.now = ends - 1
+        with closing(Database(server.folder.database)) as database:
+            database.forget(server.now)  # no peer whose proof counts
         status, told = server.renew(KEYS[0], told["access_token"])
-        assert status == 200
+        assert status == 200, told
         server.now += 1
-        assert server.renew(KEYS[0], told["access_token"])[1]["error"] == "proof_expired"
+        status, told = server.renew(KEYS[0], told["access_token"])
+    assert (status, told["error"]) == (401, "proof_expired")
+    assert f"the last one counted until {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC" in told["message"]
+
+
+def test_a_peer_that_sleeps_as_long_as_any_proof_counts_is_not_forgotten(server):
+    let_proofs_count(server, 720)
+    told = server.token(KEYS[0], ADA)[1]
+    server.now = NOW + 720 * 3600 - 1
+    with closing(Database(server.folder.database)) as database:
+        database.forget(server.now)
+    assert server.renew(KEYS[0], told["access_token"])[0] == 200
+
+
+def test_proofs_count_no_longer_than_the_settings_say_now_and_no_longer_than_when_they_were_made(server):
+    told = server.token(KEYS[0], ADA)[1]
+    server.now += 600
+    let_proofs_count(server, 12)
+    told = server.renew(KEYS[0], told["access_token"])[1]
+    assert told["proof_until"] == NOW + 600 + 12 * 3600
+    let_proofs_count(server, 168)
+    server.now += 600
+    assert server.renew(KEYS[0], told["access_token"])[1]["proof_until"] == NOW + 600 + 12 * 3600
+    assert server.token(KEYS[0], ADA)[1]["proof_until"] == NOW + 1200 + 168 * 3600
+
+
+@pytest.mark.parametrize(("hours", "told"), [(0, "than or equal to 1, but got 0"), (721, "to 720, but got 721")])
+def test_proofs_that_would_count_for_no_time_or_for_months_are_refused_and_a_server_keeps_its_settings(
+    server, caplog, hours, told
+):
+    let_proofs_count(server, hours)
+    with pytest.raises(ValueError, match=rf"runs\.0\.proof_hours: .*{told}"):
+        server.folder.settings()
+    assert server.token(KEYS[0], ADA)[1]["proof_until"] == NOW + 168 * 3600
+    assert "the settings stay as they were" in caplog.text
 
 
 def test_who_left_the_organisation_is_not_renewed_where_its_members_may_be_listed(server):

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from hivemind.utils import MAX_DHT_TIME_DISCREPANCY_SECONDS
 from one_hot import give_token
 
 from dalle_lib.auth import Authority, Identity
+from dalle_lib.auth.proof_time import note_proof
 from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
 from dalle_lib.checks.preflight import in_words, preflight, preflight_checks
@@ -88,6 +90,11 @@ def test_in_a_run_with_members_the_access_token_is_checked(mini, tmp_path, hub, 
     give_token(authority, card, peer, "ada", valid_for=timedelta(seconds=-60))
     assert not check()["ok"]
     assert "'ada' expired 0:01:" in check()["remedy"]
+    card.with_changes(members={**card.members.model_dump(), "server": "https://club.example"}).save(tmp_path / "run")
+    note_proof(peer, time.time() + 86_400)
+    assert check()["here"].startswith("ada's has ended; the next start gets another, until 20")
+    note_proof(peer, time.time() - 1)
+    assert not check()["ok"]
     give_token(authority, card, peer, "ada")
     assert check()["ok"]
     assert check()["here"].startswith("ada's, until 20")

@@ -16,6 +16,7 @@ from served_authority import ADA, BOB, ServedAuthority
 from dalle_lib.auth import AuthorityAway, DeviceCode, HubAuthorizer, Identity, NotAdmitted
 from dalle_lib.auth.bans import BANS
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.proof_time import PROOF, proof_until
 from dalle_lib.auth.server.database import Database
 from dalle_lib.run.parts import MembersCard
 
@@ -91,6 +92,36 @@ def test_renewals_need_neither_user_nor_hub_and_an_authority_that_is_away_leaves
     with pytest.raises(NotAdmitted, match="clock") as refused:
         peer.renew()
     assert refused.value.code == "clock_off"
+
+
+def test_the_folder_tells_until_when_a_proof_counts_unless_an_older_authority_does_not(authority, peer, monkeypatch):
+    def without_the_time(*asked, **options) -> tuple[int, dict]:
+        status, told = ask(*asked, **options)
+        told.pop("proof_until", None)
+        return status, told
+
+    folder, shown, began = peer.held.file.parent, [], int(time.time())
+    assert proof_until(folder) is None
+    peer.prove_by_token(ADA)
+    proved = proof_until(folder)
+    assert began <= proved - 168 * 3600 <= time.time()
+    peer.renew()
+    assert proof_until(folder) == proved
+    ask = peer._post
+    monkeypatch.setattr(peer, "_post", without_the_time)
+
+    def approve(code: DeviceCode) -> None:
+        shown.append(code)
+        authority.oauth.answer(code.code, authority.oauth.hub.users[ADA])
+
+    assert peer.prove_by_code(approve) == peer.kept()
+    assert (shown[0].proof_until, proof_until(folder)) == (None, None)
+
+
+def test_a_broken_time_in_the_folder_is_none(tmp_path):
+    for broken in b"", b"soon", b"9" * 30, b"-1", b"\xff", b"9" * 5000:
+        (tmp_path / PROOF).write_bytes(broken)
+        assert proof_until(tmp_path) is None
 
 
 def test_a_ban_reaches_the_folder_of_the_peer_and_counts_there(authority, peer):

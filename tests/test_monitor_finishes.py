@@ -196,7 +196,7 @@ def test_a_peer_stays_after_the_last_epoch_while_its_state_is_taken(mini, tmp_pa
 
     def stayed(card, taken_s=0.0, deadline=math.inf) -> float:
         clock, line = Clock(math.inf), Line()
-        now = SimpleNamespace(monotonic=lambda: clock.now_s)
+        now = SimpleNamespace(monotonic=lambda: clock.now_s, time=lambda: clock.now_s)
         monkeypatch.setattr(last_state, "time", now)
         monkeypatch.setattr(Line, "length", property(lambda _: int(clock.now_s < taken_s)))
         give_last_state(card, line, clock, deadline, events)

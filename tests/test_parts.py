@@ -145,6 +145,14 @@ def test_a_peer_that_lacks_a_part_is_started_again_for_the_minutes_that_are_left
     assert vars(chosen.of_start(read_events(tmp_path))).items() >= changed.items()
 
 
+def test_a_peer_whose_minutes_were_over_while_its_computer_slept_is_not_started_again(tmp_path):
+    epoch, again = '{"time": 1, "event": "epoch"}', '{"time": 2, "event": "again", "reason": "the thread has ended"}'
+    script = ends_first(tmp_path, STARTS_AGAIN, epoch, again)
+    supervisor = supervised(tmp_path, script, asleep_s=600, max_minutes=5.0)
+    is_over(supervisor)
+    assert (supervisor.returncode, told(tmp_path)) == (0, ["started", "epoch", "again", "ended"])
+
+
 def test_a_peer_that_lacks_a_part_soon_after_its_start_ends_and_says_which(tmp_path):
     again = '{"time": 2, "event": "again", "reason": "the thread has ended"}'
     supervisor = supervised(tmp_path, ends_first(tmp_path, STARTS_AGAIN, again))

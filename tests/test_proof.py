@@ -10,8 +10,10 @@ from datetime import timedelta
 import pytest
 from served_authority import ADA, BOB, ServedAuthority
 
+from dalle_lib.amounts import moment
 from dalle_lib.auth import NotAdmitted, Role
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.proof_time import proof_until
 from dalle_lib.auth.tokens import TOKEN, AccessToken
 from dalle_lib.swarm import NotAMember, Peer, PeerSettings
 from dalle_lib.swarm.peer.main import _prepare
@@ -42,7 +44,10 @@ def test_a_code_is_shown_until_it_is_approved_and_a_peer_that_comes_back_asks_no
     told = capsys.readouterr().out
     assert re.search(rf"{authority.card.members.server}/join/\S+\n", told)
     assert re.search(r"peer ada and the code [0-9A-F]{4}-[0-9A-F]{4}", told)
-    assert "ada takes part as Ada, a member of club" in told
+    until = moment(proof_until(tmp_path / "ada"))
+    assert f"ada takes part as Ada, a member of club. Your proof of identity counts until {until}.\n" in told
+    before = re.search(r"Your approval counts until (\S+ \S+): then the peer saves and leaves", told)[1]
+    assert before <= until, "the approval came a moment later"
     authority.ahead_s = 30
     with authority.oauth.hub.away():
         assert prove_identity(authority.card, tmp_path / "ada").expires > first.expires
@@ -99,7 +104,7 @@ def test_a_peer_whose_access_token_does_not_count_makes_its_program_end_with_2(a
     token = authority.root.issue("ada", Role.MEMBER, "club", key.public_key, timedelta(seconds=-5))
     (folder / TOKEN).write_bytes(token.to_bytes())
     with pytest.raises(
-        NotAMember, match=r"ended at .* proof of identity .* start the peer again with dalle-lib join"
+        NotAMember, match=r"ended at .* proof of identity, .* start the peer again with dalle-lib join"
     ) as refused:
         _prepare(folder, PeerSettings(run=str(authority.place.path / "card"), role="bootstrap"), None, EventLog(folder))
     assert isinstance(refused.value, ValueError)  # the command line's code 2

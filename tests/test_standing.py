@@ -9,7 +9,9 @@ import pytest
 from peer_files import BEGINNING, CONNECTED, LEFT, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
 from rich.console import Console
 
-from dalle_lib.amounts import duration
+from dalle_lib.amounts import duration, moment
+from dalle_lib.auth.proof_time import note_proof
+from dalle_lib.cli.status import describe_peer
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.terminal import Lines, panel
 from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, totals_in_words
@@ -185,6 +187,19 @@ def test_what_was_seen_long_ago_is_not_told_as_if_it_were_so_now(mini, tmp_path)
     told = "12/60 · 3 peers · together 21 samples a second: ada, bob, eve"
     assert file.getvalue().splitlines()[1:] == [told, f"12/60 · 3 peers · {looked}", told]
     assert looked not in state_in_words(Standing.of(trainer)), "it has ended"
+
+
+def test_a_peer_that_runs_tells_until_when_its_volunteers_proof_of_identity_counts(mini, tmp_path):
+    peer, file = peer_with(tmp_path, [*BEGINNING, *epoch(10)], mini), io.StringIO()
+    told = f"Your proof of identity counts until {moment(time.time() + 7 * 86_400)}; then the peer leaves"
+    for until in None, time.time() + 7 * 86_400:
+        note_proof(tmp_path, until)
+        is_told = until is not None
+        with running(peer):
+            Console(width=90, file=file).print(panel(Standing.of(peer)))
+            shown = panel_html(peer), file.getvalue(), describe_peer(peer)
+            assert [told in each for each in shown] == [is_told] * 3
+    assert told not in describe_peer(peer), "it has ended"
 
 
 def test_times_are_rounded_to_what_matters():

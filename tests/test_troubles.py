@@ -22,7 +22,7 @@ TELLING = ("swarm", "auth", "checks", "monitor", "streaming")
 ORGANISERS = ("auth/server", "auth/authority.py", "streaming/prepare")
 """What an organiser's own programs log and raise; the refusals of the server reach peers all the same."""
 NO_TROUBLE = """
-    … takes part as …, a … of ….
+    … takes part as …, a … of ….…
     Checkpoint of epoch ….
     Checkpoint of epoch …: … on held-out data.
     Checkpoint of epoch … is at ….

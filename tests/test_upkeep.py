@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import threading
+import time
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from auth_peers import identity_file
@@ -58,7 +60,7 @@ def test_an_access_token_is_renewed_in_time_and_after_its_end_too(authority, pee
     first, upkeep_of_ada = peer.held.now(), kept_by(peer)
     assert upkeep_of_ada.look() is None
     assert peer.held.now() == first, "it counts for an hour"
-    for seconds in 0, -7200:
+    for seconds in 0, -7200, -6 * 86_400:  # a sleep of days
         hold(peer, authority, seconds)
         assert upkeep_of_ada.look() is None
         assert peer.held.counting() is not None
@@ -76,6 +78,18 @@ def test_an_authority_that_is_away_is_told_of_and_waited_for_beyond_the_end(auth
             upkeep_of_ada.look()
         monkeypatch.undo()
     assert "cannot be reached" in upkeep_of_ada.look(), "it is not asked again at each look"
+    upkeep_of_ada._next_try = 0.0
+    assert upkeep_of_ada.look() is None
+    assert peer.held.counting() is not None
+
+
+def test_a_clock_that_is_off_after_a_sleep_is_told_of_and_its_setting_waited_for(authority, peer, monkeypatch):
+    hold(peer, authority, -60)
+    upkeep_of_ada = kept_by(peer)
+    late = SimpleNamespace(time=lambda: time.time() - 3600, monotonic=time.monotonic)
+    monkeypatch.setattr("dalle_lib.auth.hub_authorizer.time", late)
+    assert " s behind. Set this computer's clock" in (told := upkeep_of_ada.look()), told
+    monkeypatch.undo()
     upkeep_of_ada._next_try = 0.0
     assert upkeep_of_ada.look() is None
     assert peer.held.counting() is not None

@@ -21,6 +21,7 @@ from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.bans import BANS, MAX_BYTES, Bans
 from dalle_lib.auth.held import HeldToken
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.proof_time import note_proof
 from dalle_lib.auth.signing import Refused, signed_text
 from dalle_lib.auth.tokens import AccessToken
 from dalle_lib.hub_http import httpx
@@ -72,6 +73,8 @@ class DeviceCode:
     code: str
     expires_s: int
     """Seconds in which the user must have approved."""
+    proof_until: float | None = None
+    """Until when their approval counts, in seconds since 1970; None where the authority does not say."""
 
 
 class HubAuthorizer:
@@ -107,7 +110,8 @@ class HubAuthorizer:
         if not re.fullmatch(r"[\w-]{8,200}", handle, re.ASCII):
             raise self._unreadable()
         expires_s = min(_number(told, "expires_s"), MAX_FLOW_S)
-        show(DeviceCode(_link(_text(told, "page")), _link(_text(told, "url")), _text(told, "code"), int(expires_s)))
+        page, link, code = _link(_text(told, "page")), _link(_text(told, "url")), _text(told, "code")
+        show(DeviceCode(page, link, code, int(expires_s), _time(told, "proof_until")))
         deadline = time.monotonic() + expires_s
         interval_s = _number(told, "interval_s")
         while True:
@@ -140,8 +144,8 @@ class HubAuthorizer:
     def renew(self) -> AccessToken:
         """Return a new access token in the place of the one in the folder, which may have expired.
 
-        The server gives one for 12 hours after the user proved who they are, and to a peer of the organiser by its key,
-        whatever the server has forgotten.
+        The server gives one as long as the user's proof of who they are counts, and to a peer of the organiser by its
+        key, whatever the server has forgotten.
         """
         if (held := self.held.now()) is None:
             raise NotAdmitted("proof_expired", f"expected an access token of this peer in {self.held.file}: {PROVE}.")
@@ -190,7 +194,10 @@ class HubAuthorizer:
             data = base64.b64decode(_text(told, "access_token", 8192), validate=True)
         except ValueError:
             raise self._unreadable() from None
-        return self.held.keep(data)
+        proof_until = _time(told, "proof_until")
+        token = self.held.keep(data)
+        note_proof(self.held.file.parent, proof_until)
+        return token
 
     def _post(self, path: str, body: dict, *expected: int, headers: dict[str, str] | None = None) -> tuple[int, dict]:
         status, _, data = self._ask("POST", path, MAX_ANSWER_BYTES, json=body, headers=headers or {})
@@ -276,6 +283,11 @@ def _number(told: dict, name: str) -> float:
     if type(number) is not int or not 0 <= number < 2**40:
         raise AuthorityAway(f"the authority's answer has no {name} that can be read: update dalle-lib, or try later.")
     return float(number)
+
+
+def _time(told: dict, name: str) -> float | None:
+    """Return a time that the server told, in seconds since 1970; None without one, as from older authorities."""
+    return _number(told, name) if name in told else None
 
 
 def _link(link: str) -> str:

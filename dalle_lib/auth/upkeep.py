@@ -17,7 +17,7 @@ RENEW_BEFORE_S = 600.0
 RETRY_S = 5.0, 60.0
 """Seconds until another attempt after one that failed: at first, and at most."""
 AWAY_S = 1800.0
-"""Seconds for which a peer whose access token has ended waits for an authority that is away."""
+"""Seconds for which a peer whose access token has ended waits for an authority that is away, or for the right time."""
 FINAL = ("banned", "not_a_member", "run_finished")
 """Refusals after which a peer leaves, though its access token has not expired."""
 
@@ -89,7 +89,9 @@ class Upkeep:
         except NotAdmitted as refused:
             if refused.code in FINAL:
                 raise NoLongerAdmitted(in_one_line(refused)) from refused
-            self._away_since, self._refusal, wait_s = None, in_one_line(refused), 0
+            is_passing = refused.code == "clock_off"  # a computer that wakes up may learn the time only then
+            self._away_since = (self._away_since or time.monotonic()) if is_passing else None
+            self._refusal, wait_s = in_one_line(refused), 0
         except (OSError, ValueError) as error:  # a full disk, a false access token
             self._away_since, self._refusal, wait_s = None, in_one_line(error), 0
         first, longest = RETRY_S

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from dalle_lib.amounts import moment
+from dalle_lib.auth.authority import authority_key
 from dalle_lib.auth.clocks import seconds_ahead
+from dalle_lib.auth.proof_time import proof_until
 from dalle_lib.checks.company import company_now
 from dalle_lib.checks.forecast import Link, forecast_checks
 from dalle_lib.checks.preflight import Check, preflight_checks, require, table
@@ -96,8 +99,8 @@ def doctor_checks(
 
 
 def _access_token(card: RunCard, folder: Path) -> Check:
-    """Return whether the access token in a peer's folder lets it take part now."""
-    from dalle_lib.swarm.peer.membership import IDENTITY, Identity, access_token  # loads hivemind
+    """Return whether the access token in a peer's folder lets it take part now, or will be renewed at its start."""
+    from dalle_lib.swarm.peer.membership import IDENTITY, HeldToken, Identity, access_token  # loads hivemind
 
     what, needed = "access token", "one for this peer"
     if not (folder / IDENTITY).exists():
@@ -106,6 +109,12 @@ def _access_token(card: RunCard, folder: Path) -> Check:
     try:
         token = access_token(card, folder, Identity.load_or_create(folder / IDENTITY))
     except (ValueError, OSError) as error:
+        until = proof_until(folder)
+        if card.members.server is not None and until is not None and until > time.time():
+            held = HeldToken(folder, own_id(folder) or "", authority_key(card.members.authority), card.name).now()
+            if held is not None:
+                told = f"{held.user}'s has ended; the next start gets another, until {moment(until)}"
+                return Check(what, needed, told, True)
         return Check(what, needed, "none that counts", False, in_one_line(error))
     return Check(what, needed, f"{token.user}'s, until {token.expires:%Y-%m-%d %H:%M} UTC", True)
 

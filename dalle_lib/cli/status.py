@@ -111,19 +111,19 @@ def describe_peer(peer: "Peer") -> str:
     Below are a monitor's teams, and links to what its state and its last troubles mean, where docs/troubleshooting.md
     has an entry.
     """
-    from dalle_lib.amounts import duration
-    from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, troubles
+    from dalle_lib.amounts import duration, moment
+    from dalle_lib.dashboard.words import helped_line, line_of, proof_line, state_in_words, troubles
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
     ago = duration(max(0.0, time.time() - standing.since))
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(standing.since))
     line = line_of(standing) if standing.epoch is not None else ""
     state = state_in_words(standing)
     lines = [
         f"{standing.name} in {standing.run}: {state}",
         helped_line(standing) if standing.state == "helping" and standing.swarm is not None else line,
-        f"since {since}, {ago} ago, in {peer.folder}",
+        f"since {moment(standing.since)}, {ago} ago, in {peer.folder}",
+        proof_line(standing) or "",
     ]
     if standing.role == "observer":
         lines.append(teams_in(peer.folder.parent))

@@ -27,6 +27,7 @@ from dalle_lib.dashboard.words import (
     last_looked,
     line_of,
     news,
+    proof_line,
     state_in_words,
     troubles,
     what_it_means,
@@ -203,7 +204,7 @@ def panel(standing: Standing, hint: str = "", beside: Sequence[str] = ()) -> Pan
         rows.append(_bars(standing))
         if standing.role == "trainer":  # what a bootstrap peer does tells how many it sees
             rows.append(Text(" · ".join(facts_of(standing)[1:])))
-    rows += [Text(line) for line in beside]
+    rows += [Text(line) for line in (*beside, proof_line(standing)) if line is not None]
     if standing.state in LOOKS_ON and standing.swarm is not None and standing.swarm.peers:
         there = last_looked(standing) or who_is_there(standing.swarm)
         if there != state_in_words(standing):

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-from dalle_lib.amounts import count, duration
+from dalle_lib.amounts import count, duration, moment
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
 from dalle_lib.swarm.process.events import HUB, RESTING, is_loss
 from dalle_lib.swarm.process.lending import REASONS, Hold, hold_in_words
-from dalle_lib.swarm.process.standing import AT_WORK, Standing
+from dalle_lib.swarm.process.standing import AT_WORK, LOOKS_ON, Standing
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.troubles import trouble_in
 
@@ -88,6 +88,13 @@ def _held_or_going_on(event: dict) -> str:
         is_known = event["reason"] in REASONS
         told = hold_in_words(Hold(event["reason"], event["until"]), event["time"]) if is_known else "paused"
     return f"{when}: {told}."
+
+
+def proof_line(standing: Standing) -> str | None:
+    """Return until when a volunteer's proof of identity counts, where their run asks for one and the peer runs."""
+    if standing.proof_until is None or standing.state not in LOOKS_ON:
+        return None
+    return f"Your proof of identity counts until {moment(standing.proof_until)}; then the peer leaves"
 
 
 def last_looked(standing: Standing) -> str | None:

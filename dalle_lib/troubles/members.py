@@ -22,8 +22,8 @@ TROUBLES = (
         title="Access token ended",
         severity="stops",
         patterns=("access token ended at ..., and there is no other", "the access token of ... expired"),
-        means="The access token has ended and nothing has brought another: your last proof of who you are is older "
-        "than 12 hours, the authority refuses, or your organiser gives access tokens by hand.",
+        means="The access token has ended and nothing has brought another: your last proof of who you are counts no "
+        "longer, the authority refuses, or your organiser gives access tokens by hand.",
         remedy="Start the peer again with `dalle-lib join`, which asks who you are; its progress is saved. If the "
         "access token is new, set this computer's clock.",
     ),
@@ -66,7 +66,8 @@ TROUBLES = (
             "expected your approval, but you refused",
             "expected an access token of this peer in",
         ),
-        means="The code was not approved in time, was used or was refused; or your last proof is older than 12 hours.",
+        means="The code was not approved in time, was used or was refused; or your last proof counts no longer: the "
+        "run's organiser has set for how long it does.",
         remedy="Start `dalle-lib join` again, open the page that it shows, compare the peer's name and the code with "
         "it, and approve.",
     ),

@@ -53,8 +53,8 @@ TROUBLES = (
         means="All your peers on this machine together have sent and received what you allow for a calendar month. "
         "They have saved and left the run.",
         remedy="Nothing: where their program still runs, they come back by themselves when the next month begins, "
-        "unless they have `--max-minutes`. Where the run asks who you are, join again then. To go on at once, stop "
-        "them and join with a higher `--monthly-gb`.",
+        "unless they have `--max-minutes`. Where the run asks who you are and your proof has ended by then, which the "
+        "panel tells, join again. To go on at once, stop them and join with a higher `--monthly-gb`.",
     ),
     Trouble(
         title="Traffic not counted",

@@ -30,8 +30,6 @@ from dalle_lib.peer_keys import Refused, peer_id_of
 
 logger = logging.getLogger(__name__)
 
-PROOF_S = 12 * 3600.0
-"""Seconds for which a proof of identity by the Hub can be renewed."""
 MAX_PENDING = 3
 """Device flows of one peer that may be open at a time."""
 
@@ -80,7 +78,7 @@ class Admission:
             platform=peer.platform, address=first_part(address), asked=now, expires=now + flow.expires_s,
             interval_s=flow.interval_s, next_poll=now, state="pending", sealed=sealed(handle, told),
         )  # fmt: skip
-        times = {"interval_s": flow.interval_s, "expires_s": flow.expires_s}
+        times = {"interval_s": flow.interval_s, "expires_s": flow.expires_s, "proof_until": int(now + run.proof_s)}
         return {"handle": handle, "url": flow.url, "code": flow.user_code, **times}
 
     async def poll(self, run: ServedRun, handle: str, asked: Signed, now: float) -> tuple[int, dict]:
@@ -161,9 +159,9 @@ class Admission:
         if known and peer.id in run.peers and old.user == run.organiser:
             self._require_state(run, new=False)
             self._require_not_banned(old.user, peer)
-            return self._issued(run, peer, old.user, now + PROOF_S, now)
+            return self._issued(run, peer, old.user, now + run.proof_s, now)
         if not known or row["proof_until"] <= now or old.user == run.organiser:
-            raise Refusal("proof_expired", "expected a proof of identity of the last 12 hours.", "Prove it again.")
+            raise _proof_ended(row["proof_until"] if known else 0)
         organisation, lister = run.card.members.organization, self._lister()
         if organisation and lister and await self.hub.is_listed(organisation, old.user, lister) is False:
             ended = "UPDATE peers SET proof_until = 0 WHERE run = :run AND user = :user"
@@ -171,7 +169,7 @@ class Admission:
             require_member(HubUser(old.user, frozenset(), True), organisation, run.card.members.invitation, False)
         self._require_state(run, new=False)
         self._require_not_banned(old.user, peer)
-        return self._issued(run, peer, old.user, row["proof_until"], now)
+        return self._issued(run, peer, old.user, min(row["proof_until"], now + run.proof_s), now)
 
     def _lister(self) -> str | None:
         """Return the Hub token that lists members; None where the organiser gave none, or none that can be used."""
@@ -230,7 +228,7 @@ class Admission:
 
     def _first(self, run: ServedRun, peer: Peer, user: str, way: str, now: float) -> dict:
         """Return the access token of a peer whose user was proved just now, and remember both."""
-        answer = self._issued(run, peer, user, now + PROOF_S, now)
+        answer = self._issued(run, peer, user, now + run.proof_s, now)
         self.database.change(
             "INSERT INTO users VALUES (:run, :user, :way, :now, :now) "
             "ON CONFLICT DO UPDATE SET proved = :now, way = :way",
@@ -266,13 +264,9 @@ class Admission:
                 "peers", run=run.name, peer=peer.id, user=user, name=peer.name, platform=peer.platform,
                 first_seen=row["first_seen"] if row else now, renewed=now, expires=expires, proof_until=proof_until,
             )  # fmt: skip
-        return {
-            "access_token": base64.b64encode(token.to_bytes()).decode(),
-            "user": user,
-            "role": role.value,
-            "expires": int(expires),
-            "proof_until": int(proof_until),
-        }
+        told = {"access_token": base64.b64encode(token.to_bytes()).decode(), "user": user, "role": role.value}
+        told |= {"expires": int(expires)}
+        return told if user == run.organiser else told | {"proof_until": int(proof_until)}
 
     def _end(self, handle: str, state: str, of: str | None = None) -> bool:
         """Close a device flow, or only one in the state `of`, and return whether it was; its codes are forgotten."""
@@ -282,6 +276,12 @@ class Admission:
 
 def _banned(whom: str) -> Refusal:
     return Refusal("banned", f"expected a welcome member, but {whom} is banned.", "Ask the run's organiser why.")
+
+
+def _proof_ended(until: float) -> Refusal:
+    """Return the refusal for a peer whose user's last proof counted until then; 0 for one that has none."""
+    last = f"the last one counted until {_time(until):%Y-%m-%d %H:%M} UTC" if until else "there is none that counts"
+    return Refusal("proof_expired", f"expected a proof of identity, but {last}.", "Prove it again.")
 
 
 def _time(now: float) -> datetime:

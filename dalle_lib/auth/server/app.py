@@ -184,5 +184,5 @@ class _Service:
         headers = {"Content-Security-Policy": CSP}
         if row is None:
             return HTMLResponse(ended_page(), 410, headers)
-        told = unsealed(handle, row["sealed"])
-        return HTMLResponse(join_page(dict(row), told["code"], told["url"]), headers=headers)
+        told, until = unsealed(handle, row["sealed"]), self.clock() + self.runs.named(row["run"]).proof_s
+        return HTMLResponse(join_page(dict(row), told["code"], told["url"], until), headers=headers)

@@ -8,11 +8,11 @@ CSP = "default-src 'none'; style-src 'unsafe-inline'; form-action 'none'; base-u
 _STYLE = "body{font:16px/1.5 sans-serif;max-width:36em;margin:2em auto;padding:0 1em}td{padding:.2em 1em .2em 0}"
 
 
-def join_page(row: Mapping[str, object], code: str, url: str) -> str:
-    """Return the page of a device flow that is open, as HTML."""
-    asked = time.strftime("%H:%M:%S UTC on %Y-%m-%d", time.gmtime(row["asked"]))
+def join_page(row: Mapping[str, object], code: str, url: str, proof_until: float) -> str:
+    """Return the page of a device flow that is open, as HTML; an approval now counts until `proof_until`."""
+    asked, until = (time.strftime("%H:%M:%S UTC on %Y-%m-%d", time.gmtime(at)) for at in (row["asked"], proof_until))
     facts = {"Run": row["run"], "Peer": row["name"], "Peer's id": row["peer"], "Machine": row["platform"] or "unknown"}
-    facts |= {"Asked from": row["address"], "Asked at": asked}
+    facts |= {"Asked from": row["address"], "Asked at": asked, "Your approval counts until": until}
     lines = "".join(f"<tr><td>{name}</td><td><b>{escape(str(fact))}</b></td></tr>" for name, fact in facts.items())
     return _page(
         "Is this your peer?",

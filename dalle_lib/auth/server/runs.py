@@ -28,6 +28,8 @@ class ServedRun:
     key: Authority
     roles: dict[str, Role]
     """Roles of users, by their names in lower case."""
+    proof_s: float
+    """Seconds for which a proof of identity counts."""
     peers: dict[str, Role] = field(default_factory=dict)
     """Roles of the organiser's own peers, by their ids."""
 
@@ -66,7 +68,7 @@ class Runs:
             card = self._cards.get(run.card)
             if card is not None and card.name == name:
                 roles = {user.casefold(): role for user, role in run.roles.items()}
-                return ServedRun(card, self._keys[card.name], roles, run.peers)
+                return ServedRun(card, self._keys[card.name], roles, 3600.0 * run.proof_hours, run.peers)
         if len(self._cards) < len(self.settings.runs):
             raise hub_away("it has not given the card of a run that this authority serves: is the run published?")
         raise Refusal("run_unknown", "expected a run of this authority, but it serves none of that name.",

@@ -27,6 +27,10 @@ class RunSettings(_Part):
     """Roles of users who are more than members: {"ada": "vouched"}."""
     peers: dict[PeerId, Role] = Field(default={}, max_length=100)
     """Peers of the organiser, by id, with the role of each: their keys are proof enough, and nobody is asked."""
+    proof_hours: int = Field(default=168, ge=1, le=720)
+    """Hours for which a volunteer's proof of identity counts: until then their peers renew access tokens, also after a
+    sleep or a pause, and nobody is asked. Lower it where who leaves the organisation shall be out without a ban and the
+    server may not list its members. A lower number holds for earlier proofs, too, from a peer's next renewal on."""
 
 
 class ServerSettings(_Part):

@@ -12,16 +12,16 @@ STAY_S, LONGEST_S = 90.0, 1800.0
 LOOK_EVERY_S = 1.0
 
 
-def give_last_state(card: RunCard, line: Line, stop: threading.Event, deadline: float, events: EventLog) -> None:
+def give_last_state(card: RunCard, line: Line, stop: threading.Event, ends_at: float, events: EventLog) -> None:
     """Return when nobody takes this peer's state any more, or `stop` is set; at once where no monitor keeps the run.
 
-    `line` is that of those who take it; `deadline`, in seconds of `time.monotonic`, is when the peer must leave. That
-    it stays is told to `events`.
+    `line` is that of those who take it; `ends_at`, in seconds since 1970, is when the peer must leave. That it stays is
+    told to `events`.
     """
     if card.checkpoints is None and not card.monitors:
         return
     events.write(STAYING)
     began = time.monotonic()
-    while not stop.wait(LOOK_EVERY_S) and (now := time.monotonic()) < min(deadline, began + LONGEST_S):
+    while not stop.wait(LOOK_EVERY_S) and time.time() < ends_at and (now := time.monotonic()) < began + LONGEST_S:
         if now > began + STAY_S and line.length == 0:
             return

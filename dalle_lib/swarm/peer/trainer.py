@@ -1,7 +1,6 @@
 """The trainer: computes gradients, shares them, and tells what it does."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Sequence
@@ -95,8 +94,7 @@ class Trainer(Telling):
 
     def run(self, stop: threading.Event) -> None:
         """Train until `stop` is set, the run is complete or the peer's own time limit is over; then set `stop`."""
-        limit_s = math.inf if self.settings.max_minutes is None else 60 * self.settings.max_minutes
-        deadline = time.monotonic() + limit_s
+        ends_at = self.settings.ends_at(self.joined_at)
         self.clock = AwakeClock()  # nobody has looked at the one of before, while this peer joined
         reporter = threading.Thread(target=self._report_status, args=(stop,), daemon=True)
         reporter.start()
@@ -104,12 +102,12 @@ class Trainer(Telling):
         threading.Thread(target=self.clock.watch, args=(stop,), daemon=True).start()
         stand_back(self.settings)
         try:
-            while not (stop.is_set() or time.monotonic() > deadline or self._is_complete or self._is_finished):
+            while not (stop.is_set() or time.time() > ends_at or self._is_complete or self._is_finished):
                 if self.holder.look(self.epoch) is not None:
                     self._stand_by(stop)
                     continue
                 if self.work.is_new:  # what follows comes after all processes of this peer are forked
-                    self.work.choose_way(self._peers, deadline - time.monotonic(), stop.is_set)
+                    self.work.choose_way(self._peers, ends_at - time.time(), stop.is_set)
                     self.batches.prefetch(self.work.devices.sent)
                     self.optimizer.tracker.performance_ema.reset_timer()  # or the first batch would count as slow
                 self._has_handed_in = False
@@ -123,7 +121,7 @@ class Trainer(Telling):
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
-                give_last_state(self.card, self.optimizer.state_averager.line, stop, deadline, self.events)
+                give_last_state(self.card, self.optimizer.state_averager.line, stop, ends_at, self.events)
         finally:
             stop.set()
             reporter.join(LOOK_S)

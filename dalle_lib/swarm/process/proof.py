@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalle_lib.amounts import moment
 from dalle_lib.auth.hub_authorizer import AuthorityAway, DeviceCode, HubAuthorizer, NotAdmitted
 from dalle_lib.auth.keys import PeerKey
+from dalle_lib.auth.proof_time import proof_until
 from dalle_lib.auth.tokens import AccessToken
 from dalle_lib.swarm.process.folder import IDENTITY
 
@@ -17,7 +19,7 @@ def prove_identity(
 ) -> AccessToken:
     """Return the access token that the authority gives to the peer in `folder`, where it is kept from then on.
 
-    One that is there is renewed, and nobody is asked, for 12 hours after the last proof. Otherwise the volunteer is
+    One that is there is renewed, and nobody is asked, as long as the last proof counts. Otherwise the volunteer is
     shown a link and a code, and this waits until they have approved; or `hub_token`, a Hub token, is shown to the
     authority instead. A bootstrap peer that the authority's settings name is asked for nothing.
     Raises NotAdmitted, a ValueError, if the authority refuses, ValueError if the run takes no codes, and
@@ -44,7 +46,9 @@ def prove_identity(
         raise ValueError(f"run {card.name!r} takes no codes: prove who you are by your Hub token, with --hub-token.")
     else:
         token = authorizer.prove_by_code(lambda code: _say(_asking(card, folder.name, code)))
-    _say(f"{folder.name} takes part as {token.user}, a {token.role.value} of {card.name}.")
+    until = proof_until(folder)
+    counts = "" if until is None else f" Your proof of identity counts until {moment(until)}."
+    _say(f"{folder.name} takes part as {token.user}, a {token.role.value} of {card.name}.{counts}")
     return token
 
 
@@ -64,10 +68,11 @@ def _say(text: str) -> None:
 
 def _asking(card: "RunCard", name: str, code: DeviceCode) -> str:
     of = f" as a member of {card.members.organization}" if card.members.organization else ""
+    until = "as long as the authority says" if code.proof_until is None else f"until {moment(code.proof_until)}"
     return (
         f"Run {card.name} asks who you are{of}. Open this page, on this or another device:\n\n"
         f"    {code.page}\n\n"
-        f"It must name the peer {name} and the code {code.code}, and leads to {code.link}. Your approval counts for 12 "
-        "hours: then the peer saves and leaves, and the next start asks again. Waiting for up to "
+        f"It must name the peer {name} and the code {code.code}, and leads to {code.link}. Your approval counts "
+        f"{until}: then the peer saves and leaves, and the next start asks again. Waiting for up to "
         f"{code.expires_s // 60} minutes ..."
     )

@@ -49,8 +49,8 @@ class CommonSettings:
     alone: bool = False
     """Begin the swarm yourself: train though no first peer is known, or none answers. Others can join you."""
     max_minutes: float | None = None
-    """Minutes after which the peer leaves; pauses count, on Linux the computer's sleep does not. Without it, the peer
-    leaves when the run is complete."""
+    """Minutes after which the peer leaves, by this machine's clock: pauses and the computer's sleep count. Without it,
+    the peer leaves when the run is complete."""
     device: str = "auto"
     """Where the peer computes: "cuda:1", several as in "cuda:0,cuda:1", "cpu", or "auto" for all GPUs that work
     ("first" for the first of them), or else the processor."""
@@ -158,6 +158,10 @@ class PeerSettings(LendingSettings, ComputingSettings, NetworkSettings, CommonSe
     def begins(self) -> bool:
         """Whether this peer begins a swarm where no first peer answers."""
         return self.alone or self.role == "bootstrap"
+
+    def ends_at(self, began: float) -> float:
+        """Return when the minutes of a peer that began then are over, in seconds since 1970; infinity without any."""
+        return math.inf if self.max_minutes is None else began + 60 * self.max_minutes
 
     def data_seed(self, peer_id: str) -> int:
         """Return the seed of the order in which the peer of this id sees the data: the same at each of its starts."""

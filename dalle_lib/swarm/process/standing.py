@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from dalle_lib.auth.proof_time import proof_until
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.events import AGAIN, RESTING, TAKING, EventReader, is_loss, samples_in
@@ -104,6 +105,8 @@ class Standing:
     """Mbit/s that it sends at most, where its volunteer limits it."""
     monthly_gb: float | None = None
     """GB that the peers of this machine send and receive in a month until it rests, where its volunteer limits them."""
+    proof_until: float | None = None
+    """Until when the volunteer's proof of who they are counts, in a run that asks for one: seconds since 1970."""
     totals: Totals
 
     @classmethod
@@ -169,6 +172,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
         swarm=swarm,
         max_upload_mbps=settings.max_upload_mbps,
         monthly_gb=settings.monthly_gb,
+        proof_until=proof_until(peer.folder),
         # The first says why; by the last, its supervisor tells the exit code.
         error=next((event["error"] for event in events if event["event"] == "failed"), None),
         totals=_totals([start for start in starts if start], running, _told(events, swarm) if is_now else None),
@@ -262,7 +266,7 @@ def _seconds_left(
         left.append(sum(lengths) / len(lengths) * (total - epoch - done))
     joined = next((event["time"] for event in events if event["event"] == "joined"), None)
     if settings.max_minutes is not None and joined is not None:
-        left.append(max(0.0, joined + 60 * settings.max_minutes - time.time()))
+        left.append(max(0.0, settings.ends_at(joined) - time.time()))
     return min(left, default=None)
 
 

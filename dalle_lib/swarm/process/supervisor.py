@@ -6,7 +6,6 @@ kills the whole process group as soon as the peer's main process has ended for a
 
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -161,7 +160,7 @@ def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: E
     would go on so, as would one that has been started again AGAIN_AN_HOUR times within an hour, or is ended with a
     single sample at a time: these are not started again.
     """
-    ends_at = time.monotonic() + settings.start_after_s + 60 * (settings.max_minutes or math.inf)
+    ends_at = settings.ends_at(time.time() + settings.start_after_s)
     changed, why, again = {}, "", []
     while True:
         started = time.monotonic()
@@ -176,7 +175,7 @@ def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: E
             return code
         why = KILLED_FOR_MEMORY if code != STARTS_AGAIN else _lost_part(told)
         wait_s = WAITS_S * (len(again) - 1)
-        if (left_s := ends_at - now - wait_s) <= 0 or _waits(wait_s, why, events, leave):
+        if (left_s := ends_at - time.time() - wait_s) <= 0 or _waits(wait_s, why, events, leave):
             return 0
         changed |= {"start_after_s": 0.0}
         if half:
