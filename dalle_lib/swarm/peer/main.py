@@ -111,7 +111,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
         found = ask_others(dht, card, settings) if is_asked(settings) and not stop.is_set() else {}
         if found.get("is_client"):
             dht.shutdown()
-            dht = connect(card, replace(settings, client_mode=True), membership, validators)
+            dht = connect(card, replace(settings, client_mode=True, port=0), membership, validators)
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()], **found)
         if stop.is_set():
             return False
