@@ -32,8 +32,8 @@ HUB_TIMEOUT_S = 5.0
 _SET_CLOCK = "let the network set it: sudo timedatectl set-ntp true; in WSL2 sudo hwclock -s; on macOS in its settings"
 _OTHERS_CLOCK = "this clock agrees with the Hub's: tell the run's organiser that the first peer's clock is wrong"
 _LET_IN = (
-    "nothing to do: a peer that finds so when it starts goes on as with --client-mode, where others are there to reduce; "
-    "to reduce too, forward a TCP port of your router to this machine, and join with that port as --port"
+    "nothing to do: a peer that finds so when it starts goes on as with --client-mode, where others are there who "
+    "reduce; to reduce too, forward a TCP port of your router to this machine, and join with that port as --port"
 )
 _TRAINS = "this first peer trains: only a bootstrap peer tries it"
 _ONLINE = (
