@@ -35,8 +35,8 @@ HUB_TIMEOUT_S = 5.0
 _SET_CLOCK = "let the network set it: sudo timedatectl set-ntp true; in WSL2 sudo hwclock -s; on macOS in its settings"
 _OTHERS_CLOCK = "this clock agrees with the Hub's: tell the run's organiser that the first peer's clock is wrong"
 _LET_IN = (
-    "join with --client-mode, which needs no connections from outside; or forward a TCP port of your router to this "
-    "machine, and join with that port as --port"
+    "nothing to do: a peer that finds so when it starts goes on as with --client-mode, where others are there who "
+    "reduce; to reduce too, forward a TCP port of your router to this machine, and join with that port as --port"
 )
 _TRAINS = "this first peer trains: only a bootstrap peer tries it"
 _ONLINE = (
@@ -212,7 +212,8 @@ def _upload(found: Findings, settings: PeerSettings, card: RunCard | None) -> Ch
         return Check("upload", "any", f"not measured ({why_unknown(found.upload)})", True)
     limit, bytes_per_s = card.averaging.timeout_s / 2, 1e6 / 8 * found.mbps
     parameters = Work.of(card).answer_bytes  # they travel in 8 bits, as averages do
-    averages = 0 if settings.client_mode else parameters  # a client sends none
+    finds_so = settings.client_mode is None and found.reached == 0
+    averages = 0 if settings.client_mode or finds_so else parameters  # a client sends none
     sizes = parameters + averages, parameters
     seconds, as_client = (size / bytes_per_s if bytes_per_s else math.inf for size in sizes)
     sent = f"{parameters / 1e6:.3g} MB of parameters"

@@ -105,8 +105,8 @@ class Join:
                 given[option.name] = value
         words = ["dalle-lib", "join"]
         for name, value in given.items():
-            values = [] if value is True else map(str, value) if isinstance(value, tuple) else [str(value)]
-            words += [f"--{name.replace('_', '-')}", *values]
+            values = [] if type(value) is bool else map(str, value) if isinstance(value, tuple) else [str(value)]
+            words += [f"--{'no-' if value is False else ''}{name.replace('_', '-')}", *values]
         return words
 
 

@@ -8,13 +8,14 @@ from dalle_lib.swarm.process.lending import LendingSettings
 from dalle_lib.swarm.process.settings import CommonSettings, ComputingSettings, NetworkSettings, PeerSettings
 
 _NETWORK, _COMPUTING, _LENDING = NetworkSettings(), ComputingSettings(), LendingSettings()
+_Network = tyro.conf.DisallowNone[NetworkSettings]  # so that --client-mode and --no-client-mode need no word after them
 DOCTORS_RUN = "emoji-mini"
 """The run that `dalle-lib doctor` checks unless it is told another."""
 
 
 def _settings(
     common: CommonSettings,
-    network: NetworkSettings = _NETWORK,
+    network: _Network = _NETWORK,
     computing: ComputingSettings = _COMPUTING,
     lending: LendingSettings = _LENDING,
 ) -> PeerSettings:
@@ -27,7 +28,7 @@ _DOCTORS = CommonSettings(run=DOCTORS_RUN)
 
 def _settings_to_check(
     common: CommonSettings = _DOCTORS,
-    network: NetworkSettings = _NETWORK,
+    network: _Network = _NETWORK,
     computing: ComputingSettings = _COMPUTING,
     lending: LendingSettings = _LENDING,
 ) -> PeerSettings:

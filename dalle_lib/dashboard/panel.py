@@ -7,7 +7,15 @@ from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.start import start_html
 from dalle_lib.dashboard.tables import table_html
-from dalle_lib.dashboard.words import computing_line, last_looked, last_round, name_of, proof_line, state_in_words
+from dalle_lib.dashboard.words import (
+    computing_line,
+    last_looked,
+    last_round,
+    name_of,
+    proof_line,
+    reach_line,
+    state_in_words,
+)
 from dalle_lib.swarm.process.events import read_starts
 from dalle_lib.swarm.process.folder import SETTINGS
 from dalle_lib.swarm.process.history import epochs_of
@@ -41,6 +49,8 @@ def panel_html(peer: Peer, view: RunView | None = None) -> str:
         parts.append(_linked(f"{computing}."))
     elif joined is not None:
         parts.append(_linked(f"Computing on {joined['device']}."))
+    if (line := reach_line(events)) is not None:
+        parts.append(_linked(f"{line}."))
     if (proof := proof_line(standing)) is not None:
         parts.append(f"<p>{proof}.</p>")
     if standing.role == "trainer":

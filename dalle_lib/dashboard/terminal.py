@@ -28,6 +28,7 @@ from dalle_lib.dashboard.words import (
     line_of,
     news,
     proof_line,
+    reach_line,
     state_in_words,
     troubles,
     what_it_means,
@@ -80,7 +81,7 @@ class Teller:
         if with_epochs:
             if settings.role == "trainer":
                 yield from self._untold([counted_line(starts, settings.start_after_s) or ""])
-            yield from self._untold([computing_line(events) or ""])
+            yield from self._untold([reach_line(events) or "", computing_line(events) or ""])
             standings = Standing.after_epochs(peer, self._epochs, self.reader(peer))
             self._epochs += len(standings)
             yield from map(line_of, standings)
@@ -153,7 +154,7 @@ class LivePanel:
     def _beside(self, peer: Peer, standing: Standing) -> list[str]:
         """Return what is known of the run and of this machine beside how the peer stands, a line each."""
         events = self._teller.reader(peer).starts()[-1]
-        computing = [line] if (line := computing_line(events)) else []
+        computing = [line for line in (reach_line(events), computing_line(events)) if line]
         if self._view is None or standing.role != "trainer":
             return computing
         own = next((event["peer_id"] for event in events if event["event"] == "joined"), None)

@@ -26,6 +26,8 @@ NOBODY_OF_THIS_RUN = (
 )
 STAYS = "The run is complete; staying until its monitor has the last state"
 COMPLETE_HERE = "Peers that have left say that the run is complete; newcomers learn it here"
+UNREACHED = "Others cannot reach this machine: it computes, others reduce"
+NOBODY_REDUCES = "Others cannot reach this machine, and nobody else is there yet who reduces: so it does"
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
 ASKED = {"pause": "it pauses after this batch", "finish": "it leaves after this epoch"}
 """What a peer at work that its volunteer has asked something of is about to do."""
@@ -227,6 +229,14 @@ def computing_line(events: list[dict]) -> str | None:
     on = "".join(f" on {event['device']}" for event in events if event["event"] == "joined")
     why = f" ({printable(told[-1]['why'])})" if told[-1]["why"] else ""
     return f"Computing{on}: {printable(told[-1]['told'])}{why}"
+
+
+def reach_line(events: list[dict]) -> str | None:
+    """Return a line where a peer has found out at its start that others cannot reach it; else None."""
+    told = [event for event in events if event["event"] == "connected" and event.get("reached") is False]
+    if not told:
+        return None
+    return UNREACHED if told[-1]["is_client"] else NOBODY_REDUCES
 
 
 def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:

@@ -13,11 +13,12 @@ TROUBLES = (
     Trouble(
         title="Not reachable",
         severity="note",
-        patterns=("note reachable",),
+        patterns=("note reachable", "Others cannot reach this machine"),
         means="Others cannot connect to this machine, which is usual at home and in notebooks. The peer counts all "
-        "the same: it connects to them.",
-        remedy="Join with `--client-mode`, which sends no averages. To help as a reducer, forward a TCP port of the "
-        "router to this machine and join with it as `--port`.",
+        "the same: it connects to them, as with `--client-mode`, and sends no averages. Where nobody is there yet "
+        "whom others reach, it averages as it can.",
+        remedy="Nothing. To help as a reducer, forward a TCP port of the router to this machine and join with it as "
+        "`--port`. If others do reach it, say so by `--no-client-mode`.",
     ),
     Trouble(
         title="Slow upload",

@@ -78,7 +78,7 @@ def trial(
         "first_peers": list(first_peers),
         "host": settings.host,
         "port": settings.port,
-        "client_mode": settings.client_mode,
+        "client_mode": bool(settings.client_mode),
         "key": key,
     }
     known = set()
@@ -222,7 +222,7 @@ async def _connect(p2p, peer: str, addresses: list[str]) -> str | None:
 
 
 async def _is_greeted(p2p, peer: str) -> bool:
-    """Print what a first peer answers to a newcomer, and return whether it answered."""
+    """Print what a first peer answers to a newcomer, and return whether it did all for it, as trainers do not."""
     from hivemind.p2p import PeerID
 
     from dalle_lib.swarm.peer.greeter import dial_back, upload_mbps
@@ -238,6 +238,7 @@ async def _is_greeted(p2p, peer: str) -> bool:
         _tell(upload=None, mbps=await upload_mbps(p2p, PeerID.from_base58(peer)))
     except Exception as error:
         _tell(upload=f"{peer}: {_strangers_words(error)}")
+        return False
     return True
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.progress import call_again
+from dalle_lib.swarm.peer.greeter import Greeter
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin
@@ -63,7 +64,7 @@ def enter(
         initial_peers=list(answering),
         host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
         announce_maddrs=settings.announce or None,  # None announces where p2pd listens
-        client_mode=settings.client_mode,
+        client_mode=bool(settings.client_mode),
         record_validators=validators,
         identity_path=membership.identity_file,
         authorizer=membership.authorizer,
@@ -71,6 +72,8 @@ def enter(
     )
     try:
         start(dht, first_peers, membership.folder, of_trainer)
+        if settings.role == "trainer" and not settings.client_mode:
+            dht.run_coroutine(_dial_back, return_future=True)
     except ValidationError as error:
         raise CannotJoin(
             f"the run's first peers refuse this one: {error}. If this is about time, set this computer's clock; if it "
@@ -138,6 +141,11 @@ async def _end_with_p2pd(_dht: hivemind.DHT, node: DHTNode) -> None:
         logger.error("p2pd has ended with exit code %s", code)
         logging.shutdown()
         os._exit(1)
+
+
+async def _dial_back(_dht: hivemind.DHT, node: DHTNode) -> None:
+    """Try for newcomers whether others can reach them. A trainer measures no uploads, which would take its own line."""
+    await Greeter(node.p2p).add_p2p_handlers(node.p2p)
 
 
 async def _look_for_first_peers(dht: hivemind.DHT, node: DHTNode, connected: set[str]) -> None:

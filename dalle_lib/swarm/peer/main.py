@@ -94,6 +94,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     from dalle_lib.swarm.peer.keeping import keeping_member
     from dalle_lib.swarm.peer.metrics import MetricsBoard
     from dalle_lib.swarm.peer.pulling import Puller, observe
+    from dalle_lib.swarm.peer.reachable import ask_others, is_asked
 
     # A fork of a process with OpenMP's threads may hang, and these keep their priority: a trainer takes more later.
     torch.set_num_threads(1)
@@ -105,10 +106,15 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     if stop.is_set():  # there is nothing to save yet, and nobody to tell
         return False
     board = MetricsBoard(card.key, membership.identity.private_key)
-    weights = () if workplace is None else workplace.model.parameters()
-    dht = connect(card, settings, membership, [*board.validators, *membership.validators()], tuple(weights))
+    validators = [*board.validators, *membership.validators()]
+    weights = () if workplace is None else tuple(workplace.model.parameters())
+    dht = connect(card, settings, membership, validators, weights)
     try:
-        events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
+        found = ask_others(dht, card, settings) if is_asked(settings) and not stop.is_set() else {}
+        if found.get("is_client"):
+            dht.shutdown()
+            dht = connect(card, replace(settings, client_mode=True, port=0), membership, validators, weights)
+        events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()], **found)
         if stop.is_set():
             return False
         membership.publish(dht)

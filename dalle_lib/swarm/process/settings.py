@@ -70,9 +70,10 @@ class NetworkSettings:
     announce: tuple[str, ...] = ()
     """How others reach this peer, where it is not the address that it listens on: a router that forwards a port, or a
     tunnel, such as /ip4/93.184.216.34/tcp/31337 or /dns4/home.example/tcp/31337."""
-    client_mode: bool = False
-    """Only connect to others, and accept no connections: for a peer behind a router or a firewall. It averages for
-    nobody, and so sends about half as much."""
+    client_mode: bool | None = None
+    """Only connect to others, and accept no connections. It averages for nobody, and so sends about half as much.
+    Without a word, a peer at its start asks others whether they reach it, and does so where they do not, as behind a
+    router or a firewall. --no-client-mode has it average for others, whatever they say."""
     start_after_s: float = 0.0
     """Seconds to wait before joining."""
 
