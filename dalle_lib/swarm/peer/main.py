@@ -15,11 +15,12 @@ from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
-from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.events import EventLog, PatientLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, RESTS, STARTS_AGAIN, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.signals import set_when_asked
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def main(folder: Path, changed: str = "{}") -> None:
     # hivemind's averagers cannot be pickled for a new process, only forked. Fork is Python's default only
     # on Linux, and only before 3.14.
     multiprocessing.set_start_method("fork", force=True)
-    events = EventLog(folder)
+    events = PatientLog(folder)
     log_to(folder / LOG)
     code = 1
     try:
@@ -77,10 +78,14 @@ def log_to(file: Path) -> None:
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     """Join the run in the settings' role, leave at the latest when standard input ends; return whether it only rests.
 
+    A signal by which processes are asked to end makes it leave, too: a system that shuts down sends one to each. Its
+    forks heed none, or nothing could be saved; the supervisor ends them after it.
+
     Raises CannotJoin for what the volunteer or the organiser can mend.
     """
     token = _read_hub_token()
     stop = threading.Event()
+    set_when_asked(stop)
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
     if stop.wait(settings.start_after_s):
         return False
