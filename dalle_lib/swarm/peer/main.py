@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living
+from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living, nothing_to_save
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
 from dalle_lib.swarm.process.events import EventLog, PatientLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
@@ -87,7 +87,7 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     stop = threading.Event()
     set_when_asked(stop)
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
-    if stop.wait(settings.start_after_s):
+    if stop.wait(min(settings.start_after_s, threading.TIMEOUT_MAX)):
         return False
 
     import torch
@@ -103,13 +103,14 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     torch.set_num_threads(1)
     codec.install()
     hash_table.install()
-    card, membership, workplace = _prepare(folder, settings, token, events)
-    if workplace is not None:
-        events.write("loaded", device=workplace.told)
-    if stop.is_set():  # there is nothing to save yet, and nobody to tell
-        return False
-    board = MetricsBoard(card.key, membership.identity.private_key)
-    dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
+    with nothing_to_save(stop):
+        card, membership, workplace = _prepare(folder, settings, token, events)
+        if workplace is not None:
+            events.write("loaded", device=workplace.told)
+        if stop.is_set():
+            return False
+        board = MetricsBoard(card.key, membership.identity.private_key)
+        dht = connect(card, settings, membership, [*board.validators, *membership.validators()])
     try:
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()])
         if stop.is_set():
@@ -141,7 +142,7 @@ def _train(settings: PeerSettings, workplace, dht, board, membership, events: Ev
     traffic = MonthlyTraffic(settings, events)
     try:
         try:
-            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
+            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic, stop)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
         # Not before all processes of this peer are forked.
