@@ -195,11 +195,9 @@ class Trainer(Telling):
             self._save()  # before others can hold it up
         finally:
             self.saved.set()
-            self._write_status()
-            self._post(is_leaving=True)
             self._tell_rounds()
             self.work.close()
-            self.optimizer.shutdown()
+            self._say_goodbye()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 
     @property
