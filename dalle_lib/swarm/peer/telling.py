@@ -84,8 +84,12 @@ class Telling:
     def _say_goodbye(self) -> None:
         """Tell the others that this peer leaves, and disconnect from them.
 
-        What keeps it from that is logged: a system that shuts down may have ended the process that connects it.
+        What keeps it from that is logged: a system that shuts down may have ended the process that connects it, of
+        which each call would wait for LOOK_S.
         """
+        if not self.dht.is_alive():
+            logger.warning("the others were not told that this peer leaves: it is not connected any more")
+            return
         try:
             self._write_status()
             self._post(is_leaving=True)
