@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from filelock import FileLock
+from waiting import wait_until
 
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
 from dalle_lib.swarm.process import join
@@ -63,3 +64,23 @@ def test_a_supervisor_names_its_process_first_and_heeds_it(tmp_path):
             assert supervisor.wait(120) == 0
         finally:
             supervisor.kill()
+
+
+def test_of_two_programs_that_start_a_peer_at_once_the_second_only_watches(tmp_path, monkeypatch):
+    start, first = join._start_supervisor, []
+
+    def start_after_another(folder, token):
+        first.append(start(folder, token))
+        join.hand_on(token, first[0])
+        wait_until(lambda: Peer(folder).is_running)
+        return start(folder, token)
+
+    monkeypatch.setattr(join, "_start_supervisor", start_after_another)
+    peer = join.join(PeerSettings(run="emoji-mini", start_after_s=600), tmp_path)
+    try:
+        assert peer.is_running
+        assert not peer.is_ours, "its Ctrl+C would wait for ever for a peer that it cannot ask to leave"
+        peer.stop()
+        assert first[0].wait(60) == 0
+    finally:
+        first[0].stdin.close()

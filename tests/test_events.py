@@ -3,8 +3,9 @@
 import os
 
 import pytest
+from full_disk import full_disk
 
-from dalle_lib.swarm.process.events import EventLog, EventReader, read_events, read_starts
+from dalle_lib.swarm.process.events import EventLog, EventReader, PatientLog, read_events, read_starts
 
 
 def test_a_line_being_written_is_not_read(tmp_path):
@@ -27,6 +28,21 @@ def test_who_follows_a_peer_parses_each_event_once_and_starts_anew_with_another_
     assert [[event["event"] for event in start] for start in reader.starts()] == [["started", "joined"], ["started"]]
     file.write_text('{"time": 1, "event": "started"}\n')
     assert reader.starts() == [[{"time": 1, "event": "started"}]]
+
+
+def test_events_of_a_peer_wait_for_room_on_a_full_disk(tmp_path):
+    log = PatientLog(tmp_path)
+    log.write("started")
+    with full_disk():
+        for number in 1, 2:
+            log.write("epoch", epoch=number)
+    assert [event["event"] for event in read_events(tmp_path)] == ["started"]
+    log.write("epoch", epoch=3)
+    assert [event.get("epoch") for event in read_events(tmp_path)] == [None, 1, 2, 3]
+    (tmp_path / "events.jsonl").unlink()
+    tmp_path.rmdir()
+    with pytest.raises(FileNotFoundError):
+        log.write("epoch", epoch=4)
 
 
 BROKEN = {

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 from checkout import ROOT
 
 from dalle_lib.cli import main
@@ -39,6 +40,16 @@ class Typed:
     def press_ctrl_c(self) -> str:
         """Return all that it has shown when it has ended."""
         self.process.send_signal(signal.SIGINT)
+        return self._shown_at_the_end()
+
+    def shut_down(self) -> str:
+        """Do the same as a system that shuts down: it sends a signal to each of its processes, forks too."""
+        for process in (parent := psutil.Process(self.process.pid)).children(recursive=True):
+            process.terminate()
+        parent.terminate()
+        return self._shown_at_the_end()
+
+    def _shown_at_the_end(self) -> str:
         assert self.process.wait(120) == 0, self._shown.read_text()
         return self._shown.read_text()
 
@@ -55,8 +66,8 @@ def test_two_terminals_train_together_by_the_lines_as_they_are_written(swarm_fol
             shown = friend.press_ctrl_c()
         assert "Left the run" in shown
     finally:
-        shown = ada.press_ctrl_c()
-    assert "Left the run" in shown
+        shown = ada.shut_down()
+    assert "Left the run" in shown, "it has not saved"
 
 
 def test_the_lines_in_the_text_are_commands(monkeypatch):

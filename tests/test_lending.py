@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -172,6 +173,20 @@ def test_changes_are_told_once_and_a_pause_is_followed(tmp_path, monkeypatch):
     assert holder.look(4) is holder.look(4) is None
     told = [(event["event"], event.get("reason"), event["epoch"]) for event in read_events(tmp_path)]
     assert told == [("held", "battery", 3), ("held", "you", 3), ("going_on", None, 4)]
+
+
+def test_a_peer_that_rests_between_batches_hears_what_is_asked_of_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(holding, "LOOK_EVERY_S", 0.05)
+    holder, stop = Holder(LendingSettings(), tmp_path, EventLog(tmp_path)), threading.Event()
+    threading.Timer(0.2, ask, [tmp_path, "pause"]).start()
+    holder.rest(1e300, 3, stop)
+    assert holder.hold == Hold("you")
+    assert [event["event"] for event in read_events(tmp_path)] == ["held"]
+    holder = Holder(LendingSettings(), tmp_path / "other", EventLog(tmp_path))
+    threading.Timer(0.2, stop.set).start()
+    holder.rest(1e300, 3, stop)
+    assert holder.hold is None
+    holder.rest(0.01, 3, threading.Event())
 
 
 def test_a_peer_that_is_to_finish_leaves_after_its_epoch_or_when_it_is_held_and_has_nothing_left(tmp_path):

@@ -51,6 +51,22 @@ def test_a_part_that_ends_stops_the_peer_and_is_named(tmp_path, part, monkeypatc
     assert (event["event"], "exit code -9" in event["reason"]) == ("again", True)
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(600, ""), (0, "it goes on")])
+def test_a_peer_that_has_not_begun_leaves_soon_whatever_its_start_waits_for(seconds, told):
+    start = f"""
+import threading, time
+from dalle_lib.swarm.peer import parts
+parts.GRACE_S, stop = 0.2, threading.Event()
+with parts.nothing_to_save(stop):
+    stop.set()
+    time.sleep({seconds})
+time.sleep(1)
+print("it goes on")
+"""
+    ended = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout.strip()) == (0, told), ended.stderr
+
+
 def test_parts_that_live_or_end_when_the_peer_leaves_stop_nothing(tmp_path, part, monkeypatch):
     monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.05)
     stop = threading.Event()

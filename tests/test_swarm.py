@@ -115,6 +115,7 @@ def test_a_swarm_survives_a_killed_peer_which_comes_back(mini, swarm_folder):
 
 ROLLBACK = """
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 import torch
@@ -136,7 +137,8 @@ board = MetricsBoard(card.key, membership.identity.private_key)
 dht = connect(card, settings, membership, board.validators)
 workplace = Workplace.prepare(card, settings, str(dht.peer_id))
 events = EventLog(folder)
-trainer = Trainer(settings, workplace, dht, board, membership, events, MonthlyTraffic(settings, events))
+traffic = MonthlyTraffic(settings, events)
+trainer = Trainer(settings, workplace, dht, board, membership, events, traffic, threading.Event())
 before = [p.detach().clone() for p in trainer.model.parameters()]
 with torch.no_grad():
     next(iter(trainer.model.parameters())).fill_(float("nan"))

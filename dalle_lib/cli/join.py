@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields
@@ -55,6 +56,7 @@ class Join:
             raise ValueError(
                 "expected --refresh-card with --role bootstrap alone: trainers are no first peers of a run."
             )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: a container ends with this program
         refuse_folder_of_peer(self.peer.run)
         card_here(self.peer.run)
         require_addresses(self.peer.initial_peers)

@@ -29,6 +29,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     wire_type = TrainingStateAverager
     tell_taking: Callable[[Taking], None] = staticmethod(lambda _: None)
     """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
+    is_over: Callable[[], bool] = staticmethod(lambda: False)
+    """Says that this peer is to leave, and takes over no state any more, which may last for many minutes."""
     lacks_update = False
     """Whether an update that is over was not made whole; the update thread sets it, the owner clears it."""
     _is_made = True
@@ -75,7 +77,7 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
         hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
         donor that is silent for `timeout` seconds is given up; one beyond `max_epoch`, or of a user in `without`, is
-        not asked.
+        not asked. None as soon as `is_over` says so, too.
         """
         _metadata, own_tensors, _infos = super().get_current_state()
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
@@ -84,8 +86,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         asked = {"expected": expected, "timeout": timeout, "without": without, "future": future}
         self._outer_pipe.send(("_download_state", [], asked))
         while not future.done():
-            if not self.is_alive():
-                return None  # nobody would ever answer
+            if self.is_over() or not self.is_alive():
+                return None  # nobody wants it, or would ever answer
             with contextlib.suppress(queue.Empty):
                 self.tell_taking(self._news.get(timeout=LOOK_EVERY_S))
         if (loaded := future.result()) is None:

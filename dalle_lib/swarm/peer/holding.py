@@ -1,6 +1,7 @@
 """What holds this peer now: its volunteer, its schedule, the battery, or other programs; looked at again and again."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from datetime import tzinfo
@@ -162,6 +163,13 @@ class Holder:
         if self.hold is None and before is not None:
             self._events.write("going_on", epoch=epoch)
         return self.hold
+
+    def rest(self, seconds: float, epoch: int, stop: threading.Event) -> None:
+        """Return after some seconds, or as soon as `stop` is set or something holds the peer, which it tells."""
+        ends_at = time.monotonic() + seconds
+        while (left_s := ends_at - time.monotonic()) > 0 and not stop.wait(min(left_s, LOOK_EVERY_S)):
+            if left_s > LOOK_EVERY_S and self.look(epoch) is not None:
+                return
 
     def is_finished(self, epoch: int, has_handed_in: bool) -> bool:
         """Return whether the peer was asked to leave after an epoch that has ended, or to which it adds nothing more.

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living
+from dalle_lib.swarm.peer.parts import CONNECTS, LostPart, living, nothing_to_save
 from dalle_lib.swarm.process.addresses import of_others, require_addresses, require_port, those_that_answer
-from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.events import EventLog, PatientLog
 from dalle_lib.swarm.process.folder import SETTINGS, bind
 from dalle_lib.swarm.process.join import LOG, RESTS, STARTS_AGAIN, CannotJoin, NotAMember
 from dalle_lib.swarm.process.met import addresses_met
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.signals import set_when_asked
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def main(folder: Path, changed: str = "{}") -> None:
     # hivemind's averagers cannot be pickled for a new process, only forked. Fork is Python's default only
     # on Linux, and only before 3.14.
     multiprocessing.set_start_method("fork", force=True)
-    events = EventLog(folder)
+    events = PatientLog(folder)
     log_to(folder / LOG)
     code = 1
     try:
@@ -78,12 +79,16 @@ def log_to(file: Path) -> None:
 def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     """Join the run in the settings' role, leave at the latest when standard input ends; return whether it only rests.
 
+    A signal by which processes are asked to end makes it leave, too: a system that shuts down sends one to each. Its
+    forks heed none, or nothing could be saved; the supervisor ends them after it.
+
     Raises CannotJoin for what the volunteer or the organiser can mend.
     """
     token = _read_hub_token()
     stop = threading.Event()
+    set_when_asked(stop)
     threading.Thread(target=_stop_when_stdin_ends, args=(stop,), daemon=True).start()
-    if stop.wait(settings.start_after_s):
+    if stop.wait(min(settings.start_after_s, threading.TIMEOUT_MAX)):
         return False
 
     import torch
@@ -100,20 +105,22 @@ def play(folder: Path, settings: PeerSettings, events: EventLog) -> bool:
     torch.set_num_threads(1)
     codec.install()
     hash_table.install()
-    card, membership, workplace = _prepare(folder, settings, token, events)
-    if workplace is not None:
-        events.write("loaded", device=workplace.told)
-    if stop.is_set():  # there is nothing to save yet, and nobody to tell
-        return False
-    board = MetricsBoard(card.key, membership.identity.private_key)
-    validators = [*board.validators, *membership.validators()]
-    weights = () if workplace is None else tuple(workplace.model.parameters())
-    dht = connect(card, settings, membership, validators, weights)
+    with nothing_to_save(stop):
+        card, membership, workplace = _prepare(folder, settings, token, events)
+        if workplace is not None:
+            events.write("loaded", device=workplace.told)
+        if stop.is_set():
+            return False
+        board = MetricsBoard(card.key, membership.identity.private_key)
+        validators = [*board.validators, *membership.validators()]
+        weights = () if workplace is None else tuple(workplace.model.parameters())
+        dht = connect(card, settings, membership, validators, weights)
     try:
-        found = ask_others(dht, card, settings) if is_asked(settings) and not stop.is_set() else {}
-        if found.get("is_client"):
-            dht.shutdown()
-            dht = connect(card, replace(settings, client_mode=True, port=0), membership, validators, weights)
+        with nothing_to_save(stop):
+            found = ask_others(dht, card, settings) if is_asked(settings) and not stop.is_set() else {}
+            if found.get("is_client"):
+                dht.shutdown()
+                dht = connect(card, replace(settings, client_mode=True, port=0), membership, validators, weights)
         events.write("connected", addresses=[str(address) for address in dht.get_visible_maddrs()], **found)
         if stop.is_set():
             return False
@@ -144,7 +151,7 @@ def _train(settings: PeerSettings, workplace, dht, board, membership, events: Ev
     traffic = MonthlyTraffic(settings, events)
     try:
         try:
-            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic)
+            trainer = Trainer(settings, workplace, dht, board, membership, events, traffic, stop)
         except BrokenFile as error:
             raise CannotJoin(in_one_line(error)) from error
         # Not before all processes of this peer are forked.

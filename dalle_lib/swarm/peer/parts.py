@@ -20,6 +20,8 @@ LOOK_EVERY_S = 3.0
 SAVE_S, END_S = 180.0, 10.0
 """Seconds in which progress must be saved, and in which the peer must have ended after that: else it is ended."""
 NO_MEMORY = "memory ran out for more than a batch"
+GRACE_S = 5.0
+"""Seconds that a peer that has not begun takes to leave by itself, as it does between the steps of its start."""
 CONNECTS = "process that connects this peer to others"
 
 
@@ -33,6 +35,28 @@ class Part(Protocol):
 
     def is_alive(self) -> bool:
         """Return whether it runs."""
+
+
+@contextmanager
+def nothing_to_save(stop: threading.Event) -> Iterator[None]:
+    """End this process GRACE_S after `stop` is set, with exit code 0, unless the block has ended by then.
+
+    It has nothing to save and nobody to tell, and a download, or a look for peers, may take minutes.
+    """
+    is_over = threading.Event()
+
+    def leave() -> None:
+        stop.wait()
+        if not is_over.wait(GRACE_S):
+            logger.info("this peer was asked to leave before it has begun, and is ended")
+            logging.shutdown()
+            os._exit(0)
+
+    threading.Thread(target=leave, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 @contextmanager

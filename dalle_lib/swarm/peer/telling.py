@@ -81,6 +81,22 @@ class Telling:
         self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
 
+    def _say_goodbye(self) -> None:
+        """Tell the others that this peer leaves, and disconnect from them.
+
+        What keeps it from that is logged: a system that shuts down may have ended the process that connects it, of
+        which each call would wait for LOOK_S.
+        """
+        if not self.dht.is_alive():
+            logger.warning("the others were not told that this peer leaves: it is not connected any more")
+            return
+        try:
+            self._write_status()
+            self._post(is_leaving=True)
+            self.optimizer.shutdown()
+        except Exception:  # whatever it is: all that matters to this peer is saved
+            logger.exception("the others were not told that this peer leaves")
+
     def _report_status(self, stop: threading.Event) -> None:
         """Write what this peer sees of the swarm every few seconds, until it leaves.
 

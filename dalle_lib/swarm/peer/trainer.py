@@ -53,10 +53,11 @@ class Trainer(Telling):
         membership: Membership,
         events: EventLog,
         traffic: MonthlyTraffic,
+        stop: threading.Event,
     ) -> None:
         """Connect to the run's trainers, and take over their state or go on from that of this peer's folder.
 
-        Raises BrokenFile if the state in the folder cannot be used.
+        Once `stop` is set, it takes over no other state. Raises BrokenFile if that in the folder cannot be used.
         """
         self.settings, self.dht, self.board, self.membership, self.events = settings, dht, board, membership, events
         self.card, self.folder = membership.card, membership.folder
@@ -65,6 +66,7 @@ class Trainer(Telling):
         self.work = Work(self.model, workplace.device, workplace.pace, tell, workplace.further, settings.gpu_share)
         self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
         traffic.begin()
+        self.optimizer.state_averager.is_over = stop.is_set
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
         self.snapshot = take_snapshot(self.optimizer.state_averager)
@@ -117,7 +119,8 @@ class Trainer(Telling):
                     return
                 computed_before_s = self.compute_s
                 self.step(batches)
-                stop.wait((self.compute_s - computed_before_s) * (1 / self.settings.duty - 1))
+                rest_s = (self.compute_s - computed_before_s) * (1 / self.settings.duty - 1)
+                self.holder.rest(min(rest_s, deadline - time.monotonic()), self.epoch, stop)
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
@@ -191,11 +194,9 @@ class Trainer(Telling):
             self._save()  # before others can hold it up
         finally:
             self.saved.set()
-            self._write_status()
-            self._post(is_leaving=True)
             self._tell_rounds()
             self.work.close()
-            self.optimizer.shutdown()
+            self._say_goodbye()
         self.events.write("left", epoch=self.optimizer.local_epoch, samples=self.samples, compute_s=self.compute_s)
 
     @property

@@ -1,10 +1,18 @@
 """What a peer tells about itself: one JSON object per line, appended to a file that other programs may follow."""
 
 import json
+import logging
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+
+from dalle_lib.files import is_disk_full
+from dalle_lib.one_line import in_one_line
+
+logger = logging.getLogger(__name__)
 
 EVENTS = "events.jsonl"
 STARTED = "started"
@@ -24,6 +32,8 @@ MAX_BYTES = 2**26
 """Size of a file of events of which more than its end is read: some 100,000 epochs."""
 MAX_LINE_BYTES = 2**20
 """Length of a line beyond which it is no event."""
+MAX_UNWRITTEN = 1000
+"""Events that wait for room on a full disk, at most: the last ones."""
 
 
 class EventLog:
@@ -37,12 +47,34 @@ class EventLog:
 
     def write(self, event: str, **fields) -> None:
         """Append one event, with the time in seconds since 1970."""
-        line = json.dumps({"time": time.time(), "event": event, **fields}).encode() + b"\n"
+        self._append(json.dumps({"time": time.time(), "event": event, **fields}).encode() + b"\n")
+
+    def _append(self, line: bytes) -> None:
         with open(self._path, "ab+") as file:
             if file.tell() > 0:
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read() == b"\n" else b"\n" + line
             file.write(line)
+
+
+class PatientLog(EventLog):
+    """The events of a peer that goes on while the disk is full: those without room wait for the next that has some."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._one_writes, self._unwritten = threading.Lock(), deque(maxlen=MAX_UNWRITTEN)
+
+    def _append(self, line: bytes) -> None:
+        with self._one_writes:
+            self._unwritten.append(line)
+            try:
+                while self._unwritten:
+                    super()._append(self._unwritten[0])
+                    self._unwritten.popleft()
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                logger.warning("events wait for room on the disk: %s", in_one_line(error))
 
 
 def read_events(folder: Path) -> list[dict]:

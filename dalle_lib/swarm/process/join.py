@@ -245,7 +245,9 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None, c
     hand_on(token, process)
 
     def has_begun() -> bool:
-        return events.exists() and events.stat().st_size > size_before
+        with contextlib.suppress(OSError, ValueError):  # nothing is written yet
+            return events.stat().st_size > size_before and peer.supervisor_id == process.pid
+        return False
 
     while process.poll() is None and not has_begun():
         time.sleep(0.02)
@@ -256,6 +258,8 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None, c
             f"this peer could not write to {events}, and ended. {free_mb:,.1f} MB are free there; free some, or name "
             f"another --folder. The last that it said: {said[-1]}"
         )
+    if process.poll() == ALREADY_RUNNING:  # another program has started it at the same moment, and has its leash
+        _release(folder)
     return peer
 
 

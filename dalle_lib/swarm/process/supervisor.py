@@ -35,6 +35,7 @@ from dalle_lib.swarm.process.lending import forget_finish, wish_of
 from dalle_lib.swarm.process.listed import delist, enlist
 from dalle_lib.swarm.process.month import rests_until
 from dalle_lib.swarm.process.settings import PeerSettings
+from dalle_lib.swarm.process.signals import set_when_asked
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.swarm.process.threads import threads_of
 
@@ -72,8 +73,7 @@ def main(folder: Path) -> int:
 
 def _supervise(folder: Path) -> int:
     leave = threading.Event()
-    for number in signal.SIGINT, signal.SIGTERM:
-        signal.signal(number, lambda *_: leave.set())
+    set_when_asked(leave)
     (folder / PID).write_text(str(os.getpid()))
     with contextlib.suppress(BrokenFile):  # the peer tells of it
         forget_finish(folder)
