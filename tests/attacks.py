@@ -18,10 +18,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.all_reduce import RESULT_BOUND, Runner
+from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
+from dalle_lib.swarm.averaging.own_parts import RESULT_BOUND
 from dalle_lib.swarm.averaging.reducing import Reducer
 
 STEP_SAMPLES, STEPS_PER_EPOCH = 16, 3

@@ -13,9 +13,10 @@ from hivemind.p2p import P2P, P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
 from dalle_lib.swarm.averaging import codec
-from dalle_lib.swarm.averaging.all_reduce import Parts, Runner
+from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.answers import until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
+from dalle_lib.swarm.averaging.own_parts import Parts
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 

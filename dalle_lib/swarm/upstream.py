@@ -11,8 +11,8 @@ async generator), `async with` (an async context manager), `classmethod`. A name
 """
 
 NAMES: dict[str, dict[str, str]] = {
-    # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py, same_answers.py
-    # and local_updates.py.
+    # Averaging: overridden by averaging/averagers.py, matchmaking.py, all_reduce.py, own_parts.py,
+    # same_answers.py and local_updates.py.
     "averaging.averager.DecentralizedAverager": {
         "def run(self)": "RunAverager lets go of the trainer's memory before",
         "async def _get_current_state_from_host_process(self)": "RunAverager makes one copy at a time",

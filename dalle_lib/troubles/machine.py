@@ -14,9 +14,9 @@ TROUBLES = (
     Trouble(
         title="Progress not saved",
         severity="note",
-        patterns=("this peer's progress was not saved",),
-        means="A peer saves its progress every ten epochs and when it leaves. Now it could not: the disk is full, the "
-        "folder belongs to somebody else, or memory ran out. It goes on to train.",
+        patterns=("this peer's progress was not saved", "events wait for room on the disk"),
+        means="A peer saves its progress every ten epochs and when it leaves, and notes what it does. Now it could not: "
+        "the disk is full, the folder belongs to somebody else, or memory ran out. It goes on to train.",
         remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
@@ -221,6 +221,14 @@ TROUBLES = (
         means="A peer does not begin or leave in the time that it should take, as on a machine that is very busy.",
         remedy="Wait a minute and look with `dalle-lib status`. If it hangs, end its process; what it gave to ended "
         "epochs stays in the run.",
+    ),
+    Trouble(
+        title="Left without a word",
+        severity="note",
+        patterns=("the others were not told that this peer leaves",),
+        means="The peer has left, and its progress is saved, but it could not tell the others: it was not connected any "
+        "more, as when the system shuts down. They see within a minute that it is gone.",
+        remedy="Nothing.",
     ),
     Trouble(
         title="Not finite",

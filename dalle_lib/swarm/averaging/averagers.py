@@ -124,7 +124,8 @@ class RunAverager(KeepsTasks):
                 **self.matchmaking_kwargs,
             )
             if self.client_mode:  # hivemind registers no handlers for a client; its reducers may still question it
-                await self._serve_part_sent()
+                name = self._get_handle_name(self.prefix, "rpc_part_sent")
+                await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
         await super()._step(**kwargs)
         give_back()
 
@@ -284,12 +285,9 @@ class RunAverager(KeepsTasks):
         self, request: averaging_pb2.AveragingData, context: P2PContext
     ) -> averaging_pb2.AveragingData:
         """Answer what this peer sent to a reducer, so that a groupmate can reduce that part a second time."""
-        await self.upload.send((answer := self.auditor.answer(request, context.remote_id)).ByteSize())
+        answer = self.auditor.answer(request, context.remote_id)
+        await self.upload.send(answer.ByteSize())
         return answer
-
-    async def _serve_part_sent(self) -> None:
-        name = self._get_handle_name(self.prefix, "rpc_part_sent")
-        await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)
 
     def tell(self, peer: PeerID, what: str, is_request: bool = False) -> None:
         """Note what went wrong with a peer, or with its request alone, in `complaints` and in the log."""
