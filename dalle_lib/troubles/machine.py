@@ -15,8 +15,8 @@ TROUBLES = (
         title="Progress not saved",
         severity="note",
         patterns=("this peer's progress was not saved", "events wait for room on the disk"),
-        means="A peer saves its progress every ten epochs and when it leaves, and notes what it does. Now it could not: "
-        "the disk is full, the folder belongs to somebody else, or memory ran out. It goes on to train.",
+        means="A peer saves its progress every ten epochs and when it leaves, and notes what it does. Now it could "
+        "not: the disk is full, the folder belongs to somebody else, or memory ran out. It goes on to train.",
         remedy="Free some space, or memory, before the peer leaves.",
     ),
     Trouble(
@@ -226,8 +226,8 @@ TROUBLES = (
         title="Left without a word",
         severity="note",
         patterns=("the others were not told that this peer leaves",),
-        means="The peer has left, and its progress is saved, but it could not tell the others: it was not connected any "
-        "more, as when the system shuts down. They see within a minute that it is gone.",
+        means="The peer has left, and its progress is saved, but it could not tell the others: it was not connected "
+        "any more, as when the system shuts down. They see within a minute that it is gone.",
         remedy="Nothing.",
     ),
     Trouble(
