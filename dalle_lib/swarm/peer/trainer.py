@@ -120,7 +120,7 @@ class Trainer(Telling):
                 computed_before_s = self.compute_s
                 self.step(batches)
                 rest_s = (self.compute_s - computed_before_s) * (1 / self.settings.duty - 1)
-                self.holder.rest(min(rest_s, deadline - time.monotonic()), self.epoch, stop)
+                self.holder.rest(min(rest_s, ends_at - time.time()), self.epoch, stop)
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
