@@ -123,7 +123,7 @@ def test_the_gradient_of_a_peer_behind_a_router_counts_and_one_that_is_reached_r
         swarm.peers["ada"].wait_for("epoch", timeout_s=300)
         near, told = joined("near", swarm.run, "127.0.0.3")
         stack.callback(near.stop)
-        assert (told["reached"], told["is_client"]) == (True, False)
+        assert told["is_client"] is False, "the first peer reaches it; to ada, it may seem to be the router"
         near.wait_for("epoch", timeout_s=300)
         away = RunCard.load(swarm.run).with_changes(initial_peers=(through(of_first, address),))
         home, told = joined("home", away.save(swarm_folder / "run-from-home"), "127.0.0.2")
