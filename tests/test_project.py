@@ -115,6 +115,16 @@ def test_every_file_and_target_that_the_readme_names_exists():
     assert set(re.findall(r"`?make ([\w-]+)", readme)) <= targets
 
 
+SHAPES = {"pictures", "candidates", "prompt", "length"}
+"""Names in shapes of jaxtyping, each alone in its text; ruff takes them for names of Python."""
+
+
+def test_no_name_is_undefined_but_those_in_shapes():
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise"]
+    found = subprocess.run([*ruff, "dalle_lib"], cwd=ROOT, capture_output=True, text=True).stdout
+    assert SHAPES == set(re.findall("Undefined name `(.*)`", found))
+
+
 def test_no_python_file_has_more_than_300_lines():
     listing = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True)
     lengths = {name: len((ROOT / name).read_text().splitlines()) for name in listing.stdout.split()}
