@@ -264,8 +264,8 @@ class Admission:
                 "peers", run=run.name, peer=peer.id, user=user, name=peer.name, platform=peer.platform,
                 first_seen=row["first_seen"] if row else now, renewed=now, expires=expires, proof_until=proof_until,
             )  # fmt: skip
-        told = {"access_token": base64.b64encode(token.to_bytes()).decode(), "user": user, "role": role.value}
-        told |= {"expires": int(expires)}
+        data = base64.b64encode(token.to_bytes()).decode()
+        told = {"access_token": data, "user": user, "role": role.value, "expires": int(expires)}
         return told if user == run.organiser else told | {"proof_until": int(proof_until)}
 
     def _end(self, handle: str, state: str, of: str | None = None) -> bool:

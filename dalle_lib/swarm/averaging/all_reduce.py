@@ -5,7 +5,6 @@ hivemind 1.1.12 believes any answer of a reducer, and does not say who failed, o
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +27,6 @@ from dalle_lib.swarm.averaging.same_answers import SameAnswers
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
-logger = logging.getLogger(__name__)
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
 REDUCER_PATIENCE = 1.5

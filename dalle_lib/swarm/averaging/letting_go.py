@@ -27,8 +27,8 @@ def let_go(tensors: Iterable[Tensor]) -> None:
 def give_back() -> None:
     """Give freed memory back to the system. The C library keeps much of it for as long as a process runs.
 
-    After a batch and a round of the paper's size that are up to 2 GB in a trainer and 0.7 GB in each averager. It takes
-    some hundredths of a second.
+    With 38 million parameters that were 560 MB in a trainer on a processor, and 110 to 280 MB in each averager after a
+    round, where it took 10 to 20 ms.
     """
     with contextlib.suppress(AttributeError, OSError):  # other C libraries than glibc give memory back by themselves
         ctypes.CDLL(None).malloc_trim(0)
