@@ -1,7 +1,7 @@
 """What a peer believes of a reducer's answers: averages within bounds, and weights that can be read."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -137,7 +137,7 @@ def test_a_part_of_another_size_is_refused_before_it_is_decoded():
         came, reducer = [], SimpleNamespace(part_shapes=[torch.Size([5]), torch.Size([3])])
         runner = SimpleNamespace(
             tensor_part_reducer=reducer, paces=Paces(), sender_peer_ids=[PeerID(b"eve")], bytes_received=0,
-            upload=Upload(),
+            upload=Upload(), _owed=Counter(),
         )  # fmt: skip
         async for part in Runner._counting(runner, stream(), 0):
             came.append(part.tensor_part.size[0])
@@ -169,6 +169,20 @@ def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():
     came, why = asyncio.run(received([0.2] * 5, 0.5))
     assert len(came) <= 2, "three would have taken 0.6 s"
     assert why == "it kept the others waiting for 0.5 s"
+
+
+def test_a_sender_that_waits_for_answers_itself_is_waited_for_half_as_long_again():
+    async def received(pause_s: float, limit_s: float) -> list[int]:
+        async def parts():
+            for number in range(3):
+                await asyncio.sleep(pause_s)
+                yield number
+
+        return [part async for part in within(parts(), limit_s, owes=lambda: True)]
+
+    assert asyncio.run(received(0.1, 0.25)) == [0, 1, 2]
+    with pytest.raises(TimeoutError, match="kept the others waiting"):
+        asyncio.run(received(600.0, 0.1))
 
 
 def both(own: dict[P2P, torch.Tensor], tell: Tell = print, trust: Trust = Trust()) -> dict[P2P, Runner]:  # noqa: B008
@@ -239,6 +253,7 @@ def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
 
 def test_a_sender_stays_a_few_parts_ahead_of_the_averages_that_come_back(monkeypatch):
     monkeypatch.setattr(in_step, "ROOM_BYTES", 0)
+    monkeypatch.setattr(in_step, "PATIENCE_S", 600.0)
 
     async def averages() -> list[torch.Tensor]:
         async with two_peers(1e9) as (reducer, client, _link):

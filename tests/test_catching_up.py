@@ -63,6 +63,8 @@ def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
     running = rounds.pending
     assert rounds.is_looking(8)
     assert not running.cancelled()
+    running.stage = AveragingStage.FINISHED  # which is seen before its result
+    assert rounds.is_looking(8)
     running.stage = AveragingStage.LOOKING_FOR_GROUP  # again, as its group has failed
     assert not rounds.is_looking(8)
     assert running.cancelled()

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.control import StepControl
+from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
@@ -97,7 +99,10 @@ def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before_it(monkeypatch, is_late):
-    averager, averaged, handle = Averager(), [], SimpleNamespace(allow_retries=True)
+    averager, averaged, called_off = Averager(), [], []
+    MPFuture()  # as hivemind does: a process cannot begin with a StepControl
+    handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
+    group = SimpleNamespace(group_id=b"group")
 
     async def average(_averager, tensors, group, group_id=None, **_weights):
         averaged.append(float(tensors[0].detach()[0]))
@@ -105,7 +110,11 @@ def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before
     async def find_group_and_average(averager, step):
         if is_late:
             averager.step(increment_epoch=True, optimizer_step=True, delay_optimizer_step=False)
-        await averager._run_allreduce_inplace_([averager.parameter], None)
+        averager._running_groups = {b"group": asyncio.Future()}
+        try:
+            await averager._run_allreduce_inplace_([averager.parameter], group)
+        finally:
+            called_off.append(averager._running_groups[b"group"].done())
 
     monkeypatch.setattr(RunAverager, "_run_allreduce_inplace_", average)
     monkeypatch.setattr(RunAverager, "_step", find_group_and_average)
@@ -117,3 +126,4 @@ def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before
         asyncio.run(averager._step(step=handle))
     assert averaged == ([] if is_late else [-1.0])
     assert handle.allow_retries is not is_late
+    assert called_off == [is_late], "else a groupmate that sends parts would wait for this peer"

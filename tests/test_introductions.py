@@ -19,8 +19,9 @@ from dalle_lib.swarm.averaging.introductions import (
     read,
     shares_and_counted,
     signed,
-    voters,
+    vote,
 )
+from dalle_lib.swarm.averaging.trust import Trust
 
 ADA, EVE = (Identity(RSAPrivateKey()) for _ in range(2))
 ROUNDS, TOLD = "run_grad_averager", Introduction(epoch=7, is_behind=True, token=b"token", is_reducer=False)
@@ -45,13 +46,25 @@ def test_what_a_peer_signs_is_what_others_read():
     assert read(gathered(signed(TOLD, ROUNDS, ADA)), peer(ADA), ROUNDS) == TOLD
 
 
-def test_newcomers_say_of_which_epoch_a_round_is_only_among_themselves():
-    told = [Introduction(9), Introduction(8, is_new=True), Introduction(8, is_counted=False)]
-    ada, bob, cyd = peers = [PeerID(bytes([i])) for i in range(3)]
-    group = dict(zip(peers, told, strict=True))
-    assert voters(group) == {ada: told[0]}
-    assert voters({bob: told[1], cyd: told[2]}) == {bob: told[1]}
-    assert voters({cyd: told[2]}) == {cyd: told[2]}
+NEW, WAITS = {"is_new": True}, {"is_counted": False}
+
+
+@pytest.mark.parametrize(
+    ("told", "epoch"),
+    [
+        ([(9, {}), (8, NEW), (8, NEW)], 9),
+        ([(8, NEW), (8, NEW), (9, NEW)], 8),
+        ([(9, {}), (8, {}), (8, {})], 8),
+        ([(9, {}), (8, {})], 9),
+        ([(7, WAITS), (7, WAITS), (9, {})], 9),
+        ([(7, WAITS), (7, WAITS), (9, WAITS)], 7),
+        ([(90, {}), (8, NEW), (8, NEW)], 9),
+        ([(0, {}), (8, NEW), (8, NEW)], 7),
+    ],
+)
+def test_newcomers_leave_it_to_the_others_which_of_the_epochs_next_to_theirs_a_round_is_of(told, epoch):
+    group = {PeerID(bytes([i])): Introduction(of, **kind) for i, (of, kind) in enumerate(told)}
+    assert vote(group, Trust()) == epoch
 
 
 @pytest.mark.parametrize("bandwidth", [None, 0.0, 1e30, float("nan"), "much"])

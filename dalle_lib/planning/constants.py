@@ -24,7 +24,8 @@ PROGRESS_EVERY_S = 10.0
 
 ROUND_SLOWDOWN = 1.15
 """Seconds of a round as a multiple of what its fullest link needs. `python
-benchmarks/averaging.py` (2 cores, 2026-11-22): 1.18 with 4 peers, 1.10 with 12 clients and 2 reducers."""
+benchmarks/averaging.py`: 1.18 with 4 peers (2 cores, 2026-11-22). Many clients that fill a reducer's link take
+longer: 1.39 with 12 clients and 2 reducers and parts of 128 kB, 1.70 with the default (2026-11-27)."""
 ROUND_START_S = 1.0
 """Seconds between the last sample of an epoch and the first byte of a round, where matchmaking was over in time."""
 STEP_PARAMETERS_PER_S = 104e6

@@ -54,6 +54,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "averaging.control.StepControl": {
         "def cancel(self)": "CalledOff cancels the round first",
+        "_allow_retries": "RunStateAverager ends a round that came too late",
     },
     "averaging.key_manager.GroupKeyManager": {
         "def __init__(self, dht, prefix, initial_group_bits, target_group_size)": "MemberMatchmaking makes its own",

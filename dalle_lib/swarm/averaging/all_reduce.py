@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
@@ -87,6 +87,8 @@ class Runner(SameAnswers):
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
         part_bytes = self.tensor_part_container.part_size_bytes
+        self._owed: Counter[int] = Counter()
+        """How many answers to each sender's parts have not been handed to p2pd yet."""
         self._in_step = defaultdict(partial(InStep, len(senders), part_bytes))
         self._bytes_answered, self._began = 0, time.monotonic()
         self.paces = Paces(trust.answer_size)
@@ -158,11 +160,13 @@ class Runner(SameAnswers):
         # Peers of earlier versions that do not reduce read nothing before they have sent all.
         async for part, weights in made_ahead(self._answers(stream, sender_index)):
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=part, peer_id=weights)
+            self._owed[sender_index] -= 1
 
     async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
         if self.sender_timeout is not None:
-            stream = within(stream, max(0.0, self.sender_timeout - (time.monotonic() - self._began)))
+            limit_s = max(0.0, self.sender_timeout - (time.monotonic() - self._began))
+            stream = within(stream, limit_s, lambda: self._owed[sender_index] > 0)
         try:
             rows = iter(self.tensor_part_reducer.weights)
             async for message in super()._accumulate_parts_streaming(
@@ -181,7 +185,9 @@ class Runner(SameAnswers):
     async def _counting(self, parts: AsyncIterator, sender_index: int) -> AsyncIterator:
         """Iterate over a sender's parts, and count their bytes and the time that they take."""
         shapes = iter(self.tensor_part_reducer.part_shapes)
-        async for part in self.paces.timed(self.sender_peer_ids[sender_index], parts):
+        sender = self.sender_peer_ids[sender_index]
+        async for part in self.paces.timed(sender, parts, lambda: self._owed[sender_index] > 0):
+            self._owed[sender_index] += 1
             size, expected = tuple(part.tensor_part.size), tuple(next(shapes, ()))
             if expected and size != expected:  # decoded, 2 MiB may be 50
                 raise AllreduceException(f"its shape is {size}, but {expected} was expected")

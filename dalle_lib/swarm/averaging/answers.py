@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 
 HANG_UP_S = 3.0
 """Seconds that the caller has to close a stream before we do."""
+LOOK_EVERY_S = 0.25
+"""Seconds between looks at whether a sender that is waited for waits for this peer itself."""
 
 
 async def until_hung_up(answers: AsyncIterator) -> AsyncIterator:
@@ -58,17 +60,30 @@ async def made_ahead(answers: AsyncIterator) -> AsyncIterator:
         making.cancel()
 
 
-async def within(parts: AsyncGenerator, limit_s: float) -> AsyncIterator:
-    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all."""
-    left_s = limit_s
+async def within(parts: AsyncGenerator, limit_s: float, owes: Callable[[], bool] = lambda: False) -> AsyncIterator:
+    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all.
+
+    `owes` says whether this peer still has answers for the sender, which keeps in step with them and so waits itself
+    (`in_step`). Up to half of `limit_s` more is waited meanwhile: one that reads no answers must not hold up a round.
+    """
+    left_s, spare_s = limit_s, limit_s / 2
     async with contextlib.aclosing(parts):
         while True:
-            began = time.monotonic()
+            coming = asyncio.ensure_future(anext(parts, None))
             try:
-                part = await asyncio.wait_for(anext(parts, None), left_s)
-            except TimeoutError as error:
-                raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s") from error
-            if part is None:
+                while not coming.done():
+                    if left_s <= 0:
+                        raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s")
+                    began = time.monotonic()
+                    await asyncio.wait((coming,), timeout=min(LOOK_EVERY_S, left_s))
+                    waited_s = time.monotonic() - began
+                    if owes() and spare_s > 0:
+                        spare_s -= waited_s
+                    else:
+                        left_s -= waited_s
+            finally:
+                if coming.cancel():
+                    await asyncio.wait((coming,))
+            if (part := coming.result()) is None:
                 return
-            left_s -= time.monotonic() - began
             yield part

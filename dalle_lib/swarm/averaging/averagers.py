@@ -9,7 +9,6 @@ After the fork an attribute that one copy sets is not seen by the other. Tensors
 import asyncio
 import contextlib
 import logging
-import statistics
 import time
 from dataclasses import replace
 from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a stream by typing's name)
@@ -40,8 +39,7 @@ from dalle_lib.swarm.averaging.donors import (
     states_at_once,
     waiting_message,
 )
-from dalle_lib.swarm.averaging.earned import votes_of
-from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, voters
+from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, vote
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
@@ -156,8 +154,7 @@ class RunAverager(KeepsTasks):
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(group, min_vector_size, trust=trust, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
-        votes = votes_of((trust.user_of(str(peer)), of.epoch) for peer, of in voters(told).items())
-        epoch = statistics.median_high(votes.values())
+        epoch = vote(told, trust)
         return Group(
             counted=runner.counted(),
             epoch=epoch,

@@ -36,6 +36,7 @@ class InStep:
         while self._waits and part >= self._answers + self.ahead:
             self._another.clear()
             try:
-                await asyncio.wait_for(self._another.wait(), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._another.wait()
             except TimeoutError:
                 self._waits = False

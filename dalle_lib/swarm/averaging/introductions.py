@@ -4,6 +4,7 @@ The leader of a group collects what its followers tell and hands everything to e
 who is a member follows from it, so each peer signs its own, and each checks those of all others.
 """
 
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from dalle_lib.auth import Identity, Refused
 from dalle_lib.peer_keys import check_key, peer_id_of
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.carried import unpacked
+from dalle_lib.swarm.averaging.earned import votes_of
+from dalle_lib.swarm.averaging.trust import Trust
 
 VALID_S = 600.0
 """Seconds for which an introduction counts: a round is scheduled some time before it begins."""
@@ -60,14 +63,20 @@ class Introduction:
         return not self.is_new if self.is_counted else self.is_reducer
 
 
-def voters(told: Mapping[PeerID, Introduction]) -> dict[PeerID, Introduction]:
-    """Return the peers of a group that say which epoch its round is of: those that count, without the new ones.
+def vote(told: Mapping[PeerID, Introduction], trust: Trust) -> int:
+    """Return the epoch of a group's round: the median of its users' epochs, the later of two.
 
-    A newcomer may have missed an update since it took over a state. It votes where there is nobody else, as do all
-    where nobody counts.
+    Peers that do not count have no vote, unless nobody does. Newcomers may have missed an update since they took over a
+    state, so the others among them say which of the epochs next to the median it is, and no more: one that lies has no
+    other honest peer to outvote it there.
     """
-    counted = {peer: of for peer, of in told.items() if of.is_counted}
-    return {peer: of for peer, of in counted.items() if not of.is_new} or counted or dict(told)
+    counted = {peer: of for peer, of in told.items() if of.is_counted} or told
+    known = {peer: of for peer, of in counted.items() if not of.is_new} or counted
+    of_all, of_known = (
+        statistics.median_high(votes_of((trust.user_of(str(peer)), of.epoch) for peer, of in some.items()).values())
+        for some in (counted, known)
+    )
+    return min(max(of_known, of_all - 1), of_all + 1)
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:

@@ -6,7 +6,7 @@ So a round gives two bounds of what a peer can upload, which lie close together 
 
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -52,8 +52,13 @@ class Paces:
     reducers: dict[PeerID, _Stream] = field(default_factory=dict)
     """The averages that came from reducers."""
 
-    async def timed(self, sender: PeerID, parts: AsyncIterator) -> AsyncIterator:
-        """Iterate over a sender's parts, and note how long each was waited for after the first."""
+    async def timed(
+        self, sender: PeerID, parts: AsyncIterator, owes: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator:
+        """Iterate over a sender's parts, and note how long each was waited for after the first.
+
+        Where this peer still `owes` the sender answers when a part comes, the sender may have waited for these.
+        """
         stream = None
         async with aclosing(parts):
             while True:
@@ -67,7 +72,8 @@ class Paces:
                     raise
                 if part is None:
                     return
-                stream = self._came(self.senders, sender, part.tensor_part.ByteSize(), asked)
+                since = time.monotonic() if owes() else asked
+                stream = self._came(self.senders, sender, part.tensor_part.ByteSize(), since)
                 yield part
 
     def answered(self, reducer: PeerID, size_bytes: int) -> None:

@@ -81,7 +81,8 @@ class ParameterRounds:
         """Cancel a round that has no group, or none any more: an update is about to change the parameters."""
         pending = self.pending  # the training thread may clear the attribute meanwhile
         # hivemind's `began_allreduce` stays true while it looks for another group, after one has failed.
-        if pending is not None and pending.stage is not AveragingStage.RUNNING_ALLREDUCE and not pending.done():
+        has_group = (AveragingStage.RUNNING_ALLREDUCE, AveragingStage.FINISHED)
+        if pending is not None and pending.stage not in has_group and not pending.done():
             pending.cancel()
 
     def wait(self, search_s: float) -> None:

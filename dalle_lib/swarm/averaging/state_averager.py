@@ -57,7 +57,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     def step(self, *args, optimizer_step: bool = False, **options):
         """Do what hivemind's averager does, and know whether the update that it begins is made."""
-        self._is_due |= optimizer_step  # before it counts as an epoch
+        if optimizer_step:
+            self._is_due = True  # before it counts as an epoch
         return super().step(*args, optimizer_step=optimizer_step, **options)
 
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
@@ -96,8 +97,12 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         # A group may have been found while the trainer's process gave the round up, or went on without it, as on a busy
         # machine: the others would get an update that is not of their epoch, and this peer would lose one.
         if self._changes.value != self._changes_before:
-            self._round.allow_retries = False
-            raise AllreduceException("it came too late: this peer's parameters are of a later epoch now")
+            self._round._allow_retries = False
+            late = AllreduceException("it came too late: this peer's parameters are of a later epoch now")
+            ended = self._running_groups[group_info.group_id]
+            ended.set_exception(late)  # who sends parts would wait for it
+            ended.exception()  # asyncio would log that nobody has asked for it
+            raise late
         await super()._run_allreduce_inplace_(tensors, group_info, group_id, **kwargs)
 
     def get_current_state(self):

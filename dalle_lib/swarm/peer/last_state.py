@@ -5,11 +5,18 @@ import time
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.donors import Line
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.process.events import STAYING, EventLog
 
 STAY_S, LONGEST_S = 90.0, 1800.0
 """Seconds for which a peer stays in any case, and for which it does at most while somebody takes its state."""
 LOOK_EVERY_S = 1.0
+
+
+def await_last_update(optimizer: CollaborativeOptimizer, stop: threading.Event, ends_at: float) -> None:
+    """Return when a delayed last update is made, `stop` is set, or it is `ends_at`, in seconds since 1970."""
+    while optimizer.is_updating and time.time() < ends_at and not stop.wait(LOOK_EVERY_S):
+        pass
 
 
 def give_last_state(card: RunCard, line: Line, stop: threading.Event, ends_at: float, events: EventLog) -> None:

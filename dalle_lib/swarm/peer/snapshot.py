@@ -43,7 +43,7 @@ def take_snapshot(
     if patience_s is None or not wait(averager.pending_updates, patience_s).not_done:
         averager.step(wait_for_delayed_updates=True)
     parameters, statistics = ([], {}) if earlier is None else (earlier.parameters, earlier.statistics)
-    with torch.no_grad(), averager.lock_optimizer, averager.lock_averaged_tensors:
+    with torch.no_grad(), averager.lock_averaged_tensors:  # as updates do
         own = [p.detach() for group in averager.optimizer.param_groups for p in group["params"]]
         state = averager.optimizer.state_dict()
         return Snapshot(averager.epoch_of_parameters, _copied(own, parameters), _copied(state, statistics))

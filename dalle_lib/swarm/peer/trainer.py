@@ -21,7 +21,7 @@ from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
 from dalle_lib.swarm.peer.holding import LOOK_EVERY_S, Holder
-from dalle_lib.swarm.peer.last_state import give_last_state
+from dalle_lib.swarm.peer.last_state import await_last_update, give_last_state
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.parts import CONNECTS, Part
@@ -125,6 +125,7 @@ class Trainer(Telling):
             while self._is_finished and self.optimizer.is_updating and not stop.is_set():
                 self._stand_by(stop)
             if self._is_complete:
+                await_last_update(self.optimizer, stop, ends_at)
                 give_last_state(self.card, self.optimizer.state_averager.line, stop, ends_at, self.events)
         except Interrupted:
             logger.info("this peer leaves without the batch that it was computing")
