@@ -1,0 +1,290 @@
+"""A simulated run: peers compute, look at each other's progress, meet, average, come and go."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from dalle_lib.planning import Work
+from dalle_lib.planning.constants import PROGRESS_BYTES, PROGRESS_EVERY_S
+from scaling.distributions import Distributions, Population
+from scaling.hash_table import HashTable
+from scaling.links import Network
+from scaling.matchmaking import Meeting
+from scaling.processors import Processors
+from scaling.rounds import Exchange, exchange, shares_of, with_leavers
+from scaling.states import States
+
+PROGRESS_LIVES_S = 60.0
+"""Seconds for which a peer's record of its progress lives: hivemind's `metadata_expiration`."""
+SOONEST_LOOK_S, MORE, MORE_PART = 0.5, 3, 0.2
+"""How hivemind's tracker chooses its next look: at least so many seconds later, sooner the more peers may have come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A run to simulate."""
+
+    peers: int
+    work: Work
+    of: Distributions = field(default_factory=Distributions)
+    batch_size: int = 1
+    vouched: int = 2
+    """Trainers of the organiser with the fastest links, to whom others can connect, and who stay."""
+    first_peers: int = 2
+    epochs: int = 3
+    seed: int = 0
+    grain_s: float = 0.0
+    """See `Network`."""
+    shared_cores: int | None = None
+    """Cores of the one machine on which all peers run; None if each has one."""
+    step_s: float | None = None
+    """Seconds of a step where all peers take the same, such as those of tests, which sleep."""
+
+
+@dataclass
+class Epoch:
+    """What one epoch came to."""
+
+    computing_s: float
+    matchmaking_s: float
+    """Seconds from the epoch's last sample until its largest group began to average."""
+    averaging_s: float
+    seconds: float
+    present: int
+    """Peers that looked for a group."""
+    largest: int
+    """Peers in the largest group."""
+    group_count: int
+    told: float
+    """Share of the largest group that knew in time that it was in it."""
+    is_whole: bool
+    """Whether all of the largest group's average came back to all."""
+
+
+@dataclass
+class Outcome:
+    """What a simulated run came to."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    sent: dict[str, float] = field(default_factory=dict)
+    """Bytes that a peer of each role sends in an epoch, on average."""
+    received: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    """Bytes of all peers in an epoch, by what they are for."""
+    busiest_holder_mbps: float = 0.0
+    """What the peer that sends most records of the hash table sends, in Mbit/s, and what it could."""
+    busiest_holder_of_mbps: float = 0.0
+    looks_vain: float = 0.0
+    """Share of looks at the hash table that found nothing in time."""
+    look_s: float = 0.0
+    joins: int = 0
+    state_s: float = math.nan
+    """Mean seconds until a newcomer has the state."""
+    states_failed: int = 0
+    work_s: float = 0.0
+    """Mean seconds of the processor that a peer spends in an epoch beside samples."""
+    too_long: bool = False
+    """Whether a leader's message to its group was longer than a message may be."""
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a number of all epochs."""
+        return float(np.mean([getattr(epoch, name) for epoch in self.epochs]))
+
+    @property
+    def overhead(self) -> float:
+        """Share of the time in which peers do not compute."""
+        return 1 - sum(epoch.computing_s for epoch in self.epochs) / sum(epoch.seconds for epoch in self.epochs)
+
+
+class Swarm:
+    """The peers of a scenario, and what they do."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario, self.work = scenario, scenario.work
+        self.random = np.random.default_rng(scenario.seed)
+        self.env = simpy.Environment()
+        people = Population.drawn(scenario.peers, scenario.of, self.random, scenario.first_peers)
+        self.people, self.vouched = people, np.arange(people.first_peers, people.first_peers + scenario.vouched)
+        people.up[self.vouched] = people.down[self.vouched] = people.up[: people.first_peers].max(initial=0) or 1.25e8
+        people.is_client[self.vouched] = False
+        total = len(people.up)
+        self.network = Network(self.env, people.up, people.down, scenario.grain_s)
+        self.processors = Processors(self.env, total, scenario.shared_cores)
+        self.table = HashTable(self.env, people, self.network, self.processors, self.random)
+        self.states = States(self.env, people, self.network, self.random, self.work.state_bytes)
+        self.states.is_counted = set(people.trainers)
+        self.leaves_at = np.full(total, np.inf)
+        self.vanishes = np.zeros(total, bool)
+        self.outcome = Outcome()
+        self.beside = np.zeros((2, total))
+        """Bytes sent and received in rounds, which do not pass the network."""
+        self.meeting: Meeting | None = None
+        self.ends_at = math.inf
+        """When the epoch in progress is full."""
+        self._parameters_s = 0.0
+        """Seconds from an epoch's beginning until its round of parameters is over, which all wait for."""
+        for peer in people.trainers:
+            self._stay(peer)
+            self.env.process(self._watch(peer))
+
+    def run(self) -> Outcome:
+        """Simulate all epochs, and return what they came to."""
+        self.env.run(self.env.process(self._epochs()))
+        return self._summed_up()
+
+    def _stay(self, peer: int) -> None:
+        rate = self.scenario.of.leave_per_minute / 60
+        if rate and peer not in self.vouched:
+            self.leaves_at[peer] = self.env.now + self.random.exponential(1 / rate)
+            self.vanishes[peer] = self.random.random() < self.scenario.of.vanish
+            self.env.process(self._leave(peer))
+
+    def _leave(self, peer: int):
+        """Leave when it is time; somebody else joins in this peer's place, and takes over the state."""
+        yield self.env.timeout(self.leaves_at[peer] - self.env.now)
+        self.states.is_counted.discard(peer)
+        if self.meeting is not None:
+            self.meeting.leave(peer)
+        self.table.replace(peer)
+        self.people.redraw(peer, self.scenario.of, self.random)
+        self.network.replug(peer, self.people.up[peer], self.people.down[peer])
+        self.outcome.joins += 1
+        if self.people.first_peers:
+            self.table.enter(int(self.random.integers(self.people.first_peers)))
+        self._stay(peer)
+        if (yield from self.states.take(peer)):
+            self.states.is_counted.add(peer)
+
+    def _watch(self, peer: int):
+        """Tell the others of this peer's progress, and look at theirs, as its tracker does."""
+        yield self.env.timeout(self.random.random() * min(PROGRESS_EVERY_S, self.work.matchmaking_s))
+        while True:
+            key, size = "progress", PROGRESS_BYTES
+            yield from self.table.store(peer, key, None, PROGRESS_LIVES_S, size)
+            found = yield from self.table.look(peer, key)
+            count, left_s = len(found or ()) or 1, max(0.0, self.ends_at - self.env.now)
+            sooner = left_s * count / max(count + MORE, count * (1 + MORE_PART))
+            yield self.env.timeout(min(max(sooner, SOONEST_LOOK_S), PROGRESS_EVERY_S, self.work.matchmaking_s))
+
+    def _batch_s(self, peer: int) -> float:
+        if self.scenario.step_s is not None:
+            return self.scenario.step_s
+        return self.scenario.batch_size / self.people.samples_per_s[peer]
+
+    def _epochs(self):
+        for number in range(self.scenario.epochs):
+            began, present = self.env.now, np.array(sorted(self.states.is_counted))
+            speeds = self.scenario.batch_size / np.array([self._batch_s(peer) for peer in present])
+            computing_s = self.work.target_batch_size / speeds.sum()
+            self.ends_at = began + computing_s
+            meeting = self.meeting = Meeting(
+                self.env, self.people, self.network, self.table, self.processors, f"epoch {number}",
+                self.work.matchmaking_s, self.work.timeout_s,
+            )  # fmt: skip
+            searches = []
+            for peer in present:
+                # It notices between two batches that the end is near, and later that it has come.
+                starts_at = max(began, self.ends_at - self.work.matchmaking_s)
+                starts_at += self.random.random() * self._batch_s(peer)
+                searches.append(self.env.process(meeting.seek(int(peer), starts_at)))
+            if len(present) > 1:
+                yield self.env.all_of(searches) | self.env.process(meeting.settle())
+            else:  # it knows that it is alone
+                yield self.env.timeout(computing_s)
+            meeting.close()
+            yield from self._average(meeting, present, began, computing_s)
+            self.meeting = None
+
+    def _average(self, meeting: Meeting, present: NDArray, began: float, computing_s: float):
+        """Have each group average; the epoch is over when the largest one has."""
+        groups = sorted(meeting.groups, key=len, reverse=True) or [(int(present[0]),)]
+        rounds = [self._round(meeting, group, began) for group in groups]
+        largest, came, told, begins_at = rounds[0]
+        self.states.pause(True)
+        over_at = max(begins_at + came.seconds, self.env.now)
+        yield self.env.timeout(over_at - self.env.now)
+        self.states.pause(False)
+        is_whole = came.is_whole and bool(told.all())
+        self._parameters_s = 0.0
+        if len(largest) > 1 and (not is_whole or (len(self.outcome.epochs) + 1) % self.work.state_every == 0):
+            averaged = exchange(largest, self.people, self._shares(largest), self.work, self.work.answer_bytes)
+            self._count(largest, averaged)
+            self._parameters_s = self.work.matchmaking_s + averaged.seconds
+        self.outcome.epochs.append(
+            Epoch(
+                computing_s,
+                begins_at - began - computing_s,
+                came.seconds,
+                over_at - began,
+                len(present),
+                len(largest),
+                len(groups),
+                float(told.mean()),
+                is_whole,
+            )
+        )
+        self.outcome.too_long |= meeting.too_long
+        self.outcome.parts["groups"] = self.outcome.parts.get("groups", 0.0) + meeting.told_bytes
+
+    def _round(
+        self, meeting: Meeting, members: tuple[int, ...], began: float
+    ) -> tuple[NDArray, Exchange, NDArray, float]:
+        """Return a group, its round, which of it knew in time, and when it began.
+
+        All wait for the last batch of the slowest, and for a round of parameters that still runs.
+        """
+        group = np.array(members)
+        knew_at = np.array([meeting.knew_at(peer, members) for peer in members])
+        told = np.isfinite(knew_at)
+        last_s = max(self.random.random() * self._batch_s(int(peer)) for peer in group)
+        begins_at = max([self.ends_at + last_s, began + self._parameters_s, *knew_at[told]])
+        shares = self._shares(group)
+        if len(group) < 2:
+            return group, Exchange(0.0, 0.0, np.zeros(1), np.zeros(1), np.zeros(1)), told, begins_at
+        came = exchange(group, self.people, shares, self.work, cores=self.scenario.shared_cores)
+        leaves_s = np.where(told, np.maximum(0.0, self.leaves_at[group] - begins_at), 0.0)
+        came = with_leavers(came, shares, leaves_s, self.vanishes[group] | ~told, self.work.timeout_s)
+        self._count(group, came)
+        return group, came, told, begins_at
+
+    def _shares(self, group: NDArray) -> NDArray:
+        return shares_of(group, self.people, self.vouched, 2 if self.work.up_bits < 8 else 1)
+
+    def _count(self, group: NDArray, came: Exchange) -> None:
+        """Note a round's bytes and work, which pass neither the network nor the processors."""
+        self.beside[:, group] += came.sent, came.received
+        for peer, seconds in zip(group, came.work_s, strict=True):
+            self.processors.used_s[peer] += seconds
+
+    def _summed_up(self) -> Outcome:
+        outcome, count, total = self.outcome, len(self.outcome.epochs), len(self.people.up)
+        first, trainers = np.arange(self.people.first_peers), np.array(self.people.trainers)
+        clients = self.people.is_client[trainers]
+        roles = {"first peer": first, "reducer": trainers[~clients], "client": trainers[clients]}
+        names = np.array([self.table.names_sent[peer] for peer in range(total)])
+        sent = self.network.carried[:total] + self.beside[0] + names
+        received = self.network.carried[total:] + self.beside[1] + names.sum() / total
+        for role, peers in roles.items():
+            if len(peers):
+                outcome.sent[role] = float(sent[peers].mean()) / count
+                outcome.received[role] = float(received[peers].mean()) / count
+        records = float(self.network.carried[:total].sum()) - outcome.parts["groups"] - self.states.given_bytes
+        outcome.parts = {
+            "rounds": float(self.beside[0].sum()), "hash table": records + float(names.sum()),
+            "states": self.states.given_bytes, **outcome.parts,
+        }  # fmt: skip
+        outcome.parts = {name: size / count for name, size in outcome.parts.items()}
+        held = self.network.carried[:total] / self.env.now / 1.25e5
+        holders = self.table.keys["progress"].holders
+        busiest = max(holders, key=lambda peer: held[peer])
+        outcome.busiest_holder_mbps = float(held[busiest])
+        outcome.busiest_holder_of_mbps = float(self.people.up[busiest] / 1.25e5)
+        outcome.looks_vain = self.table.vain / max(1, self.table.looks)
+        outcome.look_s = self.table.looks_s / max(1, self.table.looks)
+        outcome.state_s = float(np.mean(self.states.seconds)) if self.states.seconds else math.nan
+        outcome.states_failed = self.states.failed
+        outcome.work_s = float(np.mean([self.processors.used_s[peer] for peer in trainers])) / count
+        return outcome
