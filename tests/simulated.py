@@ -7,7 +7,7 @@ from checkout import ROOT
 
 from dalle_lib.planning import Work
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 from scaling.distributions import BYTES_PER_MBIT, Population
 

@@ -1,14 +1,14 @@
-"""Simulated links and rounds carry no more than their rates, lose no bytes, and come to what small ones come to by hand."""
+"""Simulated links carry no more than their rates and lose no bytes; rounds come to what small ones come to by hand."""
 
 import numpy as np
 import pytest
 import simpy
+from simulated import WORK, people
+
+from dalle_lib.planning.constants import ROUND_SLOWDOWN
 from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
 from scaling.links import Network, fair_rates
 from scaling.rounds import exchange, kinds_of, shares_of, with_leavers
-from simulated import WORK, people  # before `scaling`
-
-from dalle_lib.planning.constants import ROUND_SLOWDOWN
 
 
 def test_rates_are_fair_and_fill_links_without_exceeding_them():

@@ -1,10 +1,11 @@
 """The hash table: who holds what lies under a key, and what a look at it costs the holders."""
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
 import simpy
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from dalle_lib.planning.constants import (
     ANSWER_ENTRY_S,
@@ -23,20 +24,13 @@ from scaling.processors import Processors
 
 
 @dataclass
-class Entry:
-    """What one peer has written under a key."""
-
-    value: object
-    expires: float
-    bytes: float
-
-
-@dataclass
 class Key:
     """What lies under a key, and with whom."""
 
     holders: list[int]
-    entries: dict[int, Entry] = field(default_factory=dict)
+    expires: NDArray
+    """When each peer's record expires; 0 where it has none."""
+    entry_bytes: float = 0.0
 
 
 class HashTable:
@@ -47,8 +41,8 @@ class HashTable:
     ) -> None:
         self.env, self.people, self.network, self.processors, self.random = env, people, network, processors, random
         self.keys: dict[str, Key] = {}
-        self.names_sent = defaultdict(float)
-        """Bytes of lists of names that each peer has sent, in answers to searches."""
+        self.names_sent, self.records_sent = np.zeros((2, len(people.up)))
+        """Bytes of lists of names that each peer has sent, in answers to searches, and of records."""
         self.looks, self.vain, self.looks_s = 0, 0, 0.0
         """Looks so far, those that found nothing though something lay there, and the seconds of all."""
 
@@ -57,29 +51,32 @@ class HashTable:
         for key in self.keys.values():
             if peer in key.holders:
                 key.holders = self._chosen()
-            key.entries.pop(peer, None)
+            key.expires[peer] = 0.0
 
-    def store(self, peer: int, name: str, value: object, lives_s: float, size: float):
-        """Write a peer's record under a key: a process; others see it at its end."""
+    def store(self, peer: int, name: str, lives_s: float, size: float, times: float = 1.0):
+        """Write a peer's record under a key, the last of so many `times`: a process; others see it at its end."""
         expires = self.env.now + lives_s
-        yield from self._search(peer)
-        yield from self.processors.work(peer, TABLE_REPLICAS * CALL_S)
+        yield from self._search(peer, times)
+        yield from self.processors.work(peer, times * TABLE_REPLICAS * (CALL_S + LOOK_ENTRY_S))
         yield self.env.timeout(2 * self._trip_s(peer))
         key = self._key(name)
-        key.entries[peer] = Entry(value, expires, size)
+        key.expires[peer], key.entry_bytes = expires, size
 
     def enter(self, first_peer: int) -> None:
         """Take note that a newcomer has asked a first peer for the way in, by a search that it alone answers."""
         self.names_sent[first_peer] += MAX_ASKED * NAMED_BYTES
 
     def look(self, peer: int, name: str):
-        """Read what lies under a key: a process, whose value is {peer: value}, or None if nobody answered in time."""
+        """Read what lies under a key: a process, whose value is the numbers of those that have written there.
+
+        They are none if nobody has answered in time, or answers are longer than a message may be.
+        """
         began = self.env.now
         self.looks += 1
         yield from self._search(peer)
         key = self._key(name)
-        seen = {writer: entry for writer, entry in key.entries.items() if entry.expires > self.env.now}
-        size = sum(entry.bytes for entry in seen.values())
+        seen = np.flatnonzero(key.expires > self.env.now)
+        size = len(seen) * key.entry_bytes
         holders = [holder for holder in key.holders if holder != peer]
         answers = [self.env.process(self._answer(holder, peer, size, len(seen))) for holder in holders]
         if answers:
@@ -94,9 +91,9 @@ class HashTable:
         yield from self.processors.work(peer, LOOK_ENTRY_S * len(seen) * max(1, len(holders)))
         self.looks_s += self.env.now - began
         if (not is_answered or size > MAX_BYTES) and peer not in key.holders:
-            self.vain += bool(seen)
-            return None
-        return {writer: entry.value for writer, entry in seen.items()}
+            self.vain += len(seen) > 0
+            return seen[:0]
+        return seen
 
     def _answer(self, holder: int, peer: int, size: float, count: int):
         yield from self.processors.work(holder, ANSWER_ENTRY_S * count)
@@ -104,24 +101,26 @@ class HashTable:
         try:
             yield transfer.done
         except simpy.Interrupt:
-            self.network.stop(transfer)
+            size -= self.network.stop(transfer)
+        self.records_sent[holder] += size
 
-    def _search(self, peer: int):
-        """Find those nearest to a key: each that is asked names as many that it knows."""
+    def _search(self, peer: int, times: float = 1.0):
+        """Find those nearest to a key, so many times: each that is asked names as many that it knows."""
         reachable = self.people.reachable
         asked = min(MAX_ASKED, max(1, len(reachable) - 1))
-        for holder in self.random.choice(reachable, asked, replace=False):
-            self.names_sent[int(holder)] += min(MAX_ASKED, len(reachable)) * NAMED_BYTES
+        named = reachable[self.random.integers(len(reachable), size=asked)]
+        np.add.at(self.names_sent, named, times * min(MAX_ASKED, len(reachable)) * NAMED_BYTES)
         steps = -(-asked // TABLE_ASKED_AT_ONCE)
-        yield from self.processors.work(peer, asked * CALL_S)
+        yield from self.processors.work(peer, times * asked * CALL_S)
         yield self.env.timeout(steps * self._trip_s(peer))
 
     def _trip_s(self, peer: int) -> float:
-        return self.people.trip_between(peer, int(self.random.choice(self.people.reachable)))
+        reachable = self.people.reachable
+        return self.people.trip_between(peer, int(reachable[self.random.integers(len(reachable))]))
 
     def _key(self, name: str) -> Key:
         if name not in self.keys:
-            self.keys[name] = Key(self._chosen())
+            self.keys[name] = Key(self._chosen(), np.zeros(len(self.people.up)))
         return self.keys[name]
 
     def _chosen(self) -> list[int]:

@@ -92,12 +92,15 @@ class Network:
         self._change()
         return Transfer(done, slot)
 
-    def stop(self, transfer: Transfer) -> None:
-        """End a transfer that has not arrived; what was carried stays counted."""
-        if self._events[transfer.slot] is transfer.done:
-            self._settle()
-            self._drop(transfer.slot)
-            self._change()
+    def stop(self, transfer: Transfer) -> float:
+        """End a transfer, and return the bytes of it that had not arrived; the others stay counted."""
+        self._settle()
+        if self._events[transfer.slot] is not transfer.done:
+            return 0.0
+        left = float(self._left[transfer.slot])
+        self._drop(transfer.slot)
+        self._change()
+        return left
 
     def sent(self, peer: int) -> float:
         """Return the bytes that a peer has sent so far."""

@@ -77,7 +77,7 @@ class Meeting:
         own = self.seekers[peer] = Seeker(peer, is_client, self.env.now + self.timeout_s)
         if not is_client:
             self._declare(own)
-        found, looking, next_look = {}, None, self.env.now
+        found, looking, next_look = [], None, self.env.now
         while own.group is None and not own.is_over and self.env.now < own.searches_until:
             if looking is None and self.env.now >= next_look:
                 looking = self.env.process(self.table.look(peer, self.key))
@@ -90,7 +90,7 @@ class Meeting:
                     looking or self.env.timeout(max(0.0, next_look - self.env.now))
                 )
             if looking is not None and looking.processed:
-                found, looking = looking.value or {}, None
+                found, looking = [self.seekers[one] for one in looking.value if one in self.seekers], None
                 next_look = self.env.now + max(LOOK_EVERY_S, LOOK_S_PER_PEER * len(found))
             if own.group is None and not own.is_over and self.env.now >= own.expires:
                 if own.followers:
@@ -127,11 +127,11 @@ class Meeting:
     def _declare(self, own: Seeker) -> None:
         own.expires = self.env.now + self.matchmaking_s
         lives_s = self.matchmaking_s + LIVES_S
-        self.env.process(self.table.store(own.peer, self.key, own, lives_s, AVERAGER_BYTES))
+        self.env.process(self.table.store(own.peer, self.key, lives_s, AVERAGER_BYTES))
 
-    def _earliest(self, own: Seeker, found: dict[int, Seeker]) -> Seeker | None:
+    def _earliest(self, own: Seeker, found: list[Seeker]) -> Seeker | None:
         """Return whom a peer asks next: the first that comes before it and that it has not asked; None if nobody."""
-        before = [one for one in found.values() if one.order < own.order and (one, one.expires) not in own.tried]
+        before = [one for one in found if one.order < own.order and (one, one.expires) not in own.tried]
         return min(before, key=lambda one: one.order, default=None)
 
     def _ask(self, own: Seeker, leader: Seeker):

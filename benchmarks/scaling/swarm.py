@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dalle_lib.planning import Work
 from dalle_lib.planning.constants import PROGRESS_BYTES, PROGRESS_EVERY_S
-from scaling.distributions import Distributions, Population
+from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
 from scaling.hash_table import HashTable
 from scaling.links import Network
 from scaling.matchmaking import Meeting
@@ -19,6 +19,8 @@ from scaling.states import States
 
 PROGRESS_LIVES_S = 60.0
 """Seconds for which a peer's record of its progress lives: hivemind's `metadata_expiration`."""
+MAX_GROUPS = 8
+"""Groups of an epoch whose rounds are simulated, the largest ones."""
 SOONEST_LOOK_S, MORE, MORE_PART = 0.5, 3, 0.2
 """How hivemind's tracker chooses its next look: at least so many seconds later, sooner the more peers may have come."""
 
@@ -118,6 +120,8 @@ class Swarm:
         self.states.is_counted = set(people.trainers)
         self.leaves_at = np.full(total, np.inf)
         self.vanishes = np.zeros(total, bool)
+        self.gone: dict[int, bool] = {}
+        """Peers that have left in this epoch, each with whether it vanished."""
         self.outcome = Outcome()
         self.beside = np.zeros((2, total))
         """Bytes sent and received in rounds, which do not pass the network."""
@@ -146,6 +150,7 @@ class Swarm:
         """Leave when it is time; somebody else joins in this peer's place, and takes over the state."""
         yield self.env.timeout(self.leaves_at[peer] - self.env.now)
         self.states.is_counted.discard(peer)
+        self.gone[peer] = bool(self.vanishes[peer])
         if self.meeting is not None:
             self.meeting.leave(peer)
         self.table.replace(peer)
@@ -155,17 +160,22 @@ class Swarm:
         if self.people.first_peers:
             self.table.enter(int(self.random.integers(self.people.first_peers)))
         self._stay(peer)
-        if (yield from self.states.take(peer)):
+        leaves_at = self.leaves_at[peer]
+        while not (yield from self.states.take(peer)) and self.leaves_at[peer] == leaves_at:
+            yield self.env.timeout(self.work.timeout_s)
+        if self.leaves_at[peer] == leaves_at:  # it has not left meanwhile
             self.states.is_counted.add(peer)
 
     def _watch(self, peer: int):
-        """Tell the others of this peer's progress, and look at theirs, as its tracker does."""
+        """Tell the others of this peer's progress after each batch, and look at theirs, as its tracker does."""
+        told_at = self.env.now
         yield self.env.timeout(self.random.random() * min(PROGRESS_EVERY_S, self.work.matchmaking_s))
         while True:
-            key, size = "progress", PROGRESS_BYTES
-            yield from self.table.store(peer, key, None, PROGRESS_LIVES_S, size)
-            found = yield from self.table.look(peer, key)
-            count, left_s = len(found or ()) or 1, max(0.0, self.ends_at - self.env.now)
+            batches = max(1.0, (self.env.now - told_at) / self._batch_s(peer))
+            told_at = self.env.now
+            yield from self.table.store(peer, "progress", PROGRESS_LIVES_S, PROGRESS_BYTES, batches)
+            found = yield from self.table.look(peer, "progress")
+            count, left_s = max(1, len(found)), max(0.0, self.ends_at - self.env.now)
             sooner = left_s * count / max(count + MORE, count * (1 + MORE_PART))
             yield self.env.timeout(min(max(sooner, SOONEST_LOOK_S), PROGRESS_EVERY_S, self.work.matchmaking_s))
 
@@ -179,7 +189,7 @@ class Swarm:
             began, present = self.env.now, np.array(sorted(self.states.is_counted))
             speeds = self.scenario.batch_size / np.array([self._batch_s(peer) for peer in present])
             computing_s = self.work.target_batch_size / speeds.sum()
-            self.ends_at = began + computing_s
+            self.ends_at, self.gone = began + computing_s, {}
             meeting = self.meeting = Meeting(
                 self.env, self.people, self.network, self.table, self.processors, f"epoch {number}",
                 self.work.matchmaking_s, self.work.timeout_s,
@@ -201,7 +211,7 @@ class Swarm:
     def _average(self, meeting: Meeting, present: NDArray, began: float, computing_s: float):
         """Have each group average; the epoch is over when the largest one has."""
         groups = sorted(meeting.groups, key=len, reverse=True) or [(int(present[0]),)]
-        rounds = [self._round(meeting, group, began) for group in groups]
+        rounds = [self._round(meeting, group, began) for group in groups[:MAX_GROUPS]]
         largest, came, told, begins_at = rounds[0]
         self.states.pause(True)
         over_at = max(begins_at + came.seconds, self.env.now)
@@ -245,8 +255,10 @@ class Swarm:
         if len(group) < 2:
             return group, Exchange(0.0, 0.0, np.zeros(1), np.zeros(1), np.zeros(1)), told, begins_at
         came = exchange(group, self.people, shares, self.work, cores=self.scenario.shared_cores)
-        leaves_s = np.where(told, np.maximum(0.0, self.leaves_at[group] - begins_at), 0.0)
-        came = with_leavers(came, shares, leaves_s, self.vanishes[group] | ~told, self.work.timeout_s)
+        is_here = told & ~np.isin(group, list(self.gone))
+        leaves_s = np.where(is_here, np.maximum(0.0, self.leaves_at[group] - begins_at), 0.0)
+        vanishes = np.where(is_here, self.vanishes[group], [self.gone.get(peer, True) for peer in members])
+        came = with_leavers(came, shares, leaves_s, vanishes, self.work.timeout_s)
         self._count(group, came)
         return group, came, told, begins_at
 
@@ -264,7 +276,7 @@ class Swarm:
         first, trainers = np.arange(self.people.first_peers), np.array(self.people.trainers)
         clients = self.people.is_client[trainers]
         roles = {"first peer": first, "reducer": trainers[~clients], "client": trainers[clients]}
-        names = np.array([self.table.names_sent[peer] for peer in range(total)])
+        names = self.table.names_sent
         sent = self.network.carried[:total] + self.beside[0] + names
         received = self.network.carried[total:] + self.beside[1] + names.sum() / total
         for role, peers in roles.items():
@@ -277,11 +289,9 @@ class Swarm:
             "states": self.states.given_bytes, **outcome.parts,
         }  # fmt: skip
         outcome.parts = {name: size / count for name, size in outcome.parts.items()}
-        held = self.network.carried[:total] / self.env.now / 1.25e5
-        holders = self.table.keys["progress"].holders
-        busiest = max(holders, key=lambda peer: held[peer])
-        outcome.busiest_holder_mbps = float(held[busiest])
-        outcome.busiest_holder_of_mbps = float(self.people.up[busiest] / 1.25e5)
+        busiest = int(self.table.records_sent.argmax())
+        outcome.busiest_holder_mbps = float(self.table.records_sent[busiest] / self.env.now / BYTES_PER_MBIT)
+        outcome.busiest_holder_of_mbps = float(self.people.up[busiest] / BYTES_PER_MBIT)
         outcome.looks_vain = self.table.vain / max(1, self.table.looks)
         outcome.look_s = self.table.looks_s / max(1, self.table.looks)
         outcome.state_s = float(np.mean(self.states.seconds)) if self.states.seconds else math.nan
