@@ -31,8 +31,9 @@ import tyro
 from dalle_lib.organizing.sizing import matchmaking_for
 from dalle_lib.planning import Machines, Work, constants, plan_run
 from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
+from scaling.outcome import Outcome
 from scaling.report import ends, row
-from scaling.swarm import Outcome, Scenario, Swarm
+from scaling.swarm import Scenario, Swarm
 
 EXACT_UP_TO = 60
 """Peers up to which links are shared anew at each change; beyond, every so many seconds."""

@@ -94,11 +94,13 @@ class Network:
 
     def stop(self, transfer: Transfer) -> float:
         """End a transfer, and return the bytes of it that had not arrived; the others stay counted."""
-        self._settle()
-        if self._events[transfer.slot] is not transfer.done:
+        slot = transfer.slot
+        if self._events[slot] is not transfer.done:
             return 0.0
-        left = float(self._left[transfer.slot])
-        self._drop(transfer.slot)
+        moved = min(self._left[slot], self._rates[slot] * (self.env.now - self._shared_at))
+        self.carried[self._links[:, slot]] += moved
+        left = float(self._left[slot] - moved)
+        self._drop(slot)
         self._change()
         return left
 

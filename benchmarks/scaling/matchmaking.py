@@ -16,6 +16,7 @@ from dalle_lib.planning.constants import (
     LOOK_EVERY_S,
     LOOK_S_PER_PEER,
 )
+from dalle_lib.swarm.averaging.matchmaking import AVOID_S
 from dalle_lib.swarm.wire import MAX_RECEIVED_BYTES
 from scaling.distributions import Population
 from scaling.hash_table import HashTable
@@ -55,10 +56,12 @@ class Meeting:
 
     def __init__(
         self, env: simpy.Environment, people: Population, network: Network, table: HashTable, processors: Processors,
-        key: str, matchmaking_s: float, timeout_s: float,
+        key: str, matchmaking_s: float, timeout_s: float, avoided: dict[tuple[int, int], float] | None = None,
     ) -> None:  # fmt: skip
+        """Take `avoided` of the epochs before: until when a peer does not follow a leader that never began."""
         self.env, self.people, self.network, self.table, self.processors = env, people, network, table, processors
         self.key, self.matchmaking_s, self.timeout_s = key, matchmaking_s, timeout_s
+        self.avoided = {} if avoided is None else avoided
         self.request_s = min(3.0, matchmaking_s / 2)
         """Seconds in which a leader has to answer: `RunOptimizer._request_timeout_s`."""
         self.seekers: dict[int, Seeker] = {}
@@ -131,7 +134,13 @@ class Meeting:
 
     def _earliest(self, own: Seeker, found: list[Seeker]) -> Seeker | None:
         """Return whom a peer asks next: the first that comes before it and that it has not asked; None if nobody."""
-        before = [one for one in found if one.order < own.order and (one, one.expires) not in own.tried]
+        before = [
+            one
+            for one in found
+            if one.order < own.order
+            and (one, one.expires) not in own.tried
+            and self.avoided.get((own.peer, one.peer), 0.0) <= self.env.now
+        ]
         return min(before, key=lambda one: one.order, default=None)
 
     def _ask(self, own: Seeker, leader: Seeker):
@@ -149,6 +158,7 @@ class Meeting:
         own.leader = None
         if not news.triggered:
             leader.followers.pop(own, None)
+            self.avoided[own.peer, leader.peer] = self.env.now + AVOID_S
             return
         what, of = news.value
         if what == "group":

@@ -5,7 +5,8 @@ from statistics import mean
 
 from dalle_lib.planning.constants import INTRODUCTION_BYTES, PROGRESS_BYTES
 from dalle_lib.swarm.wire import MAX_BYTES, MAX_RECEIVED_BYTES
-from scaling.swarm import Outcome, Scenario
+from scaling.outcome import Outcome
+from scaling.swarm import Scenario
 
 TOGETHER, IN_VAIN, WAITING = 0.9, 0.01, 0.5
 """One flat group fails where fewer of the peers are in it, more looks find nothing, or more time is spent waiting."""
@@ -36,7 +37,8 @@ def row(scenario: Scenario, outcomes: Sequence[Outcome], planned_s: float) -> di
         "looks_in_vain": over(lambda one: one.looks_vain), "look_s": over(lambda one: one.look_s),
         "busiest_holder_mbps": over(lambda one: one.busiest_holder_mbps),
         "its_link_mbps": over(lambda one: one.busiest_holder_of_mbps),
-        "newcomers": over(lambda one: one.joins), "state_s": over(lambda one: one.state_s),
+        "newcomers": over(lambda one: one.joins),
+        "state_s": mean(took) if (took := [one.state_s for one in outcomes if one.joins and one.state_s]) else None,
         "states_failed": over(lambda one: one.states_failed), "work_s": over(lambda one: one.work_s),
     }  # fmt: skip
 

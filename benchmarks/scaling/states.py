@@ -70,12 +70,12 @@ class States:
                     self._resumed = self._resumed or self.env.event()
                     yield self._resumed
                 began = self.env.now
-                transfer = self.network.send(donor, newcomer, self.state_bytes / PIECES)
+                piece = self.state_bytes / PIECES
+                transfer = self.network.send(donor, newcomer, piece)
                 yield transfer.done | self.env.timeout(left_s)
                 left_s -= self.env.now - began
-                if not transfer.done.triggered:
-                    self.network.stop(transfer)
-                if not transfer.done.triggered or donor not in self.is_counted or left_s <= 0:
+                missing = self.network.stop(transfer)
+                self.given_bytes += piece - missing
+                if missing or donor not in self.is_counted:
                     return False
-                self.given_bytes += self.state_bytes / PIECES
         return True

@@ -13,6 +13,7 @@ from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
 from scaling.hash_table import HashTable
 from scaling.links import Network
 from scaling.matchmaking import Meeting
+from scaling.outcome import Epoch, Outcome
 from scaling.processors import Processors
 from scaling.rounds import Exchange, exchange, shares_of, with_leavers
 from scaling.states import States
@@ -46,61 +47,6 @@ class Scenario:
     """Seconds of a step where all peers take the same, such as those of tests, which sleep."""
 
 
-@dataclass
-class Epoch:
-    """What one epoch came to."""
-
-    computing_s: float
-    matchmaking_s: float
-    """Seconds from the epoch's last sample until its largest group began to average."""
-    averaging_s: float
-    seconds: float
-    present: int
-    """Peers that looked for a group."""
-    largest: int
-    """Peers in the largest group."""
-    group_count: int
-    told: float
-    """Share of the largest group that knew in time that it was in it."""
-    is_whole: bool
-    """Whether all of the largest group's average came back to all."""
-
-
-@dataclass
-class Outcome:
-    """What a simulated run came to."""
-
-    epochs: list[Epoch] = field(default_factory=list)
-    sent: dict[str, float] = field(default_factory=dict)
-    """Bytes that a peer of each role sends in an epoch, on average."""
-    received: dict[str, float] = field(default_factory=dict)
-    parts: dict[str, float] = field(default_factory=dict)
-    """Bytes of all peers in an epoch, by what they are for."""
-    busiest_holder_mbps: float = 0.0
-    """What the peer that sends most records of the hash table sends, in Mbit/s, and what it could."""
-    busiest_holder_of_mbps: float = 0.0
-    looks_vain: float = 0.0
-    """Share of looks at the hash table that found nothing in time."""
-    look_s: float = 0.0
-    joins: int = 0
-    state_s: float = math.nan
-    """Mean seconds until a newcomer has the state."""
-    states_failed: int = 0
-    work_s: float = 0.0
-    """Mean seconds of the processor that a peer spends in an epoch beside samples."""
-    too_long: bool = False
-    """Whether a leader's message to its group was longer than a message may be."""
-
-    def mean(self, name: str) -> float:
-        """Return the mean of a number of all epochs."""
-        return float(np.mean([getattr(epoch, name) for epoch in self.epochs]))
-
-    @property
-    def overhead(self) -> float:
-        """Share of the time in which peers do not compute."""
-        return 1 - sum(epoch.computing_s for epoch in self.epochs) / sum(epoch.seconds for epoch in self.epochs)
-
-
 class Swarm:
     """The peers of a scenario, and what they do."""
 
@@ -120,6 +66,8 @@ class Swarm:
         self.states.is_counted = set(people.trainers)
         self.leaves_at = np.full(total, np.inf)
         self.vanishes = np.zeros(total, bool)
+        self.avoided: dict[tuple[int, int], float] = {}
+        """Until when a peer does not follow a leader that never began."""
         self.gone: dict[int, bool] = {}
         """Peers that have left in this epoch, each with whether it vanished."""
         self.outcome = Outcome()
@@ -192,7 +140,7 @@ class Swarm:
             self.ends_at, self.gone = began + computing_s, {}
             meeting = self.meeting = Meeting(
                 self.env, self.people, self.network, self.table, self.processors, f"epoch {number}",
-                self.work.matchmaking_s, self.work.timeout_s,
+                self.work.matchmaking_s, self.work.timeout_s, self.avoided,
             )  # fmt: skip
             searches = []
             for peer in present:
@@ -294,7 +242,7 @@ class Swarm:
         outcome.busiest_holder_of_mbps = float(self.people.up[busiest] / BYTES_PER_MBIT)
         outcome.looks_vain = self.table.vain / max(1, self.table.looks)
         outcome.look_s = self.table.looks_s / max(1, self.table.looks)
-        outcome.state_s = float(np.mean(self.states.seconds)) if self.states.seconds else math.nan
+        outcome.state_s = float(np.mean(self.states.seconds)) if self.states.seconds else None
         outcome.states_failed = self.states.failed
         outcome.work_s = float(np.mean([self.processors.used_s[peer] for peer in trainers])) / count
         return outcome
