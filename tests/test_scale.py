@@ -40,44 +40,41 @@ def test_two_flows_on_one_upload_get_half_each_and_the_rest_when_one_is_done():
     env.process(send(2, 12.0))
     env.run()
     assert arrived == {1: pytest.approx(30 / 8), 2: pytest.approx(6.0)}  # 2 a second is all that peer 2 takes
-    assert network.sent(0) == pytest.approx(42) == network.received(1) + network.received(2)
+    assert network.sent(0) == pytest.approx(42)
+    assert network.received(1) + network.received(2) == pytest.approx(42)
 
 
 @pytest.mark.parametrize("grain_s", [0.0, 0.2])
 def test_what_is_sent_is_received_and_no_link_carries_more_than_its_rate(grain_s):
     random, env = np.random.default_rng(1), simpy.Environment()
     up, down = random.uniform(1, 50, 6), random.uniform(1, 50, 6)
-    network, sizes, stopped = Network(env, up, down, grain_s), [], 0
+    network, sizes, left = Network(env, up, down, grain_s), [], []
 
     def send():
-        nonlocal stopped
         for _ in range(40):
             yield env.timeout(random.exponential(0.3))
             source, target = random.choice(6, 2, replace=False)
             sizes.append(random.exponential(40))
             transfer = network.send(int(source), int(target), sizes[-1])
             if random.random() < 0.2:
-                before = network.carried.sum()
                 yield env.timeout(0.5)
-                network.stop(transfer)
-                stopped += network.carried.sum() >= before
+                left.append(network.stop(transfer))
 
     def watch():
         while True:
             before = network.carried.copy()
             yield env.timeout(1.0)
             network._settle()
-            assert (network.carried - before <= np.concatenate([up, down]) * (1 + grain_s) + 1e-6).all()
+            assert (network.carried - before <= np.concatenate([up, down]) + 1e-6).all()
 
     env.process(watch())
     for _ in range(3):
         env.process(send())
     env.run(until=400)
-    assert stopped
     sent, received = network.carried[:6], network.carried[6:]
+    assert 0 < sum(left) < sum(sizes)
     assert sent.sum() == pytest.approx(received.sum())
-    assert 0.5 * sum(sizes) < sent.sum() <= sum(sizes) * (1 + 1e-9)
-    assert (network.carried <= 400 * np.concatenate([up, down])).all()
+    assert sent.sum() == pytest.approx(sum(sizes) - sum(left))
 
 
 def test_two_peers_average_in_the_time_that_the_slower_one_needs_for_half_of_both():

@@ -23,9 +23,6 @@ from scaling.hash_table import HashTable
 from scaling.links import Network
 from scaling.processors import Processors
 
-LIVES_S = 60.0
-"""Seconds that a record stays beyond its search."""
-
 
 @dataclass(eq=False)
 class Seeker:
@@ -129,8 +126,7 @@ class Meeting:
 
     def _declare(self, own: Seeker) -> None:
         own.expires = self.env.now + self.matchmaking_s
-        lives_s = self.matchmaking_s + LIVES_S
-        self.env.process(self.table.store(own.peer, self.key, lives_s, AVERAGER_BYTES))
+        self.env.process(self.table.store(own.peer, self.key, self.matchmaking_s, AVERAGER_BYTES))
 
     def _earliest(self, own: Seeker, found: list[Seeker]) -> Seeker | None:
         """Return whom a peer asks next: the first that comes before it and that it has not asked; None if nobody."""
@@ -138,6 +134,8 @@ class Meeting:
             one
             for one in found
             if one.order < own.order
+            and one.group is None
+            and not one.is_over
             and (one, one.expires) not in own.tried
             and self.avoided.get((own.peer, one.peer), 0.0) <= self.env.now
         ]
