@@ -101,12 +101,14 @@ class Meeting:
         self._send_away(own)
 
     def settle(self):
-        """Wait until all have their group, or the time is over in which the first one's members learn of it.
+        """Wait until, some time after the first group has begun, nobody waits for word of a leader any more.
 
         Whoever looks on after that is left out: the others begin without it.
         """
         yield self.first_begun
         yield self.env.timeout(self.request_s)
+        while any(one.leader is not None and one.group is None for one in self.seekers.values()):
+            yield self.env.timeout(LOOK_EVERY_S)
 
     def knew_at(self, peer: int, group: tuple[int, ...]) -> float:
         """Return when a peer knew that it is in this group; infinity if it never did."""
