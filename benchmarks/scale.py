@@ -8,13 +8,14 @@ in a minute. The algorithms are those of `dalle_lib/swarm/averaging`, the consta
     python benchmarks/scale.py                                # 40, 200, 1,000 and 5,000 peers
     python benchmarks/scale.py --peers 60 80 100 120 --seeds 3
     python benchmarks/scale.py --measure                      # the constants as they are on this machine, half a minute
+    python benchmarks/scale.py --recorded                     # against real swarms of eight peers in results/plan.json
     python benchmarks/scale.py --real 4 8 12 24               # real peers on this machine, against simulated ones
 
 Prints JSON: the seconds of an epoch (figure), those that `dalle_lib.planning.plan_run` plans for the same machines
 (reference), their ratio, and for each size the epoch's overhead, bytes by role and by purpose, groups, and the loads of
 the first peers and of those that hold the hash table's busiest key; `ends` says beyond how many peers one flat group
-fails, and by what. With `--real`, figure and reference are the seconds of real and simulated epochs, with
-`--measure` the constants as measured and as recorded.
+fails, and by what. With `--real` and `--recorded`, figure and reference are the seconds of real and simulated epochs,
+with `--measure` the constants as measured and as they stand there.
 """
 
 import json
@@ -35,10 +36,12 @@ from scaling.outcome import Outcome
 from scaling.report import ends, row
 from scaling.swarm import Scenario, Swarm
 
-EXACT_UP_TO = 60
+EXACT_UP_TO = 16
 """Peers up to which links are shared anew at each change; beyond, every so many seconds."""
-GRAINS = {200: 0.1, 1000: 0.25, 10**9: 1.0}
+GRAINS = {60: 0.1, 200: 0.25, 10**9: 1.0}
 """Seconds between two sharings of links, up to so many peers."""
+RECORDED = ("equal", "two slow uplinks", "clients")
+"""Scenarios of `benchmarks/plan.py` that average gradients."""
 BANDS = ((10, 30), (30, 100), (100, 300), (300, 1001))
 """Links that the plan takes for equal, in Mbit/s."""
 
@@ -58,6 +61,8 @@ class Study:
     timeout_s: float = 300.0
     measure: bool = False
     """Simulate nothing, and measure the constants that the simulation takes from `dalle_lib/planning/constants.py`."""
+    recorded: bool = False
+    """Compare with the real swarms of eight peers in `results/plan.json`, and simulate nothing else."""
     real: tuple[int, ...] = ()
     """Peers of real swarms that run here, one after another, and are compared with simulated ones."""
     real_epochs: int = 6
@@ -138,6 +143,11 @@ def main(study: Study) -> None:
         figure = measured()
         reference = {name: getattr(constants, name) for name in figure}
         rows = {}
+    elif study.recorded:
+        from scaling.real import recorded
+
+        rows = {name: recorded(name) for name in RECORDED}
+        figure, reference = ({at: row[of]["seconds"] for at, row in rows.items()} for of in ("real", "simulated"))
     elif study.real:
         rows = {str(peers): compared(study, peers) for peers in study.real}
         figure, reference = ({at: row[of]["seconds"] for at, row in rows.items()} for of in ("real", "simulated"))

@@ -13,7 +13,7 @@ from scaling.distributions import BYTES_PER_MBIT, Population
 
 WORK = Work(
     tensors=(2_000_000,), epochs=100, target_batch_size=60, matchmaking_s=3.0, timeout_s=40.0, state_every=1000,
-    delayed=False,
+    delayed=False, audits=0,
 )  # fmt: skip
 
 

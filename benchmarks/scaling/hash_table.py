@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dalle_lib.planning.constants import (
     ANSWER_ENTRY_S,
     CALL_S,
+    FIND_S,
     LOOK_ENTRY_S,
     MAX_ASKED,
     NAMED_BYTES,
@@ -54,12 +55,15 @@ class HashTable:
             key.expires[peer] = 0.0
 
     def store(self, peer: int, name: str, lives_s: float, size: float, times: float = 1.0):
-        """Write a peer's record under a key, the last of so many `times`: a process; others see it at its end."""
+        """Write a peer's record under a key, the last of so many `times`: a process; others see it at its end.
+
+        hivemind's search for those who shall hold it reads all that lies there.
+        """
         expires = self.env.now + lives_s
-        yield from self._search(peer, times)
-        yield from self.processors.work(peer, times * TABLE_REPLICAS * (CALL_S + LOOK_ENTRY_S))
-        yield self.env.timeout(2 * self._trip_s(peer))
         key = self._key(name)
+        yield from self._read(peer, key, times)
+        yield from self.processors.work(peer, times * TABLE_REPLICAS * (CALL_S + LOOK_ENTRY_S))
+        yield self.env.timeout(self._trip_s(peer))
         key.expires[peer], key.entry_bytes = expires, size
 
     def enter(self, first_peer: int) -> None:
@@ -71,48 +75,47 @@ class HashTable:
 
         They are none if nobody has answered in time, or answers are longer than a message may be.
         """
-        began = self.env.now
+        began, key = self.env.now, self._key(name)
+        seen, is_answered = yield from self._read(peer, key)
         self.looks += 1
-        yield from self._search(peer)
-        key = self._key(name)
-        seen = np.flatnonzero(key.expires > self.env.now)
-        size = len(seen) * key.entry_bytes
-        holders = [holder for holder in key.holders if holder != peer]
-        answers = [self.env.process(self._answer(holder, peer, size, len(seen))) for holder in holders]
-        if answers:
-            limit = self.env.timeout(max(0.0, began + SEARCH_S - self.env.now))
-            yield self.env.all_of(answers) | limit
-            is_answered = any(answer.processed and answer.ok for answer in answers)
-            for answer in answers:
-                if answer.is_alive:
-                    answer.interrupt()
-        else:
-            is_answered = True
-        yield from self.processors.work(peer, LOOK_ENTRY_S * len(seen) * max(1, len(holders)))
         self.looks_s += self.env.now - began
-        if (not is_answered or size > MAX_BYTES) and peer not in key.holders:
-            self.vain += len(seen) > 0
-            return seen[:0]
-        return seen
+        if peer in key.holders or (is_answered and len(seen) * key.entry_bytes <= MAX_BYTES):
+            return seen
+        self.vain += len(seen) > 0
+        return seen[:0]
 
-    def _answer(self, holder: int, peer: int, size: float, count: int):
-        yield from self.processors.work(holder, ANSWER_ENTRY_S * count)
-        transfer = self.network.send(holder, peer, size)
-        try:
-            yield transfer.done
-        except simpy.Interrupt:
-            size -= self.network.stop(transfer)
-        self.records_sent[holder] += size
-
-    def _search(self, peer: int, times: float = 1.0):
-        """Find those nearest to a key, so many times: each that is asked names as many that it knows."""
+    def _read(self, peer: int, key: Key, times: float = 1.0):
+        """Search for a key so many times, and read what its holders have: who has written, and whether any answered."""
+        began = self.env.now
         reachable = self.people.reachable
         asked = min(MAX_ASKED, max(1, len(reachable) - 1))
         named = reachable[self.random.integers(len(reachable), size=asked)]
         np.add.at(self.names_sent, named, times * min(MAX_ASKED, len(reachable)) * NAMED_BYTES)
-        steps = -(-asked // TABLE_ASKED_AT_ONCE)
-        yield from self.processors.work(peer, times * asked * CALL_S)
-        yield self.env.timeout(steps * self._trip_s(peer))
+        yield from self.processors.work(peer, times * asked * FIND_S)
+        yield self.env.timeout(-(-asked // TABLE_ASKED_AT_ONCE) * self._trip_s(peer))
+        seen = np.flatnonzero(key.expires > self.env.now)
+        holders = [holder for holder in key.holders if holder != peer]
+        if len(seen) == 0 or not holders:
+            return seen, True
+        size = times * len(seen) * key.entry_bytes
+        answers = [self.env.process(self._answer(holder, peer, size, times * len(seen))) for holder in holders]
+        yield self.env.all_of(answers) | self.env.timeout(max(0.0, began + SEARCH_S - self.env.now))
+        is_answered = any(answer.processed for answer in answers)
+        for answer in answers:
+            if answer.is_alive:
+                answer.interrupt()
+        yield from self.processors.work(peer, LOOK_ENTRY_S * times * len(seen) * len(holders))
+        return seen, is_answered
+
+    def _answer(self, holder: int, peer: int, size: float, count: float):
+        transfer = None
+        try:
+            yield from self.processors.work(holder, ANSWER_ENTRY_S * count)
+            transfer = self.network.send(holder, peer, size)
+            yield transfer.done
+        except simpy.Interrupt:  # the search is over
+            size = 0.0 if transfer is None else size - self.network.stop(transfer)
+        self.records_sent[holder] += size
 
     def _trip_s(self, peer: int) -> float:
         reachable = self.people.reachable

@@ -1,6 +1,5 @@
 """Measures what the simulation takes from `dalle_lib/planning/constants.py`: bytes of records, seconds of calls."""
 
-import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
@@ -27,7 +26,8 @@ from dalle_lib.swarm.averaging.introductions import Introduction, read, signed
 from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.peer.membership import records_of
 
-PEERS, CALLS, REPEATS = 20, 300, 5
+PEERS, TABLES, CALLS, REPEATS = 20, 8, 100, 5
+"""Peers whose records are made, and that hold a table; how often things are done at a time, and how many times."""
 
 
 def measured() -> dict[str, float]:
@@ -45,7 +45,6 @@ def measured() -> dict[str, float]:
     gathered = [_gathered(identity, rounds) for identity in identities]
     check = _validator(card, identities[0])
     found = _dictionary(tables["progress"])
-    call_s, message_s = _calls()
     return {
         "AVERAGER_BYTES": _entry_bytes(tables["averager"]),
         "PROGRESS_BYTES": _entry_bytes(tables["progress"]),
@@ -60,8 +59,7 @@ def measured() -> dict[str, float]:
             ]
         )
         / PEERS,
-        "CALL_S": call_s,
-        "MESSAGE_S": message_s,
+        **_calls(),
     }
 
 
@@ -122,32 +120,43 @@ def _gathered(identity: Identity, rounds: str) -> bytes:
     return wire.dumps([None, 0, wire.dumps(told)])
 
 
-def _calls() -> tuple[float, float]:
-    """Return the seconds of the processor, of both sides together, of a call in the hash table and of half of it.
+def _calls() -> dict[str, float]:
+    """Return the seconds of the processor of a call, and of asking a peer in a search of the hash table.
 
-    Peers' network daemons, which are processes of their own, are counted.
+    They are those of both sides and of their network daemons, which are processes of their own.
     """
     hash_table.install()
-    first = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
-    second = hivemind.DHT(
-        start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"],
-        initial_peers=[str(address) for address in first.get_visible_maddrs()],
-    )  # fmt: skip
+    tables, known = [], []
+    for _ in range(TABLES):
+        tables.append(hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], initial_peers=known))
+        known = known or [str(address) for address in tables[0].get_visible_maddrs()]
     try:
-        used = []
-        for _ in range(REPEATS):
-            before = _used_s()
-            second.run_coroutine(partial(_ping, peer=first.peer_id))
-            used.append((_used_s() - before) / CALLS)
+        call_s = _used_by(partial(_ping, peer=tables[0].peer_id), tables[1])
+        return {"CALL_S": call_s, "FIND_S": _used_by(_search, tables[1]) / (TABLES - 1)}
     finally:
-        second.shutdown()
-        first.shutdown()
-    return median(used), median(used) / 2
+        for table in tables:
+            table.shutdown()
+
+
+def _used_by(task: Callable, table: hivemind.DHT) -> float:
+    """Return the seconds of the processor of one of the CALLS of a task: the median of some."""
+    used = []
+    for _ in range(REPEATS):
+        before = _used_s()
+        table.run_coroutine(task)
+        used.append((_used_s() - before) / CALLS)
+    return median(used)
 
 
 async def _ping(_table, node, peer: PeerID) -> None:
-    for _ in range(CALLS // 10):
-        await asyncio.gather(*(node.protocol.call_ping(peer) for _ in range(10)))
+    for _ in range(CALLS):
+        if await node.protocol.call_ping(peer) is None:
+            raise RuntimeError(f"expected an answer from {peer}, but got none")
+
+
+async def _search(_table, node) -> None:
+    for number in range(CALLS):
+        await node.get(f"nothing lies under {number}", latest=True)
 
 
 def _used_s() -> float:

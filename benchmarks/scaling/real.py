@@ -1,17 +1,19 @@
 """Real swarms on this machine, to compare simulated ones with: peers of tests/one_hot.py."""
 
+import json
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+import numpy as np
 import psutil
 
 from dalle_lib.planning import Work
 from dalle_lib.run import RunCard
-from scaling.distributions import Distributions
-from scaling.swarm import Scenario
+from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
+from scaling.swarm import Scenario, Swarm
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 TENSORS = 3
@@ -20,6 +22,43 @@ WITHOUT = 2
 """First epochs that do not count: peers connect to each other in them."""
 LOCAL_MBPS, LOCAL_TRIP_MS = 8000.0, 0.5
 """What a link within this machine is taken for; it is never full."""
+
+
+RECORDED = Path(__file__).resolve().parents[1] / "results" / "plan.json"
+"""Real swarms of eight peers behind slow links, on two cores: what `python benchmarks/plan.py` has measured."""
+RECORDED_CORES, RELAY_TRIP_S = 2, 0.002
+
+
+def recorded(name: str, seed: int = 0) -> dict:
+    """Return what a scenario of `benchmarks/plan.py` came to as recorded, and in a simulation of the same peers."""
+    from plan import Benchmark, scenarios, work_of
+
+    benchmark = Benchmark()
+    machines, changes = scenarios()[name]
+    each = [group for group in machines for _ in range(int(group.count))]
+    people = Population(
+        up=np.array([group.up_mbps for group in each]) * BYTES_PER_MBIT,
+        down=np.array([group.down_mbps for group in each]) * BYTES_PER_MBIT,
+        is_client=np.array([not group.reduces for group in each]),
+        samples_per_s=np.array([group.samples_per_second for group in each]),
+        trip_s=np.full(len(each), RELAY_TRIP_S / 2), first_peers=0,
+    )  # fmt: skip
+    scenario = Scenario(
+        peers=len(each), work=work_of(benchmark, changes), of=Distributions().without_churn(), vouched=0, first_peers=0,
+        epochs=1 + benchmark.epochs, without=1, seed=seed, shared_cores=RECORDED_CORES,
+    )  # fmt: skip
+    swarm = Swarm(scenario, people)
+    outcome = swarm.run()
+    seen = json.loads(RECORDED.read_text())["scenarios"][name]
+    played = {"seconds": mean(epoch.seconds for epoch in outcome.epochs[1:])}
+    real = {"seconds": seen["seconds"]["measured"]}
+    for group in machines:
+        of_group = [place for place, one in enumerate(each) if one.name == group.name]
+        for way, moved, measured_bytes in zip(
+            ("sent", "received"), swarm.moved[:2, of_group].mean(1), seen["bytes"]["measured"][group.name], strict=True
+        ):
+            played[f"{group.name}: {way}"], real[f"{group.name}: {way}"] = float(moved), measured_bytes
+    return {"real": real, "simulated": played, "ratio": {what: real[what] / played[what] for what in real}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +91,7 @@ class Real:
         )  # fmt: skip
         return Scenario(
             peers=self.peers, work=work, batch_size=self.batch_size, vouched=0, first_peers=0,
-            epochs=WITHOUT + self.epochs, seed=seed, shared_cores=cores, step_s=self.step_s,
+            epochs=WITHOUT + self.epochs, without=WITHOUT, seed=seed, shared_cores=cores, step_s=self.step_s,
             of=Distributions.equal(LOCAL_MBPS, self.batch_size / self.step_s, LOCAL_TRIP_MS),
         )  # fmt: skip
 

@@ -128,6 +128,7 @@ def exchange(
     by_place = np.zeros((2, count))
     for index, kind in enumerate(kinds):
         by_place[:, kind.members] = moved[:, index, None]
+    by_place += _audits(shares, work, up_bytes)
     total_messages = float(sum(len(kind.members) * number for kind, number in zip(kinds, messages, strict=True)))
     own = np.array([_messages(work, share) for share in shares])
     values = 2 * work.parameters * (1 + (count - 1) * shares) - 2 * work.parameters * shares
@@ -153,6 +154,15 @@ def with_leavers(done: Exchange, shares: NDArray, leaves_s: NDArray, vanishes: N
         seconds, done.links_s, done.work_s, done.sent * (1 - left), done.received * (1 - left),
         float((shares * left).sum()),
     )  # fmt: skip
+
+
+def _audits(shares: NDArray, work: Work, up_bytes: float) -> NDArray:
+    """Return the bytes that each peer sends for others to average again, and receives for that; of shape (2, peers)."""
+    count, reducers = len(shares), int((shares > 0).sum())
+    if count < 3 or reducers < 2:
+        return np.zeros((2, count))
+    checked = work.audits * up_bytes / work.messages * (count - 1) / count
+    return np.stack([np.full(count, checked), np.where(shares > 0, checked * count / reducers, 0.0)])
 
 
 def _messages(work: Work, share: float) -> float:

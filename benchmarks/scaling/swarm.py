@@ -38,6 +38,8 @@ class Scenario:
     """Trainers of the organiser with the fastest links, to whom others can connect, and who stay."""
     first_peers: int = 2
     epochs: int = 3
+    without: int = 0
+    """First epochs whose bytes and work do not count."""
     seed: int = 0
     grain_s: float = 0.0
     """See `Network`."""
@@ -50,13 +52,14 @@ class Scenario:
 class Swarm:
     """The peers of a scenario, and what they do."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, people: Population | None = None) -> None:
+        """Take the peers themselves in place of those that the scenario's distributions give."""
         self.scenario, self.work = scenario, scenario.work
         self.random = np.random.default_rng(scenario.seed)
         self.env = simpy.Environment()
-        people = Population.drawn(scenario.peers, scenario.of, self.random, scenario.first_peers)
+        people = people or Population.drawn(scenario.peers, scenario.of, self.random, scenario.first_peers)
         self.people, self.vouched = people, np.arange(people.first_peers, people.first_peers + scenario.vouched)
-        people.up[self.vouched] = people.down[self.vouched] = people.up[: people.first_peers].max(initial=0) or 1.25e8
+        people.up[self.vouched] = people.down[self.vouched] = scenario.of.mbps[1] * BYTES_PER_MBIT
         people.is_client[self.vouched] = False
         total = len(people.up)
         self.network = Network(self.env, people.up, people.down, scenario.grain_s)
@@ -73,6 +76,8 @@ class Swarm:
         self.outcome = Outcome()
         self.beside = np.zeros((2, total))
         """Bytes sent and received in rounds, which do not pass the network."""
+        self._before, self.moved = np.zeros((2, 3, total))
+        """What each had sent, received and worked before the first epoch that counts, and the same of an epoch."""
         self.meeting: Meeting | None = None
         self.ends_at = math.inf
         """When the epoch in progress is full."""
@@ -155,6 +160,8 @@ class Swarm:
             meeting.close()
             yield from self._average(meeting, present, began, computing_s)
             self.meeting = None
+            if number + 1 == self.scenario.without:
+                self._before = self._totals()
 
     def _average(self, meeting: Meeting, present: NDArray, began: float, computing_s: float):
         """Have each group average; the epoch is over when the largest one has."""
@@ -219,18 +226,23 @@ class Swarm:
         for peer, seconds in zip(group, came.work_s, strict=True):
             self.processors.used_s[peer] += seconds
 
+    def _totals(self) -> NDArray:
+        """Return what each peer has sent, received and worked so far; of shape (3, peers)."""
+        total, names = len(self.people.up), self.table.names_sent
+        sent = self.network.carried[:total] + self.beside[0] + names
+        received = self.network.carried[total:] + self.beside[1] + names.sum() / total
+        return np.stack([sent, received, self.processors.used_s])
+
     def _summed_up(self) -> Outcome:
         outcome, count, total = self.outcome, len(self.outcome.epochs), len(self.people.up)
+        self.moved = (self._totals() - self._before) / (count - self.scenario.without)
         first, trainers = np.arange(self.people.first_peers), np.array(self.people.trainers)
         clients = self.people.is_client[trainers]
         roles = {"first peer": first, "reducer": trainers[~clients], "client": trainers[clients]}
         names = self.table.names_sent
-        sent = self.network.carried[:total] + self.beside[0] + names
-        received = self.network.carried[total:] + self.beside[1] + names.sum() / total
         for role, peers in roles.items():
             if len(peers):
-                outcome.sent[role] = float(sent[peers].mean()) / count
-                outcome.received[role] = float(received[peers].mean()) / count
+                outcome.sent[role], outcome.received[role], _ = map(float, self.moved[:, peers].mean(1))
         records = float(self.network.carried[:total].sum()) - outcome.parts["groups"] - self.states.given_bytes
         outcome.parts = {
             "rounds": float(self.beside[0].sum()), "hash table": records + float(names.sum()),
@@ -244,5 +256,5 @@ class Swarm:
         outcome.look_s = self.table.looks_s / max(1, self.table.looks)
         outcome.state_s = float(np.mean(self.states.seconds)) if self.states.seconds else None
         outcome.states_failed = self.states.failed
-        outcome.work_s = float(np.mean([self.processors.used_s[peer] for peer in trainers])) / count
+        outcome.work_s = float(self.moved[2, trainers].mean())
         return outcome
