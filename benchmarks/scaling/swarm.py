@@ -79,8 +79,8 @@ class Swarm:
         self._before, self.moved = np.zeros((2, 3, total))
         """What each had sent, received and worked before the first epoch that counts, and the same of an epoch."""
         self.meeting: Meeting | None = None
-        self.ends_at = math.inf
-        """When the epoch in progress is full."""
+        self.ends_at, self.next_epoch = math.inf, self.env.event()
+        """When the epoch in progress is full, and what happens when the next one begins."""
         self._parameters_s = 0.0
         """Seconds from an epoch's beginning until its round of parameters is over, which all wait for."""
         for peer in people.trainers:
@@ -124,6 +124,9 @@ class Swarm:
         told_at = self.env.now
         yield self.env.timeout(self.random.random() * min(PROGRESS_EVERY_S, self.work.matchmaking_s))
         while True:
+            if self.env.now >= self.ends_at:  # while it averages, it neither computes nor looks
+                yield self.next_epoch
+                told_at = self.env.now
             batches = max(1.0, (self.env.now - told_at) / self._batch_s(peer))
             told_at = self.env.now
             yield from self.table.store(peer, "progress", PROGRESS_LIVES_S, PROGRESS_BYTES, batches)
@@ -143,6 +146,8 @@ class Swarm:
             speeds = self.scenario.batch_size / np.array([self._batch_s(peer) for peer in present])
             computing_s = self.work.target_batch_size / speeds.sum()
             self.ends_at, self.gone = began + computing_s, {}
+            self.next_epoch.succeed()
+            self.next_epoch = self.env.event()
             meeting = self.meeting = Meeting(
                 self.env, self.people, self.network, self.table, self.processors, f"epoch {number}",
                 self.work.matchmaking_s, self.work.timeout_s, self.avoided,
