@@ -98,6 +98,15 @@ def test_a_client_sends_its_own_parts_once_and_gets_each_average_once():
     assert done.links_s == pytest.approx(WORK.up_bytes / (40 * BYTES_PER_MBIT), rel=0.05), "answers come meanwhile"
 
 
+def test_what_is_averaged_again_is_sent_by_all_and_received_by_reducers():
+    crowd = people([100.0] * 5, clients=(0,))
+    shares = shares_of(np.arange(5), crowd, np.array([], int))
+    without, checked = (exchange(np.arange(5), crowd, shares, WORK.with_changes(audits=count)) for count in (0, 2))
+    more = 2 * WORK.up_bytes / WORK.messages * 4 / 5
+    assert checked.sent - without.sent == pytest.approx([more] * 5)
+    assert checked.received - without.received == pytest.approx([0, *[more * 5 / 4] * 4])
+
+
 def test_answers_wait_for_the_slowest_sender():
     slow, fast = people([8.0, 400.0, 400.0, 400.0], clients=(0,)), people([400.0] * 4, clients=(0,))
     shares = shares_of(np.arange(4), slow, np.array([], int))
