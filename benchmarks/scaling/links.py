@@ -31,22 +31,20 @@ def fair_rates(
     count, left = links.shape[1], capacity.astype(float).copy()
     weights = np.ones(count) if weights is None else weights
     limits = np.full(count, np.inf) if limits is None else limits
-    rates, is_open = np.zeros(count), np.ones(count, bool)
-    while is_open.any():
-        load = sum(np.bincount(side[is_open], weights[is_open], len(capacity)) for side in links)
+    rates, rest = np.zeros(count), np.arange(count)
+    while len(rest):
+        load = sum(np.bincount(side, weights, len(capacity)) for side in links)
         levels = np.divide(left, load, out=np.full(len(left), np.inf), where=load > 0)
         level = levels.min()
-        limited = is_open & (limits <= level)
-        if limited.any():
-            now, given = limited, limits
-        else:
+        given, now = limits, limits <= level
+        if not now.any():
             full = levels <= level * (1 + coarse)
-            now, given = is_open & (full[links[0]] | full[links[1]]), np.full(count, level)
-        rates[now] = given[now]
+            given, now = np.full(len(rest), level), full[links[0]] | full[links[1]]
+        rates[rest[now]] = given[now]
         for side in links:
-            left -= np.bincount(side[now], (weights * rates)[now], len(capacity))
-        left = np.maximum(left, 0.0)
-        is_open &= ~now
+            left -= np.bincount(side[now], weights[now] * given[now], len(capacity))
+        left, keep = np.maximum(left, 0.0), ~now
+        rest, links, weights, limits = rest[keep], links[:, keep], weights[keep], limits[keep]
     return rates
 
 
