@@ -6,6 +6,7 @@ import simpy
 from simulated import WORK, people
 
 from dalle_lib.planning.constants import ROUND_SLOWDOWN
+from scaling import rounds
 from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
 from scaling.links import Network, fair_rates
 from scaling.rounds import exchange, kinds_of, shares_of, with_leavers
@@ -107,12 +108,22 @@ def test_what_is_averaged_again_is_sent_by_all_and_received_by_reducers():
     assert checked.received - without.received == pytest.approx([0, *[more * 5 / 4] * 4])
 
 
-def test_answers_wait_for_the_slowest_sender():
-    slow, fast = people([8.0, 400.0, 400.0, 400.0], clients=(0,)), people([400.0] * 4, clients=(0,))
-    shares = shares_of(np.arange(4), slow, np.array([], int))
-    needed_s = WORK.up_bytes / (8 * BYTES_PER_MBIT)
-    assert exchange(np.arange(4), slow, shares, WORK).links_s >= needed_s
-    assert exchange(np.arange(4), fast, shares, WORK).links_s < needed_s / 20
+def test_no_answer_overtakes_the_slowest_senders_parts(monkeypatch):
+    mixed, steps, share_rates = people([8.0, 400.0, 30.0, 400.0], clients=(0,)), [], rounds._rates
+
+    def watched(capacity, links, weights, left, size, other, flows, step_s):
+        rates = share_rates(capacity, links, weights, left, size, other, flows, step_s)
+        done = 1 - np.maximum(0.0, left - rates * step_s) / size
+        for reducer in np.unique(other):
+            steps.append((done[:flows][other == reducer].min(), done[flows:][other == reducer].max()))
+        return rates
+
+    monkeypatch.setattr(rounds, "_rates", watched)
+    shares = shares_of(np.arange(4), mixed, np.array([], int))
+    took_s = exchange(np.arange(4), mixed, shares, WORK).links_s
+    assert took_s >= WORK.up_bytes / (8 * BYTES_PER_MBIT)
+    assert all(answered <= parts + 1e-9 for parts, answered in steps)
+    assert any(0 < answered < 1 for _, answered in steps), "reducers answer while others still send"
 
 
 def test_many_peers_by_kinds_take_about_as_long_as_each_by_itself(monkeypatch):
