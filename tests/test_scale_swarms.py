@@ -10,7 +10,13 @@ from checkout import ROOT, load_script
 from simulated import WORK, people
 
 from dalle_lib.planning import constants
-from dalle_lib.planning.constants import PROGRESS_BYTES, ROUND_SLOWDOWN, TABLE_REPLICAS
+from dalle_lib.planning.constants import (
+    AVERAGER_BYTES,
+    INTRODUCTION_BYTES,
+    PROGRESS_BYTES,
+    ROUND_SLOWDOWN,
+    TABLE_REPLICAS,
+)
 from dalle_lib.swarm.averaging import matchmaking
 from dalle_lib.swarm.averaging.donors import MAX_DOWNLOADS
 from dalle_lib.swarm.searches import SEARCH_S
@@ -103,6 +109,19 @@ def test_a_leader_whose_link_is_too_slow_loses_its_followers():
     assert meeting.groups[0][0] == 0
     knew = [peer for peer in range(1, 8) if np.isfinite(meeting.knew_at(peer, meeting.groups[0]))]
     assert len(knew) < 7
+
+
+def test_who_would_read_a_message_that_is_too_long_reads_nothing(monkeypatch):
+    monkeypatch.setattr("scaling.matchmaking.MAX_RECEIVED_BYTES", 3 * INTRODUCTION_BYTES)
+    starts = [0.0, 0.5, 1.0]
+    fits = meet(people([100.0] * 3), starts)
+    assert all(np.isfinite(fits.knew_at(peer, fits.groups[0])) for peer in range(3))
+    too_long = meet(people([100.0] * 4), [*starts, 1.5])
+    assert too_long.too_long
+    assert not any(np.isfinite(too_long.knew_at(peer, too_long.groups[0])) for peer in range(1, 4))
+    monkeypatch.setattr("scaling.hash_table.MAX_BYTES", 3 * AVERAGER_BYTES)
+    unread = meet(people([100.0] * 8), [0.1 * peer for peer in range(8)])
+    assert unread.table.vain > 0
 
 
 def test_a_donor_gives_its_state_to_few_at_a_time_and_to_nobody_while_it_averages():
