@@ -8,7 +8,7 @@ import simpy
 from numpy.typing import NDArray
 
 from dalle_lib.planning import Work
-from dalle_lib.planning.constants import PROGRESS_BYTES, PROGRESS_EVERY_S
+from dalle_lib.planning.constants import PROGRESS_BYTES, PROGRESS_EVERY_S, ROUND_START_S
 from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
 from scaling.hash_table import HashTable
 from scaling.links import Network
@@ -210,7 +210,8 @@ class Swarm:
         knew_at = np.array([meeting.knew_at(peer, members) for peer in members])
         told = np.isfinite(knew_at)
         last_s = max(self.random.random() * self._batch_s(int(peer)) for peer in group)
-        begins_at = max([self.ends_at + last_s, began + self._parameters_s, *knew_at[told]])
+        start_s = ROUND_START_S if len(group) > 1 else 0.0
+        begins_at = max([self.ends_at + last_s + start_s, began + self._parameters_s, *knew_at[told]])
         shares = self._shares(group)
         if len(group) < 2:
             return group, Exchange(0.0, 0.0, np.zeros(1), np.zeros(1), np.zeros(1)), told, begins_at
