@@ -22,8 +22,6 @@ WITHOUT = 2
 """First epochs that do not count: peers connect to each other in them."""
 LOCAL_MBPS, LOCAL_TRIP_MS = 8000.0, 0.5
 """What a link within this machine is taken for; it is never full."""
-
-
 RECORDED = Path(__file__).resolve().parents[1] / "results" / "plan.json"
 """Real swarms of eight peers behind slow links, on two cores: what `python benchmarks/plan.py` has measured."""
 RECORDED_CORES, RELAY_TRIP_S = 2, 0.002
@@ -87,7 +85,7 @@ class Real:
         """Return the same swarm to simulate: all peers share this machine's cores."""
         work = Work(
             tensors=(self.values,) * TENSORS, epochs=1000, target_batch_size=self.target_batch_size,
-            matchmaking_s=self.matchmaking_s, timeout_s=self.timeout_s, state_every=1000, delayed=False,
+            matchmaking_s=self.matchmaking_s, timeout_s=self.timeout_s, state_every=1000, delayed=False, audits=0,
         )  # fmt: skip
         return Scenario(
             peers=self.peers, work=work, batch_size=self.batch_size, vouched=0, first_peers=0,
@@ -101,12 +99,12 @@ def measured(real: Real) -> dict[str, float]:
 
     `largest` is the mean share of the peers that counted in a round, as the peers tell.
     """
-    sys.path.insert(0, str(TESTS))
+    sys.path.append(str(TESTS))
     from one_hot import OneHotSwarm, one_hot_card
 
     card = one_hot_card(
         RunCard.load("emoji-mini"), target_batch_size=real.target_batch_size, matchmaking_s=real.matchmaking_s,
-        timeout_s=real.timeout_s, state_every=1000,
+        timeout_s=real.timeout_s, state_every=1000, audits=0,
     )  # fmt: skip
     options = {"batch_size": real.batch_size, "step_s": real.step_s, "size": real.values}
     with tempfile.TemporaryDirectory() as folder, OneHotSwarm(card, Path(folder)) as swarm:
