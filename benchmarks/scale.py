@@ -125,7 +125,7 @@ def compared(study: Study, peers: int) -> dict:
     counted = Outcome(epochs=outcome.epochs[WITHOUT:], sent=outcome.sent, work_s=outcome.work_s)
     played = {
         "seconds": counted.mean("seconds"), "sent": outcome.parts["rounds"] / peers, "work_s": counted.work_s,
-        "largest": counted.mean("largest") / peers, "round_s": counted.mean("averaging_s"),
+        "largest": counted.mean("largest") / peers, "waiting_s": counted.mean("seconds") - real.computing_s,
     }  # fmt: skip
     seen = measured(real)
     made = {"real": seen, "simulated": played, "ratio": {name: seen[name] / played[name] for name in seen},

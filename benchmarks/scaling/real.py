@@ -95,9 +95,10 @@ class Real:
 
 
 def measured(real: Real) -> dict[str, float]:
-    """Return seconds of an epoch, bytes that a peer sends in its round, and seconds of the processor beside samples.
+    """Return seconds of an epoch, bytes that a peer sends in its round, and seconds of the processor beside sleep.
 
-    `largest` is the mean share of the peers that counted in a round, as the peers tell.
+    `waiting_s` are the seconds of an epoch beyond its computing; `largest` is the mean share of the peers that counted in
+    a round, as the peers tell.
     """
     sys.path.append(str(TESTS))
     from one_hot import OneHotSwarm, one_hot_card
@@ -129,7 +130,7 @@ def measured(real: Real) -> dict[str, float]:
         "sent": mean(event["bytes_sent"] for event in rounds),
         "work_s": used_s / real.peers / real.epochs,
         "largest": mean(counted) / real.peers,
-        "round_s": mean(event["seconds"] for event in rounds),
+        "waiting_s": median(seconds) - real.computing_s,
     }
 
 
