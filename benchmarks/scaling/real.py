@@ -97,8 +97,8 @@ class Real:
 def measured(real: Real) -> dict[str, float]:
     """Return seconds of an epoch, bytes that a peer sends in its round, and seconds of the processor beside sleep.
 
-    `waiting_s` are the seconds of an epoch beyond its computing; `largest` is the mean share of the peers that counted in
-    a round, as the peers tell.
+    `waiting_s` are the seconds of an epoch beyond its computing; `largest` is the mean share of the peers that counted
+    in a round, as the peers tell.
     """
     sys.path.append(str(TESTS))
     from one_hot import OneHotSwarm, one_hot_card

@@ -27,6 +27,7 @@ def row(scenario: Scenario, outcomes: Sequence[Outcome], planned_s: float) -> di
         "computing_s": over(lambda one: one.mean("computing_s")),
         "until_round_s": over(lambda one: one.mean("matchmaking_s")),
         "round_s": over(lambda one: one.mean("averaging_s")),
+        "rounds_s": [float(epoch.averaging_s) for epoch in epochs],
         "together": mean(epoch.largest * epoch.told / epoch.present for epoch in epochs),
         "group_count": mean(epoch.group_count for epoch in epochs),
         "knew_in_time": mean(epoch.told for epoch in epochs),
