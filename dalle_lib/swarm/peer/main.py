@@ -245,13 +245,21 @@ def connect(card, settings: PeerSettings, membership, validators: list, of_train
 
 
 def _require_answer(card, settings: PeerSettings, membership) -> None:
-    """Raise CannotJoin as `connect` does, if there are peers to try and none answers."""
-    why = ""
+    """Raise CannotJoin if there are peers to try and none answers, as `connect` does, or all say they have other kits.
+
+    One that says nothing may be a busy one with the same kit.
+    """
+    from dalle_lib.swarm.peer.kits import Kit, kits_at
+
+    own, others, why = Kit.own(card), [], ""
     for ways in filter(None, () if settings.begins else _ways_in(card, settings, membership)):
         answering, silent = those_that_answer(ways)
-        if answering:
+        kits = kits_at(answering, card) if answering else []
+        if answering and (not kits or any(kit is None or kit.fingerprint == own.fingerprint for kit in kits)):
             return
-        why = why or silent
+        others, why = others + kits, why or silent
+    if others:
+        raise CannotJoin(own.way_to(others[0], card.name))
     if why:
         raise CannotJoin(FOUND_NOBODY.format(why))
 
