@@ -22,10 +22,11 @@ from hivemind.utils.multiaddr import Multiaddr
 from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
+from dalle_lib.run.kit import Kit
 from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.greeter import Greeter
-from dalle_lib.swarm.peer.kits import Kit, tell_kit
+from dalle_lib.swarm.peer.kits import tell_kit
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin

@@ -245,17 +245,15 @@ def connect(card, settings: PeerSettings, membership, validators: list, of_train
 
 
 def _require_answer(card, settings: PeerSettings, membership) -> None:
-    """Raise CannotJoin if there are peers to try and none answers, as `connect` does, or all say they have other kits.
-
-    One that says nothing may be a busy one with the same kit.
-    """
-    from dalle_lib.swarm.peer.kits import Kit, kits_at
+    """Raise CannotJoin if there are peers to try and none answers, as `connect` does, or all have other kits."""
+    from dalle_lib.run.kit import Kit
+    from dalle_lib.swarm.peer.kits import kits_at
 
     own, others, why = Kit.own(card), [], ""
     for ways in filter(None, () if settings.begins else _ways_in(card, settings, membership)):
         answering, silent = those_that_answer(ways)
         kits = kits_at(answering, card) if answering else []
-        if answering and (not kits or any(kit is None or kit.fingerprint == own.fingerprint for kit in kits)):
+        if answering and own.kept_out_by(kits) is None:
             return
         others, why = others + kits, why or silent
     if others:
