@@ -51,8 +51,7 @@ TROUBLES = (
             "trains with dalle-lib ..., you have",
             "that answer have another card than you, with dalle-lib",
         ),
-        means="The run is for another version of the kit, or another card, whose peers yours could not understand. They "
-        "were asked before anything was downloaded.",
+        means="The run is for another version of the kit, or its peers have another card: yours would never meet them.",
         remedy="Install the version that the message names. In a notebook, restart the kernel and run all cells. Where "
         "it is the card that differs, ask the run's organiser for theirs.",
     ),
