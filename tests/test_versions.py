@@ -56,7 +56,8 @@ def later(tmp_path_factory) -> Path:
         ("run/card.py", f"PROTOCOL = {PROTOCOL}", f"PROTOCOL = {PROTOCOL + 1}"),
     ):
         file = source / "dalle_lib" / name
-        assert old in (text := file.read_text())
+        text = file.read_text()
+        assert old in text
         file.write_text(text.replace(old, new))
     return installed(source)
 
