@@ -141,7 +141,7 @@ def test_peers_of_other_kits_tell_each_other_and_each_is_told_once(tmp_path):
 
     asyncio.run(meet())
     assert problems(tmp_path) == [
-        "a peer takes part with dalle-lib 0.4.0 (protocol 5), this one has 0.3.0 (protocol 4): they never meet, so "
+        "a peer of this run's name has dalle-lib 0.4.0 (protocol 5), this one 0.3.0 (protocol 4): they never meet, so "
         "update this one"
     ]
 

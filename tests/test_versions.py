@@ -134,7 +134,7 @@ def test_a_newcomer_with_a_newer_kit_is_told_and_so_is_the_first_peer(card, late
             "started", "failed", "ended"
         }, "nothing was downloaded or loaded"  # fmt: skip
         assert problems(swarm.bootstrap) == [
-            f"a peer takes part with dalle-lib {theirs}, this one has {own}: they never meet, so update this one"
+            f"a peer of this run's name has dalle-lib {theirs}, this one {own}: they never meet, so update this one"
         ]
 
 
@@ -158,4 +158,4 @@ def test_a_newcomer_to_a_run_of_a_newer_kit_is_told_to_update(card, later, swarm
             rf"\(protocol {PROTOCOL}\): update with `pip install --upgrade dalle-lib`", line
         )  # fmt: skip
         assert len(problems(first)) == 1
-        assert "so update it" in problems(first)[0]
+        assert "so update that one" in problems(first)[0]

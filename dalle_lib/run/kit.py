@@ -74,11 +74,11 @@ class Kit:
         return f'{found}: ask its organiser to update, or install theirs, `pip install "dalle-lib=={other.kit}"`.'
 
     def apart_from(self, other: "Kit") -> str:
-        """Return a line for a peer that takes part with this kit, of one that asks for the same run with another."""
+        """Return a line for a peer that takes part with this kit, of another peer of the run's name with another kit."""
         if other.protocol == self.protocol:
-            return "a peer takes part in a run of the same name with another card: the two never meet"
-        older = "it" if other.protocol < self.protocol else "this one"
-        return f"a peer takes part with dalle-lib {other}, this one has {self}: they never meet, so update {older}"
+            return "a peer of this run's name has another card than this one: they never meet"
+        older = "that one" if other.protocol < self.protocol else "this one"
+        return f"a peer of this run's name has dalle-lib {other}, this one {self}: they never meet, so update {older}"
 
     def kept_out_by(self, kits: Sequence["Kit | None"]) -> "Kit | None":
         """Return another kit with which all the peers that were asked train; None if one has this, or does not say.

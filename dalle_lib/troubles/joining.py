@@ -59,8 +59,8 @@ TROUBLES = (
         title="Others with another version",
         severity="note",
         patterns=(
-            "a peer takes part with dalle-lib ..., this one has",
-            "a peer takes part in a run of the same name with another card",
+            "a peer of this run's name has dalle-lib ..., this one",
+            "a peer of this run's name has another card than this one",
         ),
         means="Somebody who asked for this run, or its first peer, has a kit or a card with which they never meet your "
         "peer. Yours trains on with those that have its own.",

@@ -8,6 +8,7 @@ else says keeps nobody out, and nothing is stored.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,8 +34,8 @@ ANSWER_S = 10.0
 ASK_EVERY_S = 600.0
 """Seconds between two questions to a first peer: it may have another kit when it comes back."""
 MAX_TOLD = 3
-"""Other kits of whoever has asked that are told in an event, over all the time that a peer runs: strangers invent them.
-What first peers answer is told besides."""
+"""Other kits that are told in an event for as long as a peer runs: of whoever has asked, as strangers invent some, and of
+first peers."""
 _FAILURES = (P2PHandlerError, P2PDaemonError, OSError, EOFError, ValueError, TimeoutError)
 """What questions end with: no answer, none that can be read, or a p2pd that does not do what it is asked."""
 
@@ -45,25 +46,26 @@ class Kits(ServicerBase):
     def __init__(self, run: str, own: Kit, events: EventLog) -> None:
         self._run, self._own, self._events = run, own, events
         self._known = {own.fingerprint}
-        self._asked = 0
+        self._told = Counter()
 
     async def rpc_kit(self, request: ExpertRequest, context: P2PContext) -> ExpertResponse:
         """Answer with this peer's kit. Raises ValueError for none of the same run, which hivemind tells the caller."""
         other = Kit.told(request.metadata, self._run)
-        if other.fingerprint not in self._known and self._asked < MAX_TOLD:
-            self._asked += 1
-            self._tell(other)
+        self._tell(other, "who asked")
         return ExpertResponse(metadata=self._own.as_told(self._run))
 
     async def ask(self, p2p: P2P, first_peers: Sequence[str]) -> None:
         """Ask those of the first peers, by their ids, that are connected."""
         connected = {str(peer.peer_id) for peer in await p2p.list_peers()}
         for other in await kits_of(p2p, [peer for peer in first_peers if peer in connected], self._own, self._run):
-            if other is not None and other.fingerprint not in self._known:
-                self._tell(other)
+            if other is not None:
+                self._tell(other, "first peers")
 
-    def _tell(self, other: Kit) -> None:
+    def _tell(self, other: Kit, whose: str) -> None:
+        if other.fingerprint in self._known or self._told[whose] >= MAX_TOLD:
+            return
         self._known.add(other.fingerprint)
+        self._told[whose] += 1
         try:
             self._events.write("problem", peer="", problem=self._own.apart_from(other))
         except OSError as error:  # a full disk
