@@ -74,7 +74,7 @@ class Kit:
         return f'{found}: ask its organiser to update, or install theirs, `pip install "dalle-lib=={other.kit}"`.'
 
     def apart_from(self, other: "Kit") -> str:
-        """Return a line for a peer that takes part with this kit, of another peer of the run's name with another kit."""
+        """Return a line for a peer that takes part with this kit, of one of the run's name with another kit."""
         if other.protocol == self.protocol:
             return "a peer of this run's name has another card than this one: they never meet"
         older = "that one" if other.protocol < self.protocol else "this one"

@@ -34,8 +34,8 @@ ANSWER_S = 10.0
 ASK_EVERY_S = 600.0
 """Seconds between two questions to a first peer: it may have another kit when it comes back."""
 MAX_TOLD = 3
-"""Other kits that are told in an event for as long as a peer runs: of whoever has asked, as strangers invent some, and of
-first peers."""
+"""Other kits that are told in events for as long as a peer runs: of whoever has asked, as strangers invent some, and
+of first peers."""
 _FAILURES = (P2PHandlerError, P2PDaemonError, OSError, EOFError, ValueError, TimeoutError)
 """What questions end with: no answer, none that can be read, or a p2pd that does not do what it is asked."""
 
