@@ -53,6 +53,8 @@ def test_what_a_peer_tells_of_its_kit_is_read_and_fields_of_later_versions_are_p
         message(kit="0.4.0; reboot"),
         message(kit="٤.0"),
         message(kit="newest"),
+        message(kit="1!2.0"),
+        message(kit="1.x"),
         message(kit=4),
     ],
     ids=repr,

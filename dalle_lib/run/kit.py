@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1000
 """Of what a peer tells of its kit; a longer message is refused unread."""
-MAX_VERSION = 32
-"""Letters of a version."""
 MAX_PROTOCOL = 10**6
-_FINGERPRINT = re.compile("[0-9a-f]{16}")
+_FINGERPRINT, _VERSION = re.compile("[0-9a-f]{16}"), re.compile("[0-9][0-9A-Za-z.+]{0,31}")
+"""A version has no sign that a shell would obey: volunteers are told to type it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Kit:
             case {"run": name, "fingerprint": str() as fingerprint, "protocol": int() as protocol, "kit": str() as kit}:
                 if name != run:
                     raise ValueError(f"expected a kit for this run, but it is for {name!r:.80}")
-                is_small = 0 <= protocol <= MAX_PROTOCOL and type(protocol) is int and len(kit) <= MAX_VERSION
-                if is_small and kit.isascii() and _FINGERPRINT.fullmatch(fingerprint):
+                is_protocol = type(protocol) is int and 0 <= protocol <= MAX_PROTOCOL
+                if is_protocol and _FINGERPRINT.fullmatch(fingerprint) and _VERSION.fullmatch(kit):
                     return cls(fingerprint, protocol, str(Version(kit)))
         raise ValueError(f"expected a kit, but got {told!r:.80}")
 
