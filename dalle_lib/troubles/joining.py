@@ -50,6 +50,7 @@ TROUBLES = (
             "takes dalle-lib ..., but this is version",
             "trains with dalle-lib ..., you have",
             "that answer have another card than you, with dalle-lib",
+            "FAILED kit",
         ),
         means="The run is for another version of the kit, or its peers have another card: yours would never meet them.",
         remedy="Install the version that the message names. In a notebook, restart the kernel and run all cells. Where "

@@ -7,6 +7,7 @@ else says keeps nobody out, and nothing is stored.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -66,10 +67,8 @@ class Kits(ServicerBase):
             return
         self._known.add(other.fingerprint)
         self._told[whose] += 1
-        try:
+        with contextlib.suppress(OSError):  # a full disk keeps whoever asks from no answer
             self._events.write("problem", peer="", problem=self._own.apart_from(other))
-        except OSError as error:  # a full disk
-            logger.warning("not told: %s (%s)", self._own.apart_from(other), in_one_line(error))
 
 
 async def tell_kit(dht: hivemind.DHT, node: DHTNode, *, run: str, own: Kit, folder: Path) -> None:
