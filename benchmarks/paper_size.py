@@ -36,7 +36,7 @@ from dalle_lib.memory.hardware import PROCESS
 from dalle_lib.planning import Machines, Work, plan_run
 from dalle_lib.run import RunCard
 from dalle_lib.run.new import new_run
-from dalle_lib.swarm import Peer, PeerFailed, PeerSettings, local_swarm
+from dalle_lib.swarm import Peer, PeerSettings, local_swarm
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from paper_like import data_of, tokenizer_in
@@ -112,7 +112,7 @@ class Watch:
                     read = re.search(r"^rchar: (\d+)", Path(f"/proc/{process}/io").read_text(), re.MULTILINE)
                     self.moved.append((time.time(), int(read[1])))
         if sum(now.values()) > sum(self.together.values()):
-            self.together, self.at = now, time.time()
+            self.together, self.at = dict(now), time.time()
         if (trainer := now.pop("trainer", None)) is not None:
             self.others = max(self.others, sum(now.values()))
             self.idle = min(self.idle, trainer if self.is_between else math.inf)
@@ -154,26 +154,21 @@ def trained(benchmark: Benchmark, folder: Path) -> tuple[RunCard, list[Watch], l
     """Return the card, the memory of each trainer, and the phases of its epochs, once the run is over."""
     card = made_in(folder, benchmark)
     trainers = [PeerSettings(run="", name=name, device="cpu", batch_size=1) for name in NAMES]
-    stop, watches, is_over = threading.Event(), [], False
-    try:
-        with local_swarm(card, folder / "swarm", trainers) as swarm:
-            watches = [Watch(peer) for peer in swarm.peers.values()]
-            looking = threading.Thread(target=watched, args=(watches, stop), daemon=True)
-            looking.start()
-            deadline = time.time() + PATIENCE_S
-            while min(len(shared(watch.peer)) for watch in watches) < benchmark.epochs:
-                for watch in watches:
-                    watch.is_between = 0 < len(shared(watch.peer)) < benchmark.epochs
-                if time.time() > deadline or not all(watch.peer.is_running for watch in watches):
-                    raise RuntimeError("\n".join(watch.peer.log_tail() for watch in watches))
-                time.sleep(1)
-            is_over = True
-            time.sleep(benchmark.peak_s)
-            stop.set()
-            looking.join()
-    except PeerFailed:
-        if not is_over:  # who has begun a sample, which takes minutes, is ended one minute after it was to leave
-            raise
+    stop = threading.Event()
+    with local_swarm(card, folder / "swarm", trainers) as swarm:
+        watches = [Watch(peer) for peer in swarm.peers.values()]
+        looking = threading.Thread(target=watched, args=(watches, stop), daemon=True)
+        looking.start()
+        deadline = time.time() + PATIENCE_S
+        while min(len(shared(watch.peer)) for watch in watches) < benchmark.epochs:
+            for watch in watches:
+                watch.is_between = 0 < len(shared(watch.peer)) < benchmark.epochs
+            if time.time() > deadline or not all(watch.peer.is_running for watch in watches):
+                raise RuntimeError("\n".join(watch.peer.log_tail() for watch in watches))
+            time.sleep(1)
+        time.sleep(benchmark.peak_s)
+        stop.set()
+        looking.join()
     return card, watches, [phases_of(watch, benchmark.epochs) for watch in watches]
 
 

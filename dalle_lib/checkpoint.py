@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -43,9 +44,18 @@ class Kind:
 
 
 def save_tensors(file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all: an error or a crash leaves the old one."""
+    """Write a safetensors file, whole or not at all: an error or a crash leaves the old one.
+
+    Raises OSError if it cannot be written, as on a full disk: safetensors 0.8 says so in words alone.
+    """
     with replace_file(file) as unfinished:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, unfinished, metadata)
+        given = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        try:
+            save_file(given, unfinished, metadata)
+        except SafetensorError as error:
+            if (said := re.search(r"os error (\d+)", str(error))) is None:
+                raise
+            raise OSError(int(said[1]), os.strerror(int(said[1])), str(file)) from error
 
 
 def load_tensors(file: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

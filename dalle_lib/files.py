@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -182,12 +181,11 @@ def replace_file(file: str | Path) -> Iterator[Path]:
 def is_disk_full(error: BaseException | None) -> bool:
     """Return whether an error, or one that it came of, says that nothing more can be written.
 
-    SQLite has names of its own for that, and safetensors says it in words alone.
+    SQLite has names of its own for that.
     """
-    numbers = "|".join(map(str, _FULL))
     while error is not None:
-        has_number = getattr(error, "errno", None) in _FULL or re.search(rf"os error ({numbers})\b", str(error))
-        if has_number or getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_WRITE"):
+        name = getattr(error, "sqlite_errorname", "")
+        if getattr(error, "errno", None) in _FULL or name in ("SQLITE_FULL", "SQLITE_IOERR_WRITE"):
             return True
         error = error.__cause__ or error.__context__
     return False

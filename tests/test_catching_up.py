@@ -63,6 +63,9 @@ def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
     running = rounds.pending
     assert rounds.is_looking(8)
     assert not running.cancelled()
+    running.stage = AveragingStage.LOOKING_FOR_GROUP  # again, as its group has failed
+    assert not rounds.is_looking(8)
+    assert running.cancelled()
 
 
 def test_who_waits_for_an_average_stops_when_it_has_found_no_group_for_some_time(rounds):
@@ -208,6 +211,18 @@ def test_who_is_new_leads_a_group_after_a_round_with_others_or_three_in_vain():
             peer._outcome = lambda _, group=group: (group, None)
             peer._average_gradients_and_load_into_optimizer(control)
             assert (peer.new_rounds == 0) == (after >= leads_after)
+
+
+@pytest.mark.parametrize(("of_group", "lacks"), [(4, 4), (5, None), (6, 5)])
+def test_who_has_another_epoch_than_its_group_brings_no_parameters_to_the_next_average(of_group, lacks):
+    peer = waiting(eta_s=300.0)
+    peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
+    peer.tracker.epochs.latest, peer.tracker.newcomers, peer.is_behind = 100, 0, False
+    peer._gradient_epoch = 5
+    peer._outcome = lambda _: (Group({"own": 1.0, "b": 1.0, "c": 1.0}, of_group, is_behind=of_group != 5), None)
+    peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
+    assert (peer.is_behind, peer._lacks) == (lacks is not None, lacks or 0)
+    assert peer.parameter_rounds.due_after == (None if lacks is None else of_group)
 
 
 @pytest.mark.parametrize("misses_next", [False, True])

@@ -2,11 +2,12 @@ import json
 
 import pytest
 from conftest import same_weights
+from full_disk import full_disk
 from safetensors.torch import load_file, save_file
 from small_models import ODD, SMALL
 
 from dalle_lib.checkpoint import load_model, read_header, save_model
-from dalle_lib.files import BrokenFile
+from dalle_lib.files import BrokenFile, is_disk_full
 from dalle_lib.model import DALLE
 
 
@@ -17,6 +18,16 @@ def test_saved_weights_come_back_with_their_configuration(tmp_path):
     assert same_weights(model, loaded)
     with pytest.raises(ValueError, match="another model"):
         load_model(tmp_path / "model.safetensors", SMALL)
+
+
+def test_a_full_disk_is_told_as_such_and_leaves_the_old_file(tmp_path):
+    model, file = DALLE(ODD), tmp_path / "model.safetensors"
+    save_model(file, model, epoch=1)
+    with full_disk(), pytest.raises(OSError, match=r"model\.safetensors") as refused:
+        save_model(file, model, epoch=2)
+    assert is_disk_full(refused.value)
+    assert read_header(file)[1]["epoch"] == "1"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_model_goes_to_a_folder_of_the_hub_and_back(tmp_path):

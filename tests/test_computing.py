@@ -10,9 +10,11 @@ from small_models import ODD, gradients, largest_error, random_batch, random_mod
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.model import DALLE
 from dalle_lib.streaming.batches import Batch
-from dalle_lib.swarm.peer.computing.computer import Computer, Gradient
+from dalle_lib.swarm.peer.computing.computer import Computer, Gradient, Interrupted
+from dalle_lib.swarm.peer.computing.pace import Pace
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.scale import FIRST, GROWS_AFTER, LARGEST, LossScale
+from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.troubles import trouble_in
 
 CPU = torch.device("cpu")
@@ -126,6 +128,34 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory():
     assert is_out_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory"))
     assert not is_out_of_memory(ValueError("out of memory"))
     assert not is_out_of_memory(OSError(errno.ENOSPC, "No space left on device"))
+
+
+@pytest.mark.parametrize("is_reversible", [True, False])
+def test_a_peer_that_is_to_leave_begins_no_further_layer(is_reversible):
+    model, batch, looks = random_model(is_reversible=is_reversible), batch_of(2), []
+    computer, layers = Computer(model, CPU), 2 * ODD.depth
+    computer.is_over = lambda: looks.append(None) or len(looks) > most
+    most = layers + 3  # in the backward pass, where layers run again
+    if is_reversible:
+        with pytest.raises(Interrupted):
+            computer.gradient([batch])
+        assert len(looks) == most + 1
+        looks.clear()
+    most = 3
+    with pytest.raises(Interrupted):
+        computer.gradient([batch])
+    assert len(looks) == most + 1
+    most, expected = 10 * layers, whole_gradient(random_model(), batch)
+    computer.gradient([batch])
+    assert error_of(model, expected) < 1e-12
+
+
+def test_no_trial_goes_on_where_the_peer_is_to_leave():
+    computer, told = Computer(random_model().float(), CPU), []
+    work = Work(computer.model, CPU, Pace(64, None, steps_itself=False), lambda **fields: told.append(fields))
+    with pytest.raises(Interrupted):
+        work.choose_way(1, 600.0, lambda: True)
+    assert told == []
 
 
 def test_a_scaled_gradient_in_fp16_is_that_of_float64_and_without_the_scale_small_ones_are_lost():

@@ -19,6 +19,7 @@ from dalle_lib.swarm.averaging.introductions import (
     read,
     shares_and_counted,
     signed,
+    voters,
 )
 
 ADA, EVE = (Identity(RSAPrivateKey()) for _ in range(2))
@@ -42,6 +43,15 @@ def message(*told) -> bytes:
 
 def test_what_a_peer_signs_is_what_others_read():
     assert read(gathered(signed(TOLD, ROUNDS, ADA)), peer(ADA), ROUNDS) == TOLD
+
+
+def test_newcomers_say_of_which_epoch_a_round_is_only_among_themselves():
+    told = [Introduction(9), Introduction(8, is_new=True), Introduction(8, is_counted=False)]
+    ada, bob, cyd = peers = [PeerID(bytes([i])) for i in range(3)]
+    group = dict(zip(peers, told, strict=True))
+    assert voters(group) == {ada: told[0]}
+    assert voters({bob: told[1], cyd: told[2]}) == {bob: told[1]}
+    assert voters({cyd: told[2]}) == {cyd: told[2]}
 
 
 @pytest.mark.parametrize("bandwidth", [None, 0.0, 1e30, float("nan"), "much"])

@@ -135,7 +135,7 @@ def test_where_the_disk_has_no_links_others_draw_with_a_copy(puller, place, monk
 
 def test_a_state_for_which_there_is_no_room_leaves_nothing_behind(puller, place):
     pulled = state_of(puller, 5)
-    with full_disk(), pytest.raises(Exception) as refused:  # noqa: PT011 (safetensors has an error of its own)
+    with full_disk(), pytest.raises(OSError, match="File too large") as refused:
         puller.write(pulled, place)
     assert is_disk_full(refused.value)
     assert list((place / "checkpoints").iterdir()) == []

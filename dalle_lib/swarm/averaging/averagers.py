@@ -41,7 +41,7 @@ from dalle_lib.swarm.averaging.donors import (
     waiting_message,
 )
 from dalle_lib.swarm.averaging.earned import votes_of
-from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed
+from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, voters
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
@@ -156,13 +156,12 @@ class RunAverager(KeepsTasks):
         with self.rounds_now.one_more():
             await super()._aggregate_with_group(group, min_vector_size, trust=trust, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
-        epochs = {str(peer): of.epoch for peer, of in told.items() if of.is_counted}
-        epochs = epochs or {str(peer): of.epoch for peer, of in told.items()}
-        votes = votes_of((trust.user_of(peer), epoch) for peer, epoch in epochs.items())
+        votes = votes_of((trust.user_of(str(peer)), of.epoch) for peer, of in voters(told).items())
+        epoch = statistics.median_high(votes.values())
         return Group(
             counted=runner.counted(),
-            epoch=statistics.median_high(votes.values()),
-            is_behind=len(set(epochs.values())) > 1 or any(of.is_behind for of in told.values()),
+            epoch=epoch,
+            is_behind=any(of.is_behind or (of.is_counted and of.epoch != epoch) for of in told.values()),
             is_whole=runner.is_whole,
             bytes_sent=runner.bytes_sent,
             bytes_received=runner.bytes_received,

@@ -4,7 +4,7 @@ The leader of a group collects what its followers tell and hands everything to e
 who is a member follows from it, so each peer signs its own, and each checks those of all others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -58,6 +58,16 @@ class Introduction:
     def may_lead(self) -> bool:
         """Whether others may follow it into a group: one that waits to count reduces only where nobody else can."""
         return not self.is_new if self.is_counted else self.is_reducer
+
+
+def voters(told: Mapping[PeerID, Introduction]) -> dict[PeerID, Introduction]:
+    """Return the peers of a group that say which epoch its round is of: those that count, without the new ones.
+
+    A newcomer may have missed an update since it took over a state. It votes where there is nobody else, as do all
+    where nobody counts.
+    """
+    counted = {peer: of for peer, of in told.items() if of.is_counted}
+    return {peer: of for peer, of in counted.items() if not of.is_new} or counted or dict(told)
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:

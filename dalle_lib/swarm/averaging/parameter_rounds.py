@@ -3,7 +3,7 @@
 import logging
 import threading
 
-from hivemind.averaging.control import StepControl
+from hivemind.averaging.control import AveragingStage, StepControl
 
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.rounds import Group
@@ -78,9 +78,10 @@ class ParameterRounds:
         self.pending.allow_allreduce()
 
     def give_up(self) -> None:
-        """Cancel a round that has found no group yet: an update is about to change the parameters."""
+        """Cancel a round that has no group, or none any more: an update is about to change the parameters."""
         pending = self.pending  # the training thread may clear the attribute meanwhile
-        if pending is not None and not pending.began_allreduce and not pending.done():
+        # hivemind's `began_allreduce` stays true while it looks for another group, after one has failed.
+        if pending is not None and pending.stage is not AveragingStage.RUNNING_ALLREDUCE and not pending.done():
             pending.cancel()
 
     def wait(self, search_s: float) -> None:

@@ -16,7 +16,8 @@ class Group:
     counted: Counted
     """Every peer of the group, even one whose tensors did not count."""
     epoch: int
-    """Median of the epochs that the users' peers are in, the later of two; of newcomers if there is nobody else."""
+    """Median of the epochs that the users' peers are in, the later of two; of newcomers if there is nobody else
+    (`voters`)."""
     is_behind: bool = False
     """Whether the parameters of one of the peers lack an update, so the group should average parameters soon."""
     is_whole: bool = True

@@ -1,6 +1,7 @@
 """Copies in memory of what a peer needs to go on from an epoch."""
 
 import copy
+from concurrent.futures import wait
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -9,6 +10,9 @@ import torch
 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
+
+UPDATE_S = 20.0
+"""Seconds for which a peer that leaves waits for an update that waits for the others."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +32,21 @@ class Snapshot:
         return bool(torch.stack([tensor.isfinite().all() for tensor in (*self.parameters, *statistics)]).all())
 
 
-def take_snapshot(averager: RunStateAverager, earlier: Snapshot | None = None) -> Snapshot:
-    """Return a copy of the parameters and statistics. If an update is under way, it is waited for.
+def take_snapshot(
+    averager: RunStateAverager, earlier: Snapshot | None = None, patience_s: float | None = None
+) -> Snapshot:
+    """Return a copy of the parameters and statistics.
 
+    If an update is under way, it is waited for, for `patience_s` at most; after that, the copy is of the epoch before.
     It is made in the memory of an `earlier` copy, which is no copy any more: there is room for it at any time.
     """
-    averager.step(wait_for_delayed_updates=True)
+    if patience_s is None or not wait(averager.pending_updates, patience_s).not_done:
+        averager.step(wait_for_delayed_updates=True)
     parameters, statistics = ([], {}) if earlier is None else (earlier.parameters, earlier.statistics)
-    with torch.no_grad(), averager.lock_averaged_tensors:
+    with torch.no_grad(), averager.lock_optimizer, averager.lock_averaged_tensors:
         own = [p.detach() for group in averager.optimizer.param_groups for p in group["params"]]
         state = averager.optimizer.state_dict()
-        return Snapshot(averager.local_epoch, _copied(own, parameters), _copied(state, statistics))
+        return Snapshot(averager.epoch_of_parameters, _copied(own, parameters), _copied(state, statistics))
 
 
 def _copied(value: object, earlier: object) -> Any:
@@ -66,6 +74,7 @@ def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> N
         parameters = [p for group in optimizer.opt.param_groups for p in group["params"]]
         torch._foreach_copy_(parameters, snapshot.parameters)
         optimizer.opt.load_state_dict(copy.deepcopy(snapshot.statistics))
+        averager.changed()
     averager._apply_optimizer_parameters_()
     averager.local_epoch = snapshot.epoch
     averager._update_scheduler()

@@ -16,6 +16,7 @@ from dalle_lib.swarm.averaging.letting_go import give_back
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
+from dalle_lib.swarm.peer.computing.computer import Interrupted
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
@@ -25,7 +26,7 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.parts import CONNECTS, Part
 from dalle_lib.swarm.peer.sleeping import AwakeClock
-from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
+from dalle_lib.swarm.peer.snapshot import UPDATE_S, restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
@@ -125,6 +126,8 @@ class Trainer(Telling):
                 self._stand_by(stop)
             if self._is_complete:
                 give_last_state(self.card, self.optimizer.state_averager.line, stop, ends_at, self.events)
+        except Interrupted:
+            logger.info("this peer leaves without the batch that it was computing")
         finally:
             stop.set()
             reporter.join(LOOK_S)
@@ -164,9 +167,9 @@ class Trainer(Telling):
                 problem = f"this peer's progress was not saved: {in_one_line(error)}"
                 self.events.write("problem", peer="", problem=problem)
 
-    def _save(self) -> None:
+    def _save(self, patience_s: float | None = None) -> None:
         """Copy parameters and statistics in memory and to disk, from where a peer goes on that was killed."""
-        self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot)
+        self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot, patience_s)
         save_state(self.folder, self.card, self.model, self.snapshot, self.batches)
 
     def _stand_by(self, stop: threading.Event) -> None:
@@ -191,7 +194,7 @@ class Trainer(Telling):
         """
         self.events.write("leaving", epoch=self.epoch)
         try:
-            self._save()  # before others can hold it up
+            self._save(UPDATE_S)  # before others can hold it up
         finally:
             self.saved.set()
             self._tell_rounds()

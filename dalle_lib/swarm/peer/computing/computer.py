@@ -1,5 +1,6 @@
 """Computer: the gradient of some batches on one device, in as small pieces as memory needs."""
 
+import functools
 import gc
 import logging
 import math
@@ -47,12 +48,19 @@ class Gradient:
         return not self.is_finite and self.scale > 1 and all(map(math.isfinite, self.losses))
 
 
+class Interrupted(BaseException):
+    """A gradient was not computed to its end, because the peer is to leave: nothing tries another way to compute it."""
+
+
 class Computer:
     """Computes gradients of one model on one device.
 
     Where memory runs out, it computes fewer samples at a time from then on, and the same rows again. `tell` is then
     told the new way, and why.
     """
+
+    is_over: Callable[[], bool] = staticmethod(lambda: False)
+    """Says that the peer is to leave: a layer that would begin then raises Interrupted, as a batch may take minutes."""
 
     def __init__(
         self, model: DALLE, device: torch.device, tell: Callable[[Way, str], None] = lambda way, why: None
@@ -62,6 +70,7 @@ class Computer:
         self.model, self.device, self.tell = model, device, tell
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._eager = model.transformer.layer_functions
+        self._compiled: tuple[Callable[..., Tensor], ...] = ()
         self._recorded: Recorded | None = None
         self.way, self.scale = first_way(model, device), LossScale(is_fixed=True)
         self.use(self.way)
@@ -72,16 +81,28 @@ class Computer:
             self.scale = LossScale(is_fixed=not self.scale.is_fixed)
         transformer = self.model.transformer
         transformer.is_reversible = way.is_reversible
-        if not way.is_compiled:
-            transformer.layer_functions = self._eager
-        elif transformer.layer_functions is self._eager:
+        transformer.layer_functions = self._eager
+        if way.is_compiled and not self._compiled:
             transformer.compile_layers()
+            self._compiled = transformer.layer_functions
+        layers = self._compiled if way.is_compiled else self._eager
+        # A recording is not interrupted: it takes a moment, and a GPU might compute nothing any more after that.
+        transformer.layer_functions = layers if way.is_recorded else tuple(map(self._unless_over, layers))
         self.way, self._recorded = way, None
+
+    def _unless_over(self, layer: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(layer)
+        def begun(*inputs) -> Tensor:
+            if self.is_over():
+                raise Interrupted
+            return layer(*inputs)
+
+        return begun
 
     def gradient(self, batches: Sequence[Batch]) -> Gradient:
         """Set the parameters' `.grad` to the mean gradient over the samples of these batches.
 
-        Raises NotEnoughRoom if not even one sample fits into memory.
+        Raises NotEnoughRoom if not even one sample fits into memory, and Interrupted if the peer is to leave.
         """
         while True:
             try:

@@ -45,9 +45,10 @@ class Work:
         """Try for some seconds how this device computes fastest, and tell it.
 
         Call it before other threads use the device, and after all processes of this peer are forked. Raises
-        NotEnoughRoom if one sample does not fit into memory.
+        NotEnoughRoom if one sample does not fit into memory, and here and later Interrupted as soon as `is_over`.
         """
         self.is_new, self._peers, kind = False, peers, self.computer.device.type
+        self.computer.is_over = is_over
         idle = self.devices.leave_out(self.pace.most)
         limit = self.devices.most_each(self.pace.most)
         self.devices.share_threads()

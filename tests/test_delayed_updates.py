@@ -1,0 +1,119 @@
+"""What leaves a peer is of the epoch that it says: before and after a delayed update, and in rounds that come late."""
+
+import asyncio
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+
+from dalle_lib.swarm.averaging.averagers import RunAverager
+from dalle_lib.swarm.averaging.state_averager import RunStateAverager
+from dalle_lib.swarm.peer.snapshot import take_snapshot
+
+
+class Averager(RunStateAverager):
+    """What of the averager makes updates, without a process."""
+
+    local_epoch = 3
+    offload_optimizer = custom_gradients = reuse_tensors = True
+    delta_rule_averaging = False
+    extra_tensors = ()
+    scheduler = None
+    status_loglevel = 0
+    _allreduce_timeout = 60.0
+
+    def __init__(self) -> None:
+        self.parameter, self.main_parameters = torch.nn.Parameter(torch.zeros(4)), (torch.nn.Parameter(torch.zeros(4)),)
+        self.parameter.grad, self.parameter_names = torch.ones(4), ("weights",)
+        self.optimizer = torch.optim.SGD([self.parameter], lr=1.0)
+        self.optimizer.register_step_post_hook(self._was_made)
+        self.lock_averaged_tensors, self.lock_optimizer = threading.Lock(), threading.Lock()
+        self.finished_optimizer_step, self.finished_averaging_round = threading.Event(), threading.Event()
+        self.pending_updates, self.step_executor = set(), ThreadPoolExecutor(1)
+        self._changes = multiprocessing.Value("q", 0)
+
+    def __del__(self) -> None:
+        """Nothing has to end."""
+
+    def get_group_bits(self) -> str:
+        return ""
+
+    def begin(self, wait_for_average) -> None:
+        """Begin an update, as `CollaborativeOptimizer` does in a run with delayed averaging."""
+        delayed = {"delay_optimizer_step": True, "delay_averaging": True}
+        self.step(increment_epoch=True, optimizer_step=True, wait_for_trigger=wait_for_average, **delayed)
+
+    def given(self) -> tuple[int, float]:
+        """Return the epoch that a newcomer is told, and the first parameter that it gets."""
+        metadata, (tensor, *_), _ = self.get_current_state()
+        return metadata["epoch"], float(tensor[0])
+
+
+@pytest.fixture
+def average():
+    """Set when all gradients are averaged; the update waits for it."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_newcomer_gets_the_epoch_of_the_parameters_while_the_update_waits(average):
+    averager = Averager()
+    assert averager.given() == (3, 0.0)
+    averager.begin(average.wait)
+    assert (averager.local_epoch, averager.given()) == (4, (3, 0.0))
+    average.set()
+    averager.step(wait_for_delayed_updates=True)
+    assert (averager.local_epoch, averager.given()) == (4, (4, -1.0))
+
+
+def test_an_update_that_was_not_made_is_waited_for_no_more(average):
+    averager = Averager()
+    averager.begin(lambda: error())
+    averager.step(wait_for_delayed_updates=True)
+    assert averager.lacks_update
+    assert averager.given() == (4, 0.0)
+    averager.begin(average.wait)
+    assert averager.given() == (4, 0.0)
+
+
+def error() -> None:
+    raise MemoryError
+
+
+def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update_waiting(average):
+    averager = Averager()
+    averager.begin(average.wait)
+    snapshot = take_snapshot(averager, patience_s=0.1)
+    assert (snapshot.epoch, float(snapshot.parameters[0][0])) == (3, 0.0)
+    threading.Timer(0.2, average.set).start()
+    snapshot = take_snapshot(averager, patience_s=60.0)
+    assert (snapshot.epoch, float(snapshot.parameters[0][0])) == (4, -1.0)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before_it(monkeypatch, is_late):
+    averager, averaged, handle = Averager(), [], SimpleNamespace(allow_retries=True)
+
+    async def average(_averager, tensors, group, group_id=None, **_weights):
+        averaged.append(float(tensors[0].detach()[0]))
+
+    async def find_group_and_average(averager, step):
+        if is_late:
+            averager.step(increment_epoch=True, optimizer_step=True, delay_optimizer_step=False)
+        await averager._run_allreduce_inplace_([averager.parameter], None)
+
+    monkeypatch.setattr(RunAverager, "_run_allreduce_inplace_", average)
+    monkeypatch.setattr(RunAverager, "_step", find_group_and_average)
+    averager.step(increment_epoch=True, optimizer_step=True, delay_optimizer_step=False)
+    if is_late:
+        with pytest.raises(AllreduceException, match="too late"):
+            asyncio.run(averager._step(step=handle))
+    else:
+        asyncio.run(averager._step(step=handle))
+    assert averaged == ([] if is_late else [-1.0])
+    assert handle.allow_retries is not is_late
