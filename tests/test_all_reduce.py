@@ -1,6 +1,7 @@
 """What a peer believes of a reducer's answers: averages within bounds, and weights that can be read."""
 
 import asyncio
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,11 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import as_aiter
 from two_peers import two_peers
 
-from dalle_lib.swarm.averaging import answers
+from dalle_lib.swarm.averaging import answers, in_step
 from dalle_lib.swarm.averaging.all_reduce import Runner, Tell, pack_weights, unpack_weights
 from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.averagers import RunAverager
+from dalle_lib.swarm.averaging.in_step import AHEAD, InStep
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
@@ -81,6 +83,7 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tensor_part_reducer=SimpleNamespace(weights=[torch.tensor([1.0, 3.0])]),
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
+        _in_step=defaultdict(lambda: InStep(2, 400)),
         _not_understood=set(),
         _most_counted=torch.tensor([4.0, 10.0]),
         bytes_received=0,
@@ -232,3 +235,44 @@ def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
 
     for average in asyncio.run(averages()):
         assert torch.equal(average, torch.arange(1000.0) / 2)
+
+
+def test_a_sender_stays_a_few_parts_ahead_of_the_averages_that_come_back(monkeypatch):
+    monkeypatch.setattr(in_step, "ROOM_BYTES", 0)
+
+    async def averages() -> list[torch.Tensor]:
+        async with two_peers(1e9) as (reducer, client, _link):
+            own = {reducer: torch.zeros(1000), client: torch.arange(1000.0)}
+            runners = both(own)
+            for p2p, runner in runners.items():
+                await runner.add_p2p_handlers(p2p, namespace="round")
+            average, send = (
+                runners[reducer].tensor_part_reducer.accumulate_part,
+                runners[client]._generate_input_for_peer,
+            )
+            hear = runners[client]._hear
+
+            async def average_late(sender, part, *others, **weight):
+                if sender == 0:
+                    await asyncio.sleep(0.02)  # in which all parts would be sent
+                return await average(sender, part, *others, **weight)
+
+            async def sent(index: int):
+                async for part in send(index):
+                    ahead.append(len(ahead) - len(heard))
+                    yield part
+
+            def heard_by(*answer) -> None:
+                heard.append(answer)
+                hear(*answer)
+
+            runners[reducer].tensor_part_reducer.accumulate_part = average_late
+            runners[client]._generate_input_for_peer, runners[client]._hear = sent, heard_by
+            updates = await asyncio.wait_for(asyncio.gather(*map(collected, runners.values())), 30)
+            return [own[p2p] + update for p2p, update in zip(own, updates, strict=True)]
+
+    ahead, heard = [], []
+    for average in asyncio.run(averages()):
+        assert torch.equal(average, torch.arange(1000.0) / 2)
+    assert len(ahead) == len(heard) == 10
+    assert max(ahead) == AHEAD - 1

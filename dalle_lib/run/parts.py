@@ -124,7 +124,7 @@ class AveragingCard(Part):
     come back in 8. Choose 4 where volunteers' uploads are slow and others reduce."""
     part_bytes: int = Field(default=2**19, ge=2**8, le=2**20)
     """Bytes of the messages that tensors are cut into. `2**19` is what plain hivemind's peers use; `2**17` is quicker
-    where round trips take 50 ms or more (`python benchmarks/averaging.py`)."""
+    where many peers share a reducer's link, or round trips are long (`python benchmarks/averaging.py`)."""
     rule: Literal["mean", "centered_clip", "coordinate_median", "trimmed_mean"] = "mean"
     """Rule by which reducers combine the peers' gradients and parameters. All but the mean withstand some liars, and
     give slow peers, whose gradients are noisier, less weight than their samples would; see docs/threats.md."""

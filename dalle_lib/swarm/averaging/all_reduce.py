@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.answers import made_ahead, within
+from dalle_lib.swarm.averaging.in_step import InStep
 from dalle_lib.swarm.averaging.own_parts import Parts
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.reducing import Reducer
@@ -84,6 +86,8 @@ class Runner(SameAnswers):
         """Other peers that were waited for in vain, as senders or reducers."""
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
+        part_bytes = self.tensor_part_container.part_size_bytes
+        self._in_step = defaultdict(partial(InStep, len(senders), part_bytes))
         self._bytes_answered, self._began = 0, time.monotonic()
         self.paces = Paces(trust.answer_size)
         """How fast the others were."""
@@ -121,12 +125,16 @@ class Runner(SameAnswers):
         return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
 
     async def _generate_input_for_peer(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
+        in_step, number = self._in_step[self.ordered_peer_ids[peer_index]], 0
         async for part in super()._generate_input_for_peer(peer_index):
+            await in_step.turn(number)
             await self.upload.send(part.ByteSize())
             yield part
+            number += 1
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
         """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
+        self._in_step[reducer].answered()
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
         self.paces.answered(reducer, answer.tensor_part.ByteSize())
