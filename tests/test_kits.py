@@ -107,7 +107,7 @@ async def peers_of(*served):
             await p2p.shutdown()
 
 
-def telling(answer: bytes | float) -> Kits:
+def telling(answer: bytes | float, folder: Path) -> Kits:
     """Return what answers every question by these bytes, or after so many seconds by none."""
 
     class Telling(Kits):
@@ -123,7 +123,7 @@ def telling(answer: bytes | float) -> Kits:
                 raise ValueError
             return ExpertResponse(metadata=answer)
 
-    return Telling(RUN, OWN, None)
+    return Telling(RUN, OWN, EventLog(folder))
 
 
 def problems(folder) -> list[str]:
@@ -170,7 +170,7 @@ def test_a_newcomer_asks_those_that_are_there_and_lies_count_as_silence(mini, mo
     own = Kit.own(mini)
     other = replace(own, fingerprint="f" * 16, protocol=own.protocol + 1)
     liars = [b"", b"x" * 10**6, b"\x1b[2J", other.as_told("other-run"), 600.0]
-    serving = [Kits(mini.name, other, EventLog(tmp_path)), *map(telling, liars), None]
+    serving = [Kits(mini.name, other, EventLog(tmp_path)), *(telling(lie, tmp_path) for lie in liars), None]
 
     async def ask() -> tuple[list[Kit | None], list[Kit | None]]:
         async with peers_of(*serving) as (_, _, addresses):
