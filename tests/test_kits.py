@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from hivemind.p2p import P2P, P2PHandlerError
