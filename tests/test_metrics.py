@@ -59,6 +59,18 @@ def test_what_holds_a_peer_is_a_word_that_versions_before_need_not_tell_and_may_
         assert not is_accepted({**before, "held": wrong})
 
 
+def test_what_a_later_version_adds_is_accepted_by_name_and_passed_over(mini):
+    later = {"mood": "sunny", "numbers": [1.5, 2]}
+    assert is_accepted({**POSTED, "more": later})
+    board, now = MetricsBoard(mini.key), time.time()
+    before, record = (DHTRecord(*signed(mini.key, "ada", now, **told)) for told in ({}, {"more": later}))
+    board.check(record)
+    assert board.told_by([record], now, 60) == board.told_by([before], now, 60)
+    assert [peer.name for peer in board.told_by([record], now, 60)[0]] == ["ada"]
+    for wrong in "sunny", [1], None:
+        assert not is_accepted({**POSTED, "more": wrong})
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -81,8 +81,10 @@ _Record = create_model(
     },
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),
+    more=(dict, {}),
 )
-"""A `PeerStatus`, whether the peer is leaving, and when it said so: seconds since 1970, by its own clock."""
+"""A `PeerStatus`, whether the peer is leaving, and when it said so: seconds since 1970, by its own clock. What
+later versions add they put, by name, into `more`, of which each version reads what it knows: this one nothing."""
 
 
 class _Schema(BaseModel):
