@@ -2,12 +2,15 @@
 
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 
 import hivemind
+import numpy as np
 import pytest
 from auth_peers import identity
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
@@ -20,8 +23,11 @@ from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.process.drift import MAX_SKETCH, SIZE, Sketch
+from dalle_lib.swarm.process.evidence import MAX_EVIDENCE
 from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.records import MAX_RECORD_BYTES
 from dalle_lib.swarm.searches import Search, traverse
 
 ADA = Identity(RSAPrivateKey())
@@ -57,6 +63,25 @@ def test_what_holds_a_peer_is_a_word_that_versions_before_need_not_tell_and_may_
     assert is_accepted({**before, "held": "moonlight"})
     for wrong in "x" * 17, "\x1b[2J", 1, None:
         assert not is_accepted({**before, "held": wrong})
+
+
+def test_a_sketch_is_a_short_line_that_versions_before_need_not_tell():
+    before = {name: told for name, told in POSTED.items() if name != "sketch"}
+    assert is_accepted(before)
+    assert is_accepted({**before, "sketch": str(Sketch(5, np.linspace(-3e7, 3e7, SIZE)))})
+    assert is_accepted({**before, "sketch": "of a later version"})
+    for wrong in "x" * (MAX_SKETCH + 1), "\x1b[2J", 1, None:
+        assert not is_accepted({**before, "sketch": wrong})
+
+
+def test_the_longest_record_with_the_longest_key_has_room_in_the_hash_table():
+    widest = {"max_length": lambda most: "★" * (most // 3) + "x" * (most - most // 3), "le": lambda most: most}
+    told = {each.name: widest[kind](each.metadata[kind]) for each in fields(STATUS) for kind in widest
+            if kind in each.metadata}  # fmt: skip
+    told |= {"sketch": "x" * MAX_SKETCH, "witnessed": "x" * MAX_EVIDENCE, "trained": "x" * MAX_EVIDENCE}
+    key = RSAPrivateKey(rsa.generate_private_key(65537, 4096))
+    record = DHTRecord(bytes(20), b"", MSGPackSerializer.dumps({**POSTED, **told}), 2e9)
+    assert len(RSASignatureValidator(key).sign_value(record)) <= MAX_RECORD_BYTES
 
 
 @pytest.mark.parametrize(
@@ -104,7 +129,7 @@ def test_what_no_peer_posts_is_refused(wrong):
     assert not is_accepted({**POSTED, **wrong})
 
 
-@pytest.mark.parametrize("missing", [name for name in POSTED if name != "held"])
+@pytest.mark.parametrize("missing", [name for name in POSTED if name not in ("held", "sketch")])
 def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
 
