@@ -24,7 +24,6 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.process.drift import MAX_SKETCH, SIZE, Sketch
-from dalle_lib.swarm.process.evidence import MAX_EVIDENCE
 from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.swarm.records import MAX_RECORD_BYTES
@@ -74,14 +73,20 @@ def test_a_sketch_is_a_short_line_that_versions_before_need_not_tell():
         assert not is_accepted({**before, "sketch": wrong})
 
 
-def test_the_longest_record_with_the_longest_key_has_room_in_the_hash_table():
-    widest = {"max_length": lambda most: "★" * (most // 3) + "x" * (most - most // 3), "le": lambda most: most}
-    told = {each.name: widest[kind](each.metadata[kind]) for each in fields(STATUS) for kind in widest
-            if kind in each.metadata}  # fmt: skip
-    told |= {"sketch": "x" * MAX_SKETCH, "witnessed": "x" * MAX_EVIDENCE, "trained": "x" * MAX_EVIDENCE}
-    key = RSAPrivateKey(rsa.generate_private_key(65537, 4096))
-    record = DHTRecord(bytes(20), b"", MSGPackSerializer.dumps({**POSTED, **told}), 2e9)
-    assert len(RSASignatureValidator(key).sign_value(record)) <= MAX_RECORD_BYTES
+@pytest.mark.parametrize(("bits", "letter"), [(2048, "🙂"), (4096, "x")])
+def test_the_longest_record_of_a_peer_has_room_in_the_hash_table(bits, letter):
+    told = dict(POSTED)
+    for each in fields(STATUS):
+        if "le" in each.metadata:
+            told[each.name] = each.metadata["le"]
+        elif each.name in ("name", "team"):
+            told[each.name] = letter * each.metadata["max_length"]
+        elif each.type is str and each.name != "peer_id":
+            told[each.name] = "x" * each.metadata["max_length"]
+    signatures = RSASignatureValidator(RSAPrivateKey(rsa.generate_private_key(65537, bits)))
+    record = DHTRecord(bytes(20), signatures.local_public_key, MSGPackSerializer.dumps(told), 2e9)
+    value = signatures.sign_value(record)
+    assert len(record.value) + bits // 8 * 4 / 3 < len(value) <= MAX_RECORD_BYTES
 
 
 @pytest.mark.parametrize(
