@@ -83,7 +83,9 @@ def test_the_longest_record_of_a_peer_has_room_in_the_hash_table(bits, letter):
             told[each.name] = letter * each.metadata["max_length"]
         elif each.type is str and each.name != "peer_id":
             told[each.name] = "x" * each.metadata["max_length"]
-    signatures = RSASignatureValidator(RSAPrivateKey(rsa.generate_private_key(65537, bits)))
+    key = RSAPrivateKey()
+    key._private_key = rsa.generate_private_key(65537, bits)
+    signatures = RSASignatureValidator(key)
     record = DHTRecord(bytes(20), signatures.local_public_key, MSGPackSerializer.dumps(told), 2e9)
     value = signatures.sign_value(record)
     assert len(record.value) + bits // 8 * 4 / 3 < len(value) <= MAX_RECORD_BYTES
