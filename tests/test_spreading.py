@@ -213,7 +213,7 @@ def test_a_peer_whose_parameters_are_damaged_in_silence_sees_it_and_has_the_othe
             damaged.wait(120)
         finally:
             damaged.kill()
-            damaged.wait()
+            damaged.communicate()
         folders = [*(peer.folder for peer in swarm.peers.values()), own]
         (event,) = drifted(own)
         assert event["off"] > 2 * event["explained"]
