@@ -44,6 +44,8 @@ def reason_to_leave_out(name: str) -> str | None:
         return "it needs numpy below 2.4, where hivemind's codec still works"
     if name == "browser_drawing" and not (HERE.parent / "site" / "_build" / "html" / "draw.html").exists():
         return "it needs the built site: make site"
+    if name == "scale" and find_spec("simpy") is None:
+        return "it needs simpy: the extra dev"
     if name == "lamb" and find_spec("bitsandbytes") is None:
         return "it needs bitsandbytes: the extra tutorial"
     if name == "streaming" and platform.system() != "Linux":

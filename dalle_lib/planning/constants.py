@@ -51,3 +51,25 @@ CORE_OPERATIONS_PER_S, GPU_OPERATIONS_PER_S = 8e9, 7e11
 """Multiplications by weights, forward alone, that a volunteer's processor core and GPU do in a second while they train.
 The core's follows from 62 samples a second on two cores (emoji-mini, dev/DECISIONS.md, 2026-11-20); the GPU's from half
 a sample a second with the paper's model, which docs/planning.md assumes of a volunteer."""
+
+# The simulation of large swarms, `python benchmarks/scale.py`, needs these besides.
+AVERAGER_BYTES, PROGRESS_BYTES = 761, 890
+"""Bytes by which a peer's record makes an answer of the hash table longer: its search for a group, or its progress."""
+INTRODUCTION_BYTES = 1207
+"""Bytes of a member's introduction in the message with which a leader tells its group who is in it."""
+CALL_S, FIND_S = 1.2e-3, 1.7e-3
+"""Seconds of the processor of a call from one peer to another, and of asking one in a search of the hash table: both
+sides and their network daemons together."""
+LOOK_ENTRY_S, ANSWER_ENTRY_S, CHECK_INTRODUCTION_S = 2.3e-4, 5.1e-6, 1.1e-4
+"""Seconds of the processor to check a record in an answer of the hash table, to pack one, and to check an introduction.
+These and the ones before them are what `python benchmarks/scale.py --measure` found on 2 cores (Intel Xeon, 2.5 GHz,
+2026-11-27), beside other programs; benchmarks/results/scale_constants.json has them."""
+NAMED_BYTES = 64
+"""Bytes of a peer's name in an answer to a search of the hash table: its place and its id, with protobuf's lengths."""
+TABLE_REPLICAS, TABLE_ASKED_AT_ONCE = 5, 4
+"""Peers that hold each record, and that a search asks at a time: hivemind's `num_replicas` and `num_workers`."""
+MESSAGE_S, VALUE_S = CALL_S / 4, 14 / (52 * 12.5e6)
+"""Seconds of the processor for each message of a round on one side, and for each value that is encoded or decoded, all
+that goes with it included: `python benchmarks/averaging.py` with 12 clients and 2 reducers took 14 s of the processor a
+round (2 cores of 2.5 GHz, 2026-11-27, docs/averaging.md), in which 52 times 12.5 million values pass a codec. That a
+message takes a quarter of a call, which is four of them on both sides, is an assumption."""
