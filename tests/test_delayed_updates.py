@@ -100,8 +100,10 @@ def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update
 @pytest.mark.parametrize("is_late", [False, True])
 def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before_it(monkeypatch, is_late):
     averager, averaged, called_off = Averager(), [], []
-    MPFuture()  # as hivemind does: a process cannot begin with a StepControl
+    trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
     handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
+    handle.attach(trigger, cancel)
+    handle.allow_allreduce()
     group = SimpleNamespace(group_id=b"group")
 
     async def average(_averager, tensors, group, group_id=None, **_weights):
