@@ -100,8 +100,6 @@ def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update
 @pytest.mark.parametrize("is_late", [False, True])
 def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before_it(monkeypatch, is_late):
     averager, averaged, called_off = Averager(), [], []
-    MPFuture()  # as hivemind does: a process cannot begin with a StepControl
-    handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
     group = SimpleNamespace(group_id=b"group")
 
     async def average(_averager, tensors, group, group_id=None, **_weights):
@@ -116,14 +114,21 @@ def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before
         finally:
             called_off.append(averager._running_groups[b"group"].done())
 
+    async def take_part() -> bool:
+        trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
+        handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
+        handle.attach(trigger, cancel)
+        handle.allow_allreduce()
+        if is_late:
+            with pytest.raises(AllreduceException, match="too late"):
+                await averager._step(step=handle)
+        else:
+            await averager._step(step=handle)
+        return handle.allow_retries
+
     monkeypatch.setattr(RunAverager, "_run_allreduce_inplace_", average)
     monkeypatch.setattr(RunAverager, "_step", find_group_and_average)
     averager.step(increment_epoch=True, optimizer_step=True, delay_optimizer_step=False)
-    if is_late:
-        with pytest.raises(AllreduceException, match="too late"):
-            asyncio.run(averager._step(step=handle))
-    else:
-        asyncio.run(averager._step(step=handle))
+    assert asyncio.run(take_part()) is not is_late
     assert averaged == ([] if is_late else [-1.0])
-    assert handle.allow_retries is not is_late
     assert called_off == [is_late], "else a groupmate that sends parts would wait for this peer"
