@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_a_part_of_another_size_is_refused_before_it_is_decoded():
         came, reducer = [], SimpleNamespace(part_shapes=[torch.Size([5]), torch.Size([3])])
         runner = SimpleNamespace(
             tensor_part_reducer=reducer, paces=Paces(), sender_peer_ids=[PeerID(b"eve")], bytes_received=0,
-            upload=Upload(), _owed=Counter(),
+            upload=Upload(), _owed=Counter(), _owes=lambda _: False,
         )  # fmt: skip
         async for part in Runner._counting(runner, stream(), 0):
             came.append(part.tensor_part.size[0])
@@ -221,73 +222,76 @@ def test_a_reducer_blames_itself_for_no_average_and_ends_the_round_for_nobody(tr
     torch.testing.assert_close(average, torch.full((1000,), 5e5 + 0.5))
 
 
-def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
-    async def averages() -> list[torch.Tensor]:
+def averages_of(reducer_values: torch.Tensor, client_values: torch.Tensor, prepare: Callable) -> list[torch.Tensor]:
+    """Return what both sides have after a round, once `prepare` has changed the reducer's runner and the client's."""
+
+    async def average() -> list[torch.Tensor]:
         async with two_peers(1e9) as (reducer, client, _link):
-            own = {reducer: torch.zeros(1000), client: torch.arange(1000.0)}
+            own = {reducer: reducer_values, client: client_values}
             runners = both(own)
             for p2p, runner in runners.items():
                 await runner.add_p2p_handlers(p2p, namespace="round")
-            container, is_read = runners[client].tensor_part_container, asyncio.Event()
-            take, give = container.register_processed_part, container.iterate_input_parts_for
-
-            def taken(*result) -> None:
-                take(*result)
-                is_read.set()
-
-            async def given(index: int):
-                async for part in give(index):
-                    if len(sent) == 9:  # the last one
-                        await is_read.wait()
-                    sent.append(part)
-                    yield part
-
-            sent = []
-            container.register_processed_part, container.iterate_input_parts_for = taken, given
+            prepare(runners[reducer], runners[client])
             updates = await asyncio.wait_for(asyncio.gather(*map(collected, runners.values())), 30)
             return [own[p2p] + update for p2p, update in zip(own, updates, strict=True)]
 
-    for average in asyncio.run(averages()):
+    return asyncio.run(average())
+
+
+def test_a_peer_that_does_not_reduce_reads_averages_while_it_still_sends():
+    sent = []
+
+    def prepare(_reducer: Runner, client: Runner) -> None:
+        container, is_read = client.tensor_part_container, asyncio.Event()
+        take, give = container.register_processed_part, container.iterate_input_parts_for
+
+        def taken(*result) -> None:
+            take(*result)
+            is_read.set()
+
+        async def given(index: int):
+            async for part in give(index):
+                if len(sent) == 9:  # the last one
+                    await is_read.wait()
+                sent.append(part)
+                yield part
+
+        container.register_processed_part, container.iterate_input_parts_for = taken, given
+
+    for average in averages_of(torch.zeros(1000), torch.arange(1000.0), prepare):
         assert torch.equal(average, torch.arange(1000.0) / 2)
 
 
 def test_a_sender_stays_a_few_parts_ahead_of_the_averages_that_come_back(monkeypatch):
     monkeypatch.setattr(in_step, "ROOM_BYTES", 0)
     monkeypatch.setattr(in_step, "PATIENCE_S", 600.0)
-
-    async def averages() -> list[torch.Tensor]:
-        async with two_peers(1e9) as (reducer, client, _link):
-            own = {reducer: torch.zeros(1000), client: torch.arange(1000.0)}
-            runners = both(own)
-            for p2p, runner in runners.items():
-                await runner.add_p2p_handlers(p2p, namespace="round")
-            average, send = (
-                runners[reducer].tensor_part_reducer.accumulate_part,
-                runners[client]._generate_input_for_peer,
-            )
-            hear = runners[client]._hear
-
-            async def average_late(sender, part, *others, **weight):
-                if sender == 0:
-                    await asyncio.sleep(0.02)  # in which all parts would be sent
-                return await average(sender, part, *others, **weight)
-
-            async def sent(index: int):
-                async for part in send(index):
-                    ahead.append(len(ahead) - len(heard))
-                    yield part
-
-            def heard_by(*answer) -> None:
-                heard.append(answer)
-                hear(*answer)
-
-            runners[reducer].tensor_part_reducer.accumulate_part = average_late
-            runners[client]._generate_input_for_peer, runners[client]._hear = sent, heard_by
-            updates = await asyncio.wait_for(asyncio.gather(*map(collected, runners.values())), 30)
-            return [own[p2p] + update for p2p, update in zip(own, updates, strict=True)]
-
     ahead, heard = [], []
-    for average in asyncio.run(averages()):
+
+    def prepare(reducer: Runner, client: Runner) -> None:
+        average, send, hear = (
+            reducer.tensor_part_reducer.accumulate_part,
+            client._generate_input_for_peer,
+            client._hear,
+        )
+
+        async def average_late(sender, part, *others, **weight):
+            if sender == 0:
+                await asyncio.sleep(0.02)  # in which all parts would be sent
+            return await average(sender, part, *others, **weight)
+
+        async def sent(index: int):
+            async for part in send(index):
+                ahead.append(len(ahead) - len(heard))
+                yield part
+
+        def heard_by(*answer) -> None:
+            heard.append(answer)
+            hear(*answer)
+
+        reducer.tensor_part_reducer.accumulate_part = average_late
+        client._generate_input_for_peer, client._hear = sent, heard_by
+
+    for average in averages_of(torch.zeros(1000), torch.arange(1000.0), prepare):
         assert torch.equal(average, torch.arange(1000.0) / 2)
     assert len(ahead) == len(heard) == 10
     assert max(ahead) == AHEAD - 1

@@ -166,7 +166,7 @@ class Runner(SameAnswers):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
         if self.sender_timeout is not None:
             limit_s = max(0.0, self.sender_timeout - (time.monotonic() - self._began))
-            stream = within(stream, limit_s, lambda: self._owed[sender_index] > 0)
+            stream = within(stream, limit_s, partial(self._owes, sender_index))
         try:
             rows = iter(self.tensor_part_reducer.weights)
             async for message in super()._accumulate_parts_streaming(
@@ -182,11 +182,15 @@ class Runner(SameAnswers):
             self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
 
+    def _owes(self, sender_index: int) -> bool:
+        """Return whether a sender, which keeps in step with answers, may wait for one of this peer's."""
+        return self._owed[sender_index] > 0
+
     async def _counting(self, parts: AsyncIterator, sender_index: int) -> AsyncIterator:
         """Iterate over a sender's parts, and count their bytes and the time that they take."""
         shapes = iter(self.tensor_part_reducer.part_shapes)
         sender = self.sender_peer_ids[sender_index]
-        async for part in self.paces.timed(sender, parts, lambda: self._owed[sender_index] > 0):
+        async for part in self.paces.timed(sender, parts, partial(self._owes, sender_index)):
             self._owed[sender_index] += 1
             size, expected = tuple(part.tensor_part.size), tuple(next(shapes, ()))
             if expected and size != expected:  # decoded, 2 MiB may be 50

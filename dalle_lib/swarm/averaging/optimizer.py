@@ -151,7 +151,7 @@ class CollaborativeOptimizer(StandingBy):
         self.new_rounds = 0 if len(group) > 1 else max(0, self.new_rounds - 1)
         common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
         self._joined_later_round = common > epoch
-        if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it do not have
+        if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
         sent, received = self._with_parameters(group)
