@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import tyro
 from PIL import Image
 
@@ -32,6 +33,7 @@ from dalle_lib.organizing.model_page import PAGE_FOLDER, PROMPTS_FILE
 from dalle_lib.run import RunCard
 from dalle_lib.run.files import checkpoint_name
 from dalle_lib.run.newest import STATUS
+from dalle_lib.swarm.process.drift import SIZE, Sketch
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 REFERENCE_BYTES = 3_000_000
@@ -102,15 +104,20 @@ class Volunteer:
         epoch, rounds = int(second / run.epoch_s), int(there_s / run.epoch_s)
         late = random.random()
         samples = int(0.9 * self.samples_per_s * there_s)
+        epoch = max(0, epoch - (9 if late < 0.005 else late < 0.05))
         return PeerStatus(
-            peer_id=f"Qm{self.number:044}", name=f"volunteer-{self.number}-peer",
-            epoch=max(0, epoch - (9 if late < 0.005 else late < 0.05)), samples=samples,
+            peer_id=f"Qm{self.number:044}", name=f"volunteer-{self.number}-peer", epoch=epoch, samples=samples,
             samples_per_s=self.samples_per_s, loss=loss_at(second / DAY_S) + random.gauss(0, 0.05),
             started_at=run.began + second - there_s, compute_s=0.9 * there_s, counted=samples * self.counts,
             sent_bytes=180_000_000 * rounds, received_bytes=170_000_000 * rounds,
             hardware=random.choice(("Tesla T4", "RTX 3090", "A100")), kit="0.2.0",
             team=("", "night owls", "university")[self.number % 3], anonymous=False, witnessed="", trained="",
+            sketch=str(Sketch(epoch, np.cos(np.arange(SIZE)) + self._error_after(epoch))),
         )  # fmt: skip
+
+    def _error_after(self, epoch: int) -> np.ndarray:
+        """Return what averaging in 8 bits adds to the sketch of this peer's parameters."""
+        return np.random.default_rng([self.number, epoch]).normal(0, 0.002, SIZE)
 
 
 def loss_at(day: float) -> float:

@@ -28,6 +28,7 @@ from dalle_lib.run.newest import PLAYED, STATUS
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.peer.looks import Looks
 from dalle_lib.swarm.peer.metrics import MetricsBoard
+from dalle_lib.swarm.process.drift import explained
 from dalle_lib.swarm.process.status import PeerStatus
 from dalle_lib.swarm.records import writer_of
 
@@ -113,7 +114,7 @@ class Replay:
 
     def _play(self, minutes: float | None, speed: float | None, say: Callable[[str], None]) -> Played:
         with closing(MonitorDatabase(self._folder / DATABASE)) as database:
-            observer = Observer(database, self._card.averaging.matchmaking_s)
+            observer = Observer(database, self._card.averaging.matchmaking_s, explained(self._card))
             every_s, due = (TELL_S, time.monotonic() + TELL_S) if speed is None else (PUBLISH_S, 0.0)
             for line in self._recording.lines():
                 if not isinstance(line, Look):

@@ -6,7 +6,7 @@ USUAL = {
     "epoch": 5, "samples": 96, "samples_per_s": 2.0, "loss": 1.5, "started_at": 1.7e9, "compute_s": 40.0,
     "counted": 64.0, "sent_bytes": 0, "received_bytes": 0,
     "hardware": "Tesla T4", "kit": "0.2.0", "team": "", "anonymous": False,
-    "witnessed": "", "trained": "", "held": "",
+    "witnessed": "", "trained": "", "held": "", "sketch": "",
 }  # fmt: skip
 
 

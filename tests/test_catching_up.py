@@ -175,6 +175,29 @@ def test_who_begins_to_wait_looks_for_no_round_of_an_epoch_that_ends_in_hours():
     assert peer.parameter_rounds.pending is None, "its introduction counts for ten minutes"
 
 
+@pytest.mark.parametrize("is_given", [True, False])
+def test_who_is_off_takes_a_state_or_else_the_others_next_average(is_given):
+    peer = waiting(eta_s=300.0)
+    peer.rounds, peer.dht, peer.is_counted = queue.SimpleQueue(), SimpleNamespace(peer_id="own"), True
+    accumulated = peer.grad_averager = SimpleNamespace(local_samples_accumulated=8)
+    accumulated.reset_accumulated_grads_ = lambda: setattr(accumulated, "local_samples_accumulated", 0)
+    peer.tracker.pause_updates, peer.tracker.update_epoch = contextlib.nullcontext, lambda _: None
+    peer.tracker.global_epoch, peer.tracker.epochs.latest, peer.client_mode, peer.total_epochs = 3, 4, True, 100
+    peer.state_averager._update_scheduler, peer._load_from_donor = lambda: None, lambda latest: is_given
+    peer.tracker.report_local_progress = lambda *_, **__: None
+    peer.replace_parameters("they are off")
+    told = peer.rounds.get_nowait()
+    assert (told.epoch, told.samples) == (3, 8), "what was computed with the wrong ones"
+    assert told.reason == ("they are off: took over their state" if is_given else "they are off")
+    assert peer.is_behind is not is_given
+    assert (accumulated.local_samples_accumulated, peer.is_counted) == (0, True)
+    for epoch, is_behind in ((1, True), (2, False)):
+        peer.parameter_rounds.look_for(epoch, b"", 30.0, leads=False)
+        peer.parameter_rounds.pending.set_result(Group({"own": 0.0, "other": 1.0}, epoch))
+        peer._collect_parameters()
+        assert peer.is_behind is is_behind, "an average from before is as wrong"
+
+
 def test_who_steps_seldom_begins_to_look_the_earlier():
     seldom = waiting(eta_s=60.0)
     seldom._looked_at -= 120.0

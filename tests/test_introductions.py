@@ -133,6 +133,17 @@ def test_an_introduction_with_too_few_or_too_many_fields_is_refused_though_it_is
         read(message(*honest[:fields]), peer(ADA), ROUNDS)
 
 
+@pytest.mark.parametrize("told", [TOLD, replace(TOLD, is_sparing=True)])
+def test_what_a_later_version_adds_is_passed_over(told):
+    fields = [ROUNDS, get_dht_time(), *astuple(told)]
+    later = {"mood": "sunny", "numbers": [1.5, 2]}
+    assert read(message(*fields, later), peer(ADA), ROUNDS) == told
+    assert read(message(*fields[:-LATER], later), peer(ADA), ROUNDS) == replace(told, is_sparing=False)
+    for wrong in [*fields, later, later], [*fields[:-1], later], [later], [*fields, [later]]:
+        with pytest.raises(ValueError, match="another form"):
+            read(message(*wrong), peer(ADA), ROUNDS)
+
+
 @pytest.mark.parametrize(
     "gathered",
     [

@@ -2,12 +2,15 @@
 
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 
 import hivemind
+import numpy as np
 import pytest
 from auth_peers import identity
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
@@ -20,8 +23,10 @@ from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer import bootstrap
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
+from dalle_lib.swarm.process.drift import MAX_SKETCH, SIZE, Sketch
 from dalle_lib.swarm.process.signed import SignedLook
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
+from dalle_lib.swarm.records import MAX_RECORD_BYTES
 from dalle_lib.swarm.searches import Search, traverse
 
 ADA = Identity(RSAPrivateKey())
@@ -57,6 +62,45 @@ def test_what_holds_a_peer_is_a_word_that_versions_before_need_not_tell_and_may_
     assert is_accepted({**before, "held": "moonlight"})
     for wrong in "x" * 17, "\x1b[2J", 1, None:
         assert not is_accepted({**before, "held": wrong})
+
+
+def test_what_a_later_version_adds_is_accepted_by_name_and_passed_over(mini):
+    later = {"mood": "sunny", "numbers": [1.5, 2]}
+    assert is_accepted({**POSTED, "more": later})
+    board, now = MetricsBoard(mini.key), time.time()
+    before, record = (DHTRecord(*signed(mini.key, "ada", now, **told)) for told in ({}, {"more": later}))
+    board.check(record)
+    assert board.told_by([record], now, 60) == board.told_by([before], now, 60)
+    assert [peer.name for peer in board.told_by([record], now, 60)[0]] == ["ada"]
+    for wrong in "sunny", [1], None:
+        assert not is_accepted({**POSTED, "more": wrong})
+
+
+def test_a_sketch_is_a_short_line_that_versions_before_need_not_tell():
+    before = {name: told for name, told in POSTED.items() if name != "sketch"}
+    assert is_accepted(before)
+    assert is_accepted({**before, "sketch": str(Sketch(5, np.linspace(-3e7, 3e7, SIZE)))})
+    assert is_accepted({**before, "sketch": "of a later version"})
+    for wrong in "x" * (MAX_SKETCH + 1), "\x1b[2J", 1, None:
+        assert not is_accepted({**before, "sketch": wrong})
+
+
+@pytest.mark.parametrize(("bits", "letter"), [(2048, "🙂"), (4096, "x")])
+def test_the_longest_record_of_a_peer_has_room_in_the_hash_table(bits, letter):
+    told = dict(POSTED)
+    for each in fields(STATUS):
+        if "le" in each.metadata:
+            told[each.name] = each.metadata["le"]
+        elif each.name in ("name", "team"):
+            told[each.name] = letter * each.metadata["max_length"]
+        elif each.type is str and each.name != "peer_id":
+            told[each.name] = "x" * each.metadata["max_length"]
+    key = RSAPrivateKey()
+    key._private_key = rsa.generate_private_key(65537, bits)
+    signatures = RSASignatureValidator(key)
+    record = DHTRecord(bytes(20), signatures.local_public_key, MSGPackSerializer.dumps(told), 2e9)
+    value = signatures.sign_value(record)
+    assert len(record.value) + bits // 8 * 4 / 3 < len(value) <= MAX_RECORD_BYTES
 
 
 @pytest.mark.parametrize(
@@ -104,7 +148,7 @@ def test_what_no_peer_posts_is_refused(wrong):
     assert not is_accepted({**POSTED, **wrong})
 
 
-@pytest.mark.parametrize("missing", [name for name in POSTED if name != "held"])
+@pytest.mark.parametrize("missing", [name for name in POSTED if name not in ("held", "sketch")])
 def test_a_record_without_one_of_its_fields_is_refused(missing):
     assert not is_accepted({name: value for name, value in POSTED.items() if name != missing})
 

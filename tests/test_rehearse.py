@@ -13,7 +13,7 @@ from dalle_lib.rehearsal.report import Report
 from dalle_lib.rehearsal.settings import Rehearsal
 from dalle_lib.rehearsal.stage import Act
 from dalle_lib.rehearsal.watching import Kept
-from dalle_lib.rehearsal.words import wrong
+from dalle_lib.rehearsal.words import in_words, wrong
 from dalle_lib.run.parts import MembersCard
 
 
@@ -52,6 +52,24 @@ def test_who_comes_back_and_does_not_count_again_is_told(counted, told):
     assert all(part in line for part, line in zip(told, found, strict=True))
 
 
+RIGHT = Kept(
+    taken=(3, 7), sent=(3, 7), is_sent=True, alarms=(), credited={"ada": 540.0}, computed={"ada": 500}, drawn=7,
+    told="",
+)  # fmt: skip
+
+
+def report_of(kept: Kept) -> Report:
+    return Report(
+        run="club", rehearsal=Rehearsal(), acts=(), parts=(), epochs=(), told={}, counted={}, failures={},
+        state_bytes=1e6, cores=2, over=60.0, epoch_samples=48, kept=kept,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", [0.00372, None])
+def test_how_far_parameters_were_apart_is_told_where_volunteers_told_it(spread):
+    assert ("0.37% apart at most" in in_words(report_of(replace(RIGHT, spread=spread)))) == (spread is not None)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -66,15 +84,7 @@ def test_who_comes_back_and_does_not_count_again_is_told(counted, told):
     ids=["all is right", "none", "one is not sent", "an old one", "no picture", "a lie", "data on the true Hub"],
 )
 def test_what_is_wrong_with_the_monitor_is_told(changed, told):
-    right = Kept(
-        taken=(3, 7), sent=(3, 7), is_sent=True, alarms=(), credited={"ada": 540.0}, computed={"ada": 500}, drawn=7,
-        told="",
-    )  # fmt: skip
-    report = Report(
-        run="club", rehearsal=Rehearsal(), acts=(), parts=(), epochs=(), told={}, counted={}, failures={},
-        state_bytes=1e6, cores=2, over=60.0, epoch_samples=48, kept=replace(right, **changed),
-    )  # fmt: skip
-    found = wrong(report)[1:]  # the first says that no epoch ended
+    found = wrong(report_of(replace(RIGHT, **changed)))[1:]  # the first says that no epoch ended
     assert len(found) == len(told)
     assert all(part in line for part, line in zip(told, found, strict=True))
 

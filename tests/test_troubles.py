@@ -151,6 +151,9 @@ REAL = {
     "Data: 7 of 900 rows left out (7 no caption).": "data-left-out",
     "2026-11-26 01:00:00 WARNING dalle_lib.swarm.averaging.complaints: QmX: its tensors were refused: too long":
         "tensors-refused",
+    "run 'cats' trains with dalle-lib 0.4.0 (protocol 5), you have 0.3.0 (protocol 4): update": "another-version",
+    "This peer: a peer of this run's name has dalle-lib 0.4.0 (protocol 5), this one 0.3.0 (protocol 4): they":
+        "others-with-another-version",
     "bob (x7Qabc) is 4 epochs behind the others.": "peer-far-from-others",
 }  # fmt: skip
 

@@ -63,6 +63,7 @@ def history(**told) -> dict:
             "epoch": [*epochs], "ended": [WRITTEN - 5 * (45 - epoch) for epoch in epochs],
             "loss": [2 - epoch / 30 for epoch in epochs], "peers": [3] * 45, "samples_per_s": [38.2] * 45,
             "samples": [192 * epoch for epoch in epochs], "counted_share": [1.0] * 45,
+            "spread": [0.003] * 45, "farthest": [0.004] * 45,
         },
         "hours": {"hour": [WRITTEN // 3600], "peers": [2.6], "users": [2.6], "most": [3], "up_mbps": [1.5],
                   "down_mbps": [1.5]},

@@ -4,7 +4,7 @@ import ipaddress
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from dalle_lib.hub_http import httpx
 from dalle_lib.one_line import in_one_line
 from dalle_lib.planning import Work
 from dalle_lib.run import EMBEDDED_RUNS, RunCard
+from dalle_lib.run.kit import Kit
 from dalle_lib.swarm.peer.dry_run import Findings, trial
 from dalle_lib.swarm.process.addresses import of_others
 from dalle_lib.swarm.process.folder import SETTINGS, crew_folder, own_id
@@ -77,7 +78,7 @@ def doctor_checks(
     first_peers = of_others([*(card.initial_peers if card else ()), *settings.initial_peers], own_id(own))
     facts = {}
     key = card.key if card is not None and card.members is None else None
-    for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers, key=key):
+    for news in trial(settings if first_peers else replace(settings, host=LOCALHOST), first_peers, key=key, card=card):
         facts |= news
         if "codecs" in news:
             right = "values survive"
@@ -87,6 +88,8 @@ def doctor_checks(
             yield _p2pd(news["p2pd"], settings)
         if "first_peers" in news and facts["p2pd"] is None:
             yield _first_peers(news["first_peers"], settings, is_read=passed["run"])
+        if "kits" in news:
+            yield _kit(card, [told and Kit(**told) for told in news["kits"]])
     found = Findings(**facts)
     if found.p2pd is None:
         yield _reachable(found, settings)
@@ -180,6 +183,15 @@ def _first_peers(problems: dict[str, str | None], settings: PeerSettings, *, is_
     if settings.begins and not answering:
         return Check(what, needed, here, True, "this peer would begin the swarm, and look for them again and again")
     return require(what, needed, here, answering > 0, _ONLINE)
+
+
+def _kit(card: RunCard, kits: Sequence[Kit | None]) -> Check:
+    """Return whether this kit can train with those of the first peers that answer."""
+    own, needed = Kit.own(card), f"{card.kit or 'any'}, with protocol {card.protocol}"
+    if (other := own.kept_out_by(kits)) is not None:
+        return Check("kit", needed, f"{own}, but the first peers have {other}", False, own.way_to(other, card.name))
+    known = "as a first peer has it" if any(kits) else "no first peer tells its own"
+    return Check("kit", needed, f"{own}, {known}", True)
 
 
 def _reachable(found: Findings, settings: PeerSettings) -> Check:

@@ -97,6 +97,8 @@ def _figures(standing: Standing, view: RunView | None, you: str | None) -> str:
     if _is_live(standing) and standing.swarm.peers:  # a newcomer sees not even itself in the first seconds
         figures["samples/s"] = f"{sum(peer.samples_per_s for peer in standing.swarm.at_work):.0f}"
         figures["peers"] = str(len(standing.swarm.at_work))
+        if (spread := standing.swarm.spread) is not None:
+            figures["parameters apart"] = f"{spread.most:.2%}"
     figures["your samples"] = f"{standing.totals.samples:,}"
     if view is not None:
         figures |= view.facts(standing, you)

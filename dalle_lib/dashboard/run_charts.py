@@ -70,6 +70,12 @@ def averaged_chart(rows: Rows) -> alt.LayerChart:
     return _by_epoch(rows, y, counted_share="averaged")
 
 
+def spread_chart(rows: Rows) -> alt.LayerChart:
+    """Return how far the parameters of peers are apart, relative to their norm, of `epochs`."""
+    y = alt.Y("value:Q", title="of their norm", axis=alt.Axis(format=".2~%"))
+    return _by_epoch(rows, y, spread="most users", farthest="the farthest peer")
+
+
 def participants_chart(rows: Rows) -> alt.LayerChart:
     """Return how many peers and how many users took part, of `hours`."""
     y = alt.Y("value:Q", title=None, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domainMin=0, clamp=True))
@@ -144,6 +150,12 @@ CHARTS = {
         "Which part of the samples reached an average with others, over five epochs.",
         "epochs",
         averaged_chart,
+    ),
+    "spread": Chart(
+        "Spread of parameters",
+        "How far the parameters of most users, and of the farthest peer, are from the middle ones after each update.",
+        "epochs",
+        spread_chart,
     ),
     "bandwidth": Chart(
         "Bandwidth of averaging",

@@ -255,6 +255,12 @@ def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
         if is_loss(event):
             lost = f"{event['samples']} samples of yours are"
             lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
+        if event["event"] == "drifted":
+            usual = f"those of most are {event['usual']:.1%} apart, and averaging explains {event['explained']:.1%}"
+            lines.append(
+                f"The parameters of this peer were off by {event['off']:.1%} after update {event['epoch']}, where "
+                f"{usual}: another peer's take their place."
+            )
         if event["event"] == "problem":
             who = f"Peer {names.get(event['peer'], '')}(…{event['peer'][-6:]})"
             told = "This peer" if event["peer"] in ("", own) else printable(who)

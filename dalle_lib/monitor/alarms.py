@@ -1,5 +1,6 @@
 """What is wrong with a run, as its monitor sees it: since when, until when, and in words."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -42,11 +43,16 @@ class Problem:
 
 
 def problems(
-    status: SwarmStatus, database: MonitorDatabase, auditor: Auditor | None = None, is_open: bool = True
+    status: SwarmStatus,
+    database: MonitorDatabase,
+    auditor: Auditor | None = None,
+    is_open: bool = True,
+    explained: float = math.inf,
 ) -> Iterator[Problem]:
     """Yield what is wrong at a look at the swarm, which the data base has; `auditor` is that of earlier ones.
 
-    In a run that is not open, as nobody can join it, it is no problem that nobody trains.
+    In a run that is not open, as nobody can join it, it is no problem that nobody trains. `explained` says how far
+    peers' parameters may be apart (`drift.explained`).
     """
     if status.not_shown > FLOOD:
         yield Problem("flood", "", f"{status.not_shown:,} peers more post that they train than are looked at.")
@@ -63,6 +69,7 @@ def problems(
     over = (auditor or Auditor(database)).overclaims(status, is_split)
     yield from (Problem("claims", peer, told) for peer, told in islice(over, MAX_APART))
     yield from (Problem("losses", peer, told) for peer, told in islice(misfits(status, database), MAX_APART))
+    yield from islice(_off(status, explained), MAX_APART)
     if is_split:
         yield Problem("split", "", f"the peers are far apart: from epoch {epochs[0]:,} to {epochs[-1]:,}.")
         return
@@ -124,6 +131,16 @@ def _stalled(status: SwarmStatus, database: MonitorDatabase) -> Iterator[Problem
     waited_s = status.time - last["ended"]
     if waited_s > max(STALL_S, STALL * (usual or 0.0)):
         yield Problem("stalled", "", f"no epoch has ended for {waited_s / 60:,.0f} minutes.")
+
+
+def _off(status: SwarmStatus, explained: float) -> Iterator[Problem]:
+    spread, names = status.spread, {peer.peer_id: peer.name for peer in status.at_work}
+    for peer, off in (spread.off(explained) if spread else {}).items():
+        told = (
+            f"{names[peer]} ({peer[-6:]}) has parameters that are {off:.1%} off those of most others after update "
+            f"{spread.epoch:,}; averaging explains {explained:.1%}."
+        )
+        yield Problem("off", peer, told)
 
 
 def _loss_rises(database: MonitorDatabase) -> Iterator[Problem]:

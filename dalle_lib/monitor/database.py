@@ -6,7 +6,7 @@ from dalle_lib.sqlite import SQLite
 class MonitorDatabase(SQLite):
     """The open file; it is made if it is missing, for its owner alone. Times are seconds since 1970."""
 
-    VERSION, WHAT = 3, "the memory of a monitor"
+    VERSION, WHAT = 4, "the memory of a monitor"
     REMEDY = (
         "Put a copy of before in its place, or move it away, and a new one is made: then what was contributed before "
         "is forgotten, and nothing else."
@@ -39,7 +39,7 @@ CREATE TABLE recomputed (
 ) WITHOUT ROWID;
 CREATE TABLE epochs (
     epoch INTEGER PRIMARY KEY, ended REAL, seconds REAL, peers INTEGER, samples_per_s REAL, loss REAL,
-    counted_share REAL, up_mbps REAL, down_mbps REAL
+    counted_share REAL, up_mbps REAL, down_mbps REAL, spread REAL, farthest REAL
 );
 CREATE TABLE moments (minute INTEGER PRIMARY KEY, epoch INTEGER, peers INTEGER, users INTEGER);
 CREATE TABLE alarms (
@@ -60,4 +60,5 @@ CREATE TABLE checkpoints (
         "ALTER TABLE epochs ADD COLUMN up_mbps REAL;"
         "ALTER TABLE epochs ADD COLUMN down_mbps REAL",
         "ALTER TABLE starts ADD COLUMN held TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE epochs ADD COLUMN spread REAL;ALTER TABLE epochs ADD COLUMN farthest REAL",
     )

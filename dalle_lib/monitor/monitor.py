@@ -30,6 +30,7 @@ from dalle_lib.monitor.uploading import Uploader
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
 from dalle_lib.run.newest import STATUS
+from dalle_lib.swarm.process.drift import explained
 from dalle_lib.swarm.process.folder import IDENTITY, own_id
 from dalle_lib.swarm.process.join import Peer, PeerFailed
 from dalle_lib.swarm.process.signed import SignedLook
@@ -150,7 +151,7 @@ class Monitor:
             self.card, self.run_name, self.folder, peer.folder, self.folder / DATABASE, self.token,
             self.settings.licence, self._say,
         )  # fmt: skip
-        observer = Observer(database, self.card.averaging.matchmaking_s)
+        observer = Observer(database, self.card.averaging.matchmaking_s, explained(self.card))
         recorder = Recorder(self.folder, self.card, self.settings.record_mb) if self.settings.record else None
         return Watch(peer, database, observer, OwnProblems(peer.folder), steward, self._recomputer(peer), recorder)
 

@@ -1,5 +1,6 @@
 """From looks at the swarm to what is remembered: who is there, and how the run goes."""
 
+import math
 import statistics
 
 from dalle_lib.monitor.alarms import Problem, problems
@@ -8,6 +9,7 @@ from dalle_lib.monitor.auditing import Auditor, believed, forget_old, note_weigh
 from dalle_lib.monitor.averaging import counted_share, traffic_mbps
 from dalle_lib.monitor.crediting import EARLIER_S, HOUR_S, Crediting
 from dalle_lib.monitor.database import MonitorDatabase
+from dalle_lib.swarm.process.drift import Spread
 from dalle_lib.swarm.process.status import SwarmStatus
 
 MINUTE_S = 60.0
@@ -18,11 +20,16 @@ BACK = 3
 
 
 class Observer:
-    """Takes looks at the swarm into the data base. No epoch is shorter than `shortest_epoch_s`, whatever peers say."""
+    """Takes looks at the swarm into the data base.
 
-    def __init__(self, database: MonitorDatabase, shortest_epoch_s: float = 1.0) -> None:
+    No epoch is shorter than `shortest_epoch_s`, whatever peers say; parameters may be `explained` apart.
+    """
+
+    def __init__(self, database: MonitorDatabase, shortest_epoch_s: float = 1.0, explained: float = math.inf) -> None:
         self.database, self.auditor, self._shortest_epoch_s = database, Auditor(database), shortest_epoch_s
-        self._epoch: int | None = None
+        self._epoch, self._explained = None, explained
+        self._spread: Spread | None = None
+        """How far parameters were apart at the last look that could tell it."""
 
     def take_in(self, status: SwarmStatus, key: bytes, is_open: bool) -> tuple[SwarmStatus, list[Problem]]:
         """Remember one look, and return what was remembered of it, and what is wrong in a run that `is_open` or not.
@@ -31,7 +38,7 @@ class Observer:
         """
         told = anonymised(believed(status), key, tags_in(self.database, status.time))
         self.note(told)
-        return told, list(problems(told, self.database, self.auditor, is_open))
+        return told, list(problems(told, self.database, self.auditor, is_open, self._explained))
 
     def note(self, status: SwarmStatus) -> None:
         """Remember one look. One that is not newer than the last changes nothing."""
@@ -41,7 +48,7 @@ class Observer:
                 last = self._set_back(status.time)
             if last is not None and status.time <= last:
                 return
-            self._epoch = status.median_epoch
+            self._epoch, self._spread = status.median_epoch, status.spread or self._spread
             query = "SELECT COUNT(*) FROM starts WHERE last_seen > :since AND first_seen > :since"
             left = MAX_STARTS - self.database.count(query, since=status.time - HOUR_S)
             since = status.time if last is None else last
@@ -94,5 +101,6 @@ class Observer:
             "epochs", epoch=epoch, ended=status.time, seconds=took_s, peers=len(status.at_work),
             samples_per_s=status.target_batch_size / took_s if took_s else None,
             loss=statistics.median(losses) if losses else None, counted_share=counted_share(self.database, epoch),
-            up_mbps=up, down_mbps=down,
+            up_mbps=up, down_mbps=down, spread=self._spread and self._spread.most,
+            farthest=self._spread and self._spread.farthest,
         )  # fmt: skip

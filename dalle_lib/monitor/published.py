@@ -75,9 +75,9 @@ def history_of(card: RunCard, database: MonitorDatabase, folder: Path) -> dict:
     """Return how the run went, as tables of columns of equal length. `folder` is the monitor's, with its pictures.
 
     `epochs` tells of each epoch when it ended, the loss, who was there and how fast they were, the samples that it and
-    all before it took, and which part of them reached an average; `hours` who was there, and what averaging sent, in
-    hours since 1970, of which one may be a part; `evaluations` how good checkpoints are; `pictures` which files show
-    what they draw. None stands for what is not known.
+    all before it took, which part of them reached an average, and how far parameters were apart; `hours` who was there,
+    and what averaging sent, in hours since 1970, of which one may be a part; `evaluations` how good checkpoints are;
+    `pictures` which files show what they draw. None stands for what is not known.
     """
     return {
         "epochs": _epochs(database, card.averaging.target_batch_size),
@@ -191,7 +191,8 @@ def _checkpoints(database: MonitorDatabase) -> list[dict]:
 
 def _epochs(database: MonitorDatabase, target_batch_size: int) -> dict[str, list]:
     rows = database.rows("SELECT * FROM epochs ORDER BY epoch")
-    told = _columns(rows, ("epoch", "ended", "loss", "peers", "samples_per_s", "counted_share"))
+    names = ("epoch", "ended", "loss", "peers", "samples_per_s", "counted_share", "spread", "farthest")
+    told = _columns(rows, names)
     return told | {"samples": [epoch * target_batch_size for epoch in told["epoch"]]}  # not what peers claim
 
 

@@ -46,6 +46,8 @@ class Kept:
     """Epoch of the checkpoint with which `generate --run` drew; None if it could not."""
     told: str
     """Why it could not draw, or ""."""
+    spread: float | None = None
+    """How far the parameters of most users were apart at most, relative to their norm; None if nobody told it."""
 
     def unlike(self, epoch_samples: int) -> list[str]:
         """Return the volunteers who are credited with more or less than they computed in whole epochs."""
@@ -87,19 +89,20 @@ class Watch:
 
     def kept(self, peers: Mapping[str, Peer], began: float, is_sent: bool) -> Kept:
         """Return what it has kept, after `end`, and draw with the last of it; `peers` are the volunteers' by name."""
-        rows, alarms, credits = [], [], []
+        rows, alarms, credits, spread = [], [], [], None
         if (file := self.folder / "monitor.sqlite").exists():
             with closing(MonitorDatabase(file)) as database:
                 rows = database.rows("SELECT epoch, revision FROM checkpoints ORDER BY epoch")
                 alarms = database.rows("SELECT * FROM alarms WHERE since > :began ORDER BY since", began=began)
                 credits = contributions(database, began, least_s=0.0)
+                spread = database.row("SELECT MAX(spread) AS most FROM epochs")["most"]
         drawn, told = self._draw() if is_sent else (None, "")
         return Kept(
             taken=tuple(row["epoch"] for row in rows),
             sent=tuple(row["epoch"] for row in rows if row["revision"] is not None), is_sent=is_sent,
             alarms=tuple(row["told"] for row in alarms), credited={one.user: one.samples for one in credits},
             computed={name: sum(map(samples_in, read_starts(peer.folder))) for name, peer in peers.items()},
-            drawn=drawn, told=told,
+            drawn=drawn, told=told, spread=spread,
         )  # fmt: skip
 
     def _draw(self) -> tuple[int | None, str]:

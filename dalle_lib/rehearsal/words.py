@@ -120,6 +120,7 @@ def _kept(report: Report) -> list[str]:
     return [
         f"{epochs}; {sent}.{drawn}" if kept.is_sent else f"{epochs}; none is sent, as the data are on the true Hub.",
         f"Its leaderboard credits {credited:,.0f} samples; the volunteers computed {computed:,} in whole epochs.",
+        *([] if kept.spread is None else [f"Parameters of most volunteers were {kept.spread:.2%} apart at most."]),
         *(f"It said: {told}" for told in kept.alarms[:MAX_TOLD]),
     ]
 

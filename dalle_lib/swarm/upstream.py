@@ -223,7 +223,7 @@ NAMES: dict[str, dict[str, str]] = {
         "async def _add_protobuf_stream_handler(self, name, handler, input_protobuf_type, max_prefetch=5, "
         "balanced=False)": "calls.install limits how many streams are open",
         "_child": "first_peers.py ends the hash table with p2pd",
-        "_client": "dry_run.py and first_peers.py dial one first peer",
+        "_client": "dry_run.py, first_peers.py and kits.py dial one first peer",
     },
     "p2p.p2p_daemon_bindings.control.ControlClient": {
         "async def _handle_persistent_request(self, call_id, request)": "calls.install limits and forgets short calls",

@@ -45,9 +45,28 @@ TROUBLES = (
     Trouble(
         title="Another version",
         severity="stops",
-        patterns=("needs protocol ..., this version has", "takes dalle-lib ..., but this is version"),
-        means="The run is for another version of the kit, whose peers yours could not understand.",
-        remedy="Install the version that the message names. In a notebook, restart the kernel and run all cells.",
+        patterns=(
+            "needs protocol ..., this version has",
+            "takes dalle-lib ..., but this is version",
+            "trains with dalle-lib ..., you have",
+            "that answer have another card than you, with dalle-lib",
+            "FAILED kit",
+        ),
+        means="The run is for another version of the kit, or its peers have another card: yours would never meet them.",
+        remedy="Install the version that the message names. In a notebook, restart the kernel and run all cells. Where "
+        "it is the card that differs, ask the run's organiser for theirs.",
+    ),
+    Trouble(
+        title="Others with another version",
+        severity="note",
+        patterns=(
+            "a peer of this run's name has dalle-lib ..., this one",
+            "a peer of this run's name has another card than this one",
+        ),
+        means="Somebody who asked for this run, or its first peer, has a kit or a card with which they never meet your "
+        "peer. Yours trains on with those that have its own.",
+        remedy="If the message says that yours is older, update it when you start it next. Else nothing: the other one "
+        "was told.",
     ),
     Trouble(
         title="Files of the run differ",

@@ -35,6 +35,15 @@ TROUBLES = (
         remedy="Nothing: it catches up. If it stays so, its line is too slow.",
     ),
     Trouble(
+        title="Peer off",
+        severity="costs",
+        patterns=("has parameters that are ... off those of most others",),
+        means="By the sketches that peers tell, one peer's parameters are further from those of most users than "
+        "averaging explains. An honest one sees that itself, and takes over the state of another peer.",
+        remedy="Nothing, if it is over soon. If it stays so, or comes back, the machine is faulty, or the peer lies: "
+        "tell its volunteer, or ban it.",
+    ),
+    Trouble(
         title="Loss rises",
         severity="costs",
         patterns=("the loss has risen",),

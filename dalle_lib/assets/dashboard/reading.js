@@ -9,7 +9,8 @@
   const TEXTS = new Set(["user", "team", "first", "best", "name"]);
   dalle.STATES = ["flagged", "training", "joining", "lagging", "paused", "gone"];
   dalle.TABLES = {
-    epochs: ["epoch", "ended", "loss", "peers", "samples_per_s", "samples", "counted_share"],
+    epochs: ["epoch", "ended", "loss", "peers", "samples_per_s", "samples", "counted_share", "spread",
+      "farthest"],
     hours: ["hour", "peers", "users", "most", "up_mbps", "down_mbps"],
     evaluations: ["epoch", "made", "loss", "low", "high", "rank", "rank_chance", "rank_ceiling", "exact", "nearest",
       "nearest_held_out"],

@@ -80,8 +80,13 @@ def as_json(card: "RunCard", checked: "Checked") -> str:
     return json.dumps(told, indent=1)
 
 
+def taken(card: "RunCard") -> str:
+    """Return which kits a run takes."""
+    return f"dalle-lib {card.kit or 'of any version'} with protocol {card.protocol}"
+
+
 def describe(card: "RunCard") -> str:
-    """Return what a run is: its model, data and schedule, and the key under which its peers meet."""
+    """Return what a run is: model, data, schedule, the key under which its peers meet, and the kits that it takes."""
     from dalle_lib.run import codes_of_run
     from dalle_lib.run.sizes import size_of
 
@@ -97,5 +102,6 @@ def describe(card: "RunCard") -> str:
             f"Data:     {card.data.train}, {rows:,} rows in {size:,} bytes.",
             f"Schedule: {epochs:,} epochs of {each:,} samples, {epochs * each / rows:,.1f} passes over the data.",
             f"Key:      {card.key}. Only peers with the same one meet.",
+            f"Kit:      {taken(card)}.",
         ]
     )

@@ -36,12 +36,14 @@ class PlanCommand:
 
     def run(self) -> None:
         """Plan, and print what the run takes."""
+        from dalle_lib.cli.run.check import taken
         from dalle_lib.planning import Machines, Work, plan_run, reducers_enough, what_if
 
         if self.plot is not None and self.plot.suffix not in (".svg", ".png"):
             raise ValueError(f"expected --plot to end with .svg or .png, but got {str(self.plot)!r}.")
         machines = [Machines.parse(text) for text in self.machines]
-        plan = plan_run(Work.paper() if self.named == PAPER else Work.of(self._card()), machines)
+        card = None if self.named == PAPER else self._card()
+        plan = plan_run(Work.paper() if card is None else Work.of(card), machines)
         others, enough = what_if(plan), reducers_enough(plan)
         if self.plot is not None:
             self._draw(plan)
@@ -50,6 +52,8 @@ class PlanCommand:
             print(json.dumps(plan.as_dict() | {"reducers_enough": enough, "what_if": changes}))
             return
         print(describe_plan(plan, others, enough))
+        if card is not None:
+            print(f"Kit:      {taken(card)}.")
 
     def _card(self):
         from dalle_lib.run import RunCard, hub_token_for

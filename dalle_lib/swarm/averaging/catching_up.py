@@ -81,6 +81,17 @@ class CatchingUp(RunOptimizer):
         self._catch_up(asks_donors=False)
         self._next_load = 0.0
 
+    def replace_parameters(self, why: str) -> None:
+        """Take over a donor's state, as this peer's parameters are not the others', and drop its gradients.
+
+        Where nobody gives one, the others' parameters take the place of its own at their next average. `why` says what
+        is wrong with its own.
+        """
+        self._lacks, self.is_behind = self.local_epoch - 1, True
+        self._catch_up(asks_donors=True, why=why)
+        if self.grad_averager.local_samples_accumulated:  # nobody gave a state
+            self.drop_gradients(why)
+
     def drop_gradients(self, reason: str) -> None:
         """Go on in this epoch without the gradients accumulated in it, and tell why."""
         if self.scheduled_grads is not None and self.scheduled_grads.triggered:
@@ -135,7 +146,7 @@ class CatchingUp(RunOptimizer):
             self.scheduled_grads.cancel()
         self.scheduled_grads = None
 
-    def _catch_up(self, asks_donors: bool) -> None:
+    def _catch_up(self, asks_donors: bool, why: str = "") -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads, self._searches = None, 0
@@ -161,8 +172,8 @@ class CatchingUp(RunOptimizer):
         self._joined_later_round, self.parameter_rounds.due_after = False, None
         own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
         taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
-        reason = f"the others are at epoch {max(theirs, self.local_epoch)}: {taken}"
-        self.rounds.put(LeftOut(epoch, dropped, reason, is_waiting=not is_loaded))
+        reason = f"the others are at epoch {max(theirs, self.local_epoch)}"
+        self.rounds.put(LeftOut(epoch, dropped, f"{why or reason}: {taken}", is_waiting=not is_loaded))
 
     def _load_from_donor(self, latest: int) -> bool:
         timeout_s = self.next_chunk_timeout

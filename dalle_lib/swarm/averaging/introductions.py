@@ -84,7 +84,8 @@ def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
 
     `rounds` names what is averaged, and in which run: an introduction counts nowhere else. The last LATER fields are
     left out where nothing is told by them: peers of versions before these read it then. They refuse one that has
-    them, so a peer that spares its upload does not average with those.
+    them, so a peer that spares its upload does not average with those. What later versions add needs no such care:
+    they put it, by name, into a dictionary at the end, of which each version reads what it knows.
     """
     fields = astuple(told) if told.is_sparing or told.carried else astuple(told)[:-LATER]
     message = wire.dumps([rounds, get_dht_time(), *fields])
@@ -120,6 +121,8 @@ def _opened(gathered: bytes) -> list[bytes]:
 
 def _checked(told: Any, rounds: str, later_s: float) -> Introduction:
     expected = [str, float, *Introduction.__annotations__.values()]
+    if isinstance(told, list) and told and isinstance(told[-1], dict):
+        told = told[:-1]  # what a later version tells: this one knows none of it
     if not isinstance(told, list) or list(map(type, told)) not in (expected, expected[:-LATER]):
         raise ValueError("its introduction has another form than that of the run's peers")
     where, time, *fields = told

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from dalle_lib.one_line import in_one_line, printable
+from dalle_lib.run import RunCard
+from dalle_lib.run.kit import Kit
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import MAX_SHOWN
 
@@ -47,6 +49,8 @@ class Findings:
     """Where p2pd listens."""
     first_peers: dict[str, str | None]
     """Why each of the run's first peers does not answer, by its id, or by its address if that has no id."""
+    kits: Sequence[dict | None] = ()
+    """The fields of the `Kit` of each first peer that answers; None for one that does not tell it."""
     greeting: str | None = "no first peer answers"
     """Why no first peer could be asked to dial back."""
     reached: int | None = None
@@ -66,13 +70,19 @@ class Findings:
 
 
 def trial(
-    settings: PeerSettings, first_peers: Sequence[str], timeout_s: float = TIMEOUT_S, *, key: str | None = None
+    settings: PeerSettings,
+    first_peers: Sequence[str],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    key: str | None = None,
+    card: RunCard | None = None,
 ) -> Iterator[dict]:
     """Yield what a peer with `settings` would meet, fields of `Findings` as soon as they are known.
 
     At the end all fields without a default are known, and all that was started to find them out is ended.
     `first_peers` are addresses such as /ip4/.../tcp/.../p2p/...; the trial is ended after `timeout_s` seconds. `key` is
-    that of the run's card, by which the hash table is asked who trains; members alone can ask that of theirs.
+    that of the run's card, by which the hash table is asked who trains; members alone can ask that of theirs. `card` is
+    the run's, for which first peers are asked which kits they have.
     """
     asked = {
         "first_peers": list(first_peers),
@@ -80,6 +90,8 @@ def trial(
         "port": settings.port,
         "client_mode": bool(settings.client_mode),
         "key": key,
+        "run": card and card.name,
+        "kit": card and asdict(Kit.own(card)),
     }
     known = set()
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +158,7 @@ def main(asked: dict) -> None:
     except Exception as error:
         _tell(p2pd=in_one_line(error))
         return
-    answering = asyncio.run(_meet(dht, asked["first_peers"]))
+    answering = asyncio.run(_meet(dht, asked))
     if board is not None and answering:
         _look(dht, board, answering)
     dht.shutdown()
@@ -159,20 +171,26 @@ def _board(key: str):
     return MetricsBoard(key)
 
 
-async def _meet(dht, first_peers: Sequence[str]) -> list[str]:
+async def _meet(dht, asked: dict) -> list[str]:
     """Print what the first peers answer, and return the ids of those that do."""
+    from dalle_lib.swarm.peer.kits import kits_of
+
     p2p = await dht.replicate_p2p()
     _tell(p2pd=None, addresses=[str(address) for address in await p2p.get_visible_maddrs()])
     by_peer: dict[str, list[str]] = {}
-    for address in first_peers:
+    for address in asked["first_peers"]:
         where, _, peer = address.rpartition("/p2p/")
         by_peer.setdefault(peer if where else address, []).append(where)
     problems = await asyncio.gather(*(_connect(p2p, peer, addresses) for peer, addresses in by_peer.items()))
     _tell(first_peers=dict(zip(by_peer, problems, strict=True)))
-    for peer, problem in zip(by_peer, problems, strict=True):
-        if problem is None and await _is_greeted(p2p, peer):
+    answering = [peer for peer, problem in zip(by_peer, problems, strict=True) if problem is None]
+    if asked["kit"] is not None:
+        kits = await kits_of(p2p, answering, Kit(**asked["kit"]), asked["run"])
+        _tell(kits=[kit and asdict(kit) for kit in kits])
+    for peer in answering:
+        if await _is_greeted(p2p, peer):
             break
-    return [peer for peer, problem in zip(by_peer, problems, strict=True) if problem is None]
+    return answering
 
 
 def _look(dht, board, first_peers: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import hivemind
@@ -21,9 +22,11 @@ from hivemind.utils.multiaddr import Multiaddr
 from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
+from dalle_lib.run.kit import Kit
 from dalle_lib.swarm.averaging.letting_go import let_go
 from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.greeter import Greeter
+from dalle_lib.swarm.peer.kits import tell_kit
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.process.addresses import CONNECT_S, is_address, of_others, peer_in, those_that_answer
 from dalle_lib.swarm.process.join import CannotJoin
@@ -72,6 +75,9 @@ def enter(
     )
     try:
         start(dht, first_peers, membership.folder, of_trainer)
+        card = membership.card
+        told = partial(tell_kit, run=card.name, own=Kit.own(card), folder=membership.folder)
+        dht.run_coroutine(told, return_future=True)
         if settings.role == "trainer" and not settings.client_mode:
             dht.run_coroutine(_dial_back, return_future=True)
     except ValidationError as error:

@@ -245,13 +245,19 @@ def connect(card, settings: PeerSettings, membership, validators: list, of_train
 
 
 def _require_answer(card, settings: PeerSettings, membership) -> None:
-    """Raise CannotJoin as `connect` does, if there are peers to try and none answers."""
-    why = ""
+    """Raise CannotJoin if there are peers to try and none answers, as `connect` does, or all have other kits."""
+    from dalle_lib.run.kit import Kit
+    from dalle_lib.swarm.peer.kits import kits_at
+
+    own, others, why = Kit.own(card), [], ""
     for ways in filter(None, () if settings.begins else _ways_in(card, settings, membership)):
         answering, silent = those_that_answer(ways)
-        if answering:
+        kits = kits_at(answering, card) if answering else []
+        if answering and own.kept_out_by(kits) is None:
             return
-        why = why or silent
+        others, why = others + kits, why or silent
+    if others:
+        raise CannotJoin(own.way_to(others[0], card.name))
     if why:
         raise CannotJoin(FOUND_NOBODY.format(why))
 

@@ -30,6 +30,7 @@ _EXPIRES = {False: EXPIRES_S, True: COMPLETE_EXPIRES_S}
 LOOK_S = 30.0
 """Seconds that a look waits for the hash table, whose searches end after searches.SEARCH_S."""
 _KEY = "peers"
+_LINES = "hardware", "kit", "witnessed", "trained", "held", "sketch"
 _STRICT = {str: constr, int: conint, float: confloat, float | None: confloat}
 
 
@@ -73,7 +74,7 @@ _Record = create_model(
     __validators__={
         "shown": validator("peer_id", "name", allow_reuse=True)(_shown),
         "of_team": validator("team", allow_reuse=True)(_team),
-        "printable": validator("hardware", "kit", "witnessed", "trained", "held", allow_reuse=True)(_printable),
+        "printable": validator(*_LINES, allow_reuse=True)(_printable),
     },
     # What versions before do not tell, and refuse, has a default, which is not told.
     **{
@@ -81,8 +82,10 @@ _Record = create_model(
     },
     is_leaving=(StrictBool, ...),
     reported_at=(StrictInt, ...),
+    more=(dict, {}),
 )
-"""A `PeerStatus`, whether the peer is leaving, and when it said so: seconds since 1970, by its own clock."""
+"""A `PeerStatus`, whether the peer is leaving, and when it said so: seconds since 1970, by its own clock. What
+later versions add they put, by name, into `more`, of which each version reads what it knows: this one nothing."""
 
 
 class _Schema(BaseModel):

@@ -26,6 +26,7 @@ from dalle_lib.swarm.peer.build import build_state_averager
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
+from dalle_lib.swarm.process.drift import DIFFERENCE
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.folder import epoch_in
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -35,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 TRIES = 4
 """States that are taken until two users' agree."""
-DIFFERENCE = 0.02
-"""Largest distance of two donors' parameters, relative to their norm, that averaging in 8 bits explains."""
 LOOK_EVERY_S, AGAIN_S = 1.0, 60.0
 """Seconds between looks at what is due, and until a state is asked for again after a failure; twice as many after each
 further one, because each try costs volunteers their upload."""

@@ -10,12 +10,15 @@ import hivemind
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.holding import Holder
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import COMPLETE_EXPIRES_S, EXPIRES_S, MetricsBoard
 from dalle_lib.swarm.peer.sleeping import AwakeClock
+from dalle_lib.swarm.peer.spreading import Spreading
 from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import ANONYMOUS, PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 from dalle_lib.version import __version__
@@ -40,6 +43,7 @@ class Telling:
     work: Work
     holder: Holder
     clock: AwakeClock
+    spreading: Spreading
     _is_complete: bool
     """Whether it has the run's last epoch."""
     _posted: float
@@ -56,6 +60,25 @@ class Telling:
     counted: float
     sent_bytes: int
     received_bytes: int
+
+    def _tell_rounds(self) -> None:
+        """Write what became of rounds since the last call, and what was wrong with other peers."""
+        while not self.optimizer.rounds.empty():
+            match self.optimizer.rounds.get():
+                case LeftOut() as left_out:
+                    self.events.write("left_out", **vars(left_out))
+                case ParameterRound() as done:
+                    self.events.write("parameters", **vars(done), shares=done.shares)
+                case done:
+                    self.sent_bytes += done.bytes_sent
+                    self.received_bytes += done.bytes_received
+                    if len(done.shares) > 1:
+                        own = str(self.dht.peer_id)
+                        self.counted += done.counted.get(own, 0.0)
+                        self.witnessed = witness(done.epoch, done.counted, own)
+                    self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
+        for peer, problem in self.optimizer.problems():
+            self.events.write("problem", peer=peer, problem=problem)
 
     def _post(self, is_leaving: bool = False) -> None:
         status = PeerStatus(
@@ -77,6 +100,7 @@ class Telling:
             witnessed=self.witnessed,
             trained=self.trained,
             held="" if self.holder.hold is None else self.holder.hold.reason,
+            sketch=self.spreading.text,
         )
         self._posted, is_last = time.monotonic(), is_leaving and self._is_complete
         self.board.post(self.dht, status, is_leaving, COMPLETE_EXPIRES_S if is_last else EXPIRES_S)
@@ -126,13 +150,15 @@ class Telling:
         """Write what this peer sees of the swarm. A full disk, or a hash table that hangs, is logged."""
         progress = self.optimizer.tracker.global_progress
         try:
+            peers = self.board.read(self.dht)
+            self.spreading.see(peers)
             SwarmStatus(
                 time=time.time(),
                 epoch=max(progress.epoch, self.epoch),
                 total_epochs=self.card.optimizer.total_epochs,
                 samples_in_epoch=progress.samples_accumulated,
                 target_batch_size=self.card.averaging.target_batch_size,
-                peers=self.board.read(self.dht),
+                peers=peers,
             ).write(self.folder)
         except (OSError, TimeoutError):
             logger.exception("this look at the swarm failed")

@@ -13,7 +13,6 @@ import torch
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
 from dalle_lib.swarm.averaging.letting_go import give_back
-from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
 from dalle_lib.swarm.peer.computing.computer import Interrupted
@@ -27,12 +26,12 @@ from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.parts import CONNECTS, Part
 from dalle_lib.swarm.peer.sleeping import AwakeClock
 from dalle_lib.swarm.peer.snapshot import UPDATE_S, restore_snapshot, take_snapshot
+from dalle_lib.swarm.peer.spreading import Spreading
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
 from dalle_lib.swarm.peer.traffic import MonthlyTraffic
 from dalle_lib.swarm.peer.workplace import Workplace, stand_back
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.evidence import witness
 from dalle_lib.swarm.process.settings import PeerSettings
 
 logger = logging.getLogger(__name__)
@@ -70,6 +69,7 @@ class Trainer(Telling):
         self.optimizer.state_averager.is_over = stop.is_set
         take_up(self.folder, self.optimizer, self.batches, events)
         self.epoch = self.optimizer.local_epoch
+        self.spreading = Spreading(self.card, self.optimizer, str(dht.peer_id), events)
         self.snapshot = take_snapshot(self.optimizer.state_averager)
         self.samples, self.sent_bytes, self.received_bytes = 0, 0, 0
         self.joined_at, self.compute_s, self.counted = time.time(), 0.0, 0.0
@@ -159,6 +159,7 @@ class Trainer(Telling):
         self.optimizer.zero_grad(set_to_none=False)
         self.work.pace.looked(computed)
         self._note_rounds()
+        self.spreading.mend()
         if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
             try:
                 self._save()
@@ -185,8 +186,11 @@ class Trainer(Telling):
     def _note_rounds(self) -> None:
         """Tell of the rounds that are over, and end the epoch if the optimizer has."""
         self._tell_rounds()
+        is_due = self.spreading.make()
         if self.optimizer.local_epoch != self.epoch:
             self._end_epoch()
+        elif is_due:
+            self._post()
 
     def leave(self) -> None:
         """Save this peer's progress, tell the others that it leaves, and disconnect from them.
@@ -280,21 +284,3 @@ class Trainer(Telling):
         restore_snapshot(self.optimizer, self.snapshot)
         self.epoch = self.optimizer.local_epoch
         self.events.write("rolled_back", epoch=self.epoch, error="parameters were no longer finite")
-
-    def _tell_rounds(self) -> None:
-        while not self.optimizer.rounds.empty():
-            match self.optimizer.rounds.get():
-                case LeftOut() as left_out:
-                    self.events.write("left_out", **vars(left_out))
-                case ParameterRound() as done:
-                    self.events.write("parameters", **vars(done), shares=done.shares)
-                case done:
-                    self.sent_bytes += done.bytes_sent
-                    self.received_bytes += done.bytes_received
-                    if len(done.shares) > 1:
-                        own = str(self.dht.peer_id)
-                        self.counted += done.counted.get(own, 0.0)
-                        self.witnessed = witness(done.epoch, done.counted, own)
-                    self.events.write("averaged", **vars(done), peers=len(done.shares), shares=done.shares)
-        for peer, problem in self.optimizer.problems():
-            self.events.write("problem", peer=peer, problem=problem)

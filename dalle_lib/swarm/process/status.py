@@ -1,6 +1,7 @@
 """What a peer sees of the swarm right now, in a file that is replaced whole."""
 
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from dalle_lib.files import BrokenFile, read_record, replace_file
+from dalle_lib.swarm.process.drift import MAX_SKETCH, Spread
 from dalle_lib.swarm.process.events import MAX_TIME
 from dalle_lib.swarm.process.evidence import MAX_EVIDENCE
 from dalle_lib.swarm.process.settings import MAX_NAME, MAX_TEAM
@@ -61,6 +63,8 @@ class PeerStatus:
     """The last batch of its last epoch (`evidence.BatchLoss`), or ""."""
     held: str = field(default="", metadata={"max_length": MAX_HELD})
     """What holds it, so that it computes nothing: one of `lending.REASONS`, or "". Versions before tell none."""
+    sketch: str = field(default="", metadata={"max_length": MAX_SKETCH})
+    """Its parameters in short (`drift.Sketch`), or "" while they lack an update. Versions before tell none."""
 
     @property
     def is_held(self) -> bool:
@@ -97,6 +101,12 @@ class SwarmStatus:
     def at_work(self) -> list[PeerStatus]:
         """The peers that are shown, without those that something holds: they may be in an epoch long past."""
         return [peer for peer in self.peers if not peer.is_held]
+
+    @property
+    def spread(self) -> Spread | None:
+        """How far the parameters of the peers at work are apart; None where fewer than two tell that they can."""
+        spread = Spread.of({peer.peer_id: peer.sketch for peer in self.at_work}, self.users)
+        return spread if spread is not None and len(spread.apart) > 1 and spread.most < math.inf else None
 
     def user_of(self, peer: PeerStatus) -> str:
         """Return the user of a peer, or the name that it has given itself where no access token names one."""

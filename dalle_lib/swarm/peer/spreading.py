@@ -1,0 +1,84 @@
+"""A trainer's part in seeing drift: it tells a sketch of its parameters, and takes a state again if they are off."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
+from dalle_lib.swarm.peer.sketch import sketch
+from dalle_lib.swarm.process.drift import Sketch, Spread, explained
+from dalle_lib.swarm.process.events import EventLog
+from dalle_lib.swarm.process.status import PeerStatus
+
+AGAIN_EPOCHS = 10
+"""Epochs after which a peer that was off may take a state again: each costs a donor its upload."""
+OFF = "the parameters of this peer were off by {:.1%}, and averaging explains {:.1%}"
+
+
+class Spreading:
+    """Compares a trainer's parameters with those of the others, by sketches of the same number of updates.
+
+    Parameters that lack an update, or wait to be averaged with the others', are not compared: the peer knows that they
+    are others, and tells no sketch of them.
+    """
+
+    def __init__(self, card: RunCard, optimizer: CollaborativeOptimizer, own_id: str, events: EventLog) -> None:
+        self.text = ""
+        """The sketch that the others are told, or "" while there is none to tell."""
+        self._limit, self._optimizer, self._own_id, self._events = explained(card), optimizer, own_id, events
+        self._epoch = -1
+        """Updates in the parameters of which `text` is; -1 for none."""
+        self._others: dict[str, str] = {}
+        """The others' sketches, by their ids; the reporting thread replaces it."""
+        self._judged: tuple[dict[str, str], str] = ({}, "")
+        """The sketches that were compared last: the others', and this peer's."""
+        self._again_from = 0
+
+    def see(self, peers: Iterable[PeerStatus]) -> None:
+        """Note what the peers of the run tell now. In a run with members, that is only believed of theirs."""
+        trust = self._optimizer.trust
+        told = {peer.peer_id: peer.sketch for peer in peers if peer.sketch and not peer.is_held}
+        told.pop(self._own_id, None)
+        self._others = {peer: text for peer, text in told.items() if trust.roster is None or trust.roster.known(peer)}
+
+    def make(self) -> bool:
+        """Make the sketch anew after an update, and return whether there is another one to tell.
+
+        For the thread that trains. While an update, or a group's round of parameters, changes them, the last one stays.
+        """
+        before, averager = self.text, self._optimizer.state_averager
+        if self._optimizer.is_behind or not self._optimizer.is_counted:
+            self.text, self._epoch = "", -1
+        elif self._is_due and averager.lock_averaged_tensors.acquire(False):
+            try:
+                values = sketch(p for group in averager.optimizer.param_groups for p in group["params"])
+            finally:
+                averager.lock_averaged_tensors.release()
+            self._epoch = averager.epoch_of_parameters
+            self.text = str(Sketch(self._epoch, values)) if np.isfinite(values).all() else ""
+        return self.text != before
+
+    @property
+    def _is_due(self) -> bool:
+        averager = self._optimizer.state_averager
+        return averager.epoch_of_parameters != self._epoch and all(each.done() for each in averager.pending_updates)
+
+    def mend(self) -> None:
+        """Take over the state of another peer if this one's parameters are further from most users' than is explained.
+
+        For the thread that trains, between two batches.
+        """
+        now = self._others, self.text
+        if now == self._judged or not self.text:
+            return
+        self._judged = now
+        told = self._others | {self._own_id: self.text}
+        spread = Spread.of(told, {peer: self._optimizer.trust.user_of(peer) for peer in told})
+        off = spread.off(self._limit).get(self._own_id)
+        if off is None or self._epoch < self._again_from:
+            return
+        self._again_from = self._epoch + AGAIN_EPOCHS
+        self._events.write("drifted", epoch=self._epoch, off=off, explained=self._limit, usual=spread.most)
+        self._optimizer.replace_parameters(OFF.format(off, self._limit))
+        self._epoch = -1
