@@ -173,7 +173,7 @@ class CollaborativeOptimizer(StandingBy):
         After a failed round the group is this peer alone, with its own gradient.
         """
         try:
-            group = control.result(self.averaging_timeout)
+            group = self.state_averager.outcome_of(control, self.averaging_timeout)
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
             cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else in_one_line(error)
@@ -246,4 +246,5 @@ class CollaborativeOptimizer(StandingBy):
         """Leave the round that has not begun, and end the averagers."""
         if self.scheduled_grads is not None and self.scheduled_grads.done():
             self.scheduled_grads = None  # hivemind 1.1.12 would cancel it, which raises if that was done before
+        self.state_averager.drop_updates()
         super().shutdown()
