@@ -177,7 +177,7 @@ class CollaborativeOptimizer(StandingBy):
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
             cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else in_one_line(error)
-            failure = f"this peer has its own gradient only: {cause}"
+            failure = f"this peer has its own gradient only: {self.tracker.who_reduces.problem or cause}"
             logger.warning("epoch %d: averaging failed: %s", self._gradient_epoch, failure)
             alone = Group({str(self.dht.peer_id): float(control.weight)}, self._gradient_epoch, is_whole=False)
             # Otherwise a group found after all would average a gradient that this peer has already applied.
