@@ -48,6 +48,11 @@ class Leaving:
                 raise Interrupted
         return True
 
+    def wait_until_free(self, lock) -> None:
+        """Return when a round of averaging does not hold this lock. Raises Interrupted if this peer leaves before."""
+        self.wait_for(lambda timeout_s: lock.acquire(True, timeout_s))
+        lock.release()
+
     def outcome_of(self, round_of_peers: Future, timeout_s: float) -> object:
         """Return the result of a round of averaging. Raises what has ended it otherwise, and TimeoutError.
 

@@ -111,6 +111,8 @@ class CollaborativeOptimizer(StandingBy):
         if self._joined_later_round:
             self._skip_to_their_epoch()
             return
+        # The round of the epoch before may still run in the averager's process, though this peer has given it up.
+        self.state_averager.wait_until_free(self.grad_averager.lock_averaged_tensors)
         super()._update_global_epoch(grad_scaler)
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:

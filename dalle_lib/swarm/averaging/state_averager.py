@@ -77,7 +77,7 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
         if wait_for_delayed_updates:  # hivemind would wait for so long in any case
             self.wait_for(self._is_up_to_date, self._allreduce_timeout)
         if optimizer_step and not delay_optimizer_step:  # it would wait without end for the round that holds the lock
-            self.wait_for(self._is_in_no_round)
+            self.wait_until_free(self.lock_averaged_tensors)
         if optimizer_step:
             self._is_due = True  # before it counts as an epoch
         own = {"optimizer_step": optimizer_step, "delay_optimizer_step": delay_optimizer_step}
@@ -90,11 +90,6 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
 
     def _is_up_to_date(self, timeout_s: float) -> bool:
         return not wait(self.pending_updates, timeout_s).not_done
-
-    def _is_in_no_round(self, timeout_s: float) -> bool:
-        if is_free := self.lock_averaged_tensors.acquire(True, timeout_s):
-            self.lock_averaged_tensors.release()
-        return is_free
 
     @contextmanager
     def held(self, patience_s: float | None = None) -> Iterator[bool]:
@@ -201,7 +196,7 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
         if (loaded := future.result()) is None:
             return None
         donor, metadata, tensors = loaded
-        self.wait_for(self._is_in_no_round)
+        self.wait_until_free(self.lock_averaged_tensors)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         own_layout, _ = dump_optimizer_state(self.optimizer)
         with torch.no_grad(), self.lock_averaged_tensors:
