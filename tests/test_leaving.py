@@ -110,7 +110,7 @@ def test_who_stays_waits_for_the_others_as_long_as_the_card_says(averager, avera
     assert averager.given() == (4, -1.0)
 
 
-def test_an_average_that_comes_too_late_for_who_leaves_begins_no_update(averager, grace):
+def test_an_average_that_comes_too_late_for_who_leaves_begins_no_update(averager, average, grace):
     optimizer = bare(CollaborativeOptimizer, state_averager=averager, averaging_timeout=60.0)
     handle = a_round()
     averager.begin(lambda: optimizer._outcome(handle))
@@ -118,6 +118,9 @@ def test_an_average_that_comes_too_late_for_who_leaves_begins_no_update(averager
     (update,) = averager.pending_updates
     assert isinstance(update.exception(60.0), Interrupted)
     assert handle.cancelled()
+    averager.step(wait_for_delayed_updates=True)
+    with pytest.raises(Interrupted):  # the thread that trains has waited for it, and goes on
+        averager.begin(average.wait)
     assert said(take_snapshot(averager, patience_s=averager.left_s)) == (3, 0.0)
 
 

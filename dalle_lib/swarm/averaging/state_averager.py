@@ -76,6 +76,8 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
         """
         if wait_for_delayed_updates:  # hivemind would wait for so long in any case
             self.wait_for(self._is_up_to_date, self._allreduce_timeout)
+        if optimizer_step and self._is_due and self._is_up_to_date(0.0):  # the update thread was interrupted
+            raise Interrupted
         if optimizer_step and not delay_optimizer_step:  # it would wait without end for the round that holds the lock
             self.wait_until_free(self.lock_averaged_tensors)
         if optimizer_step:
