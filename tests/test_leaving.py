@@ -7,6 +7,7 @@ which holds their lock. Where no process runs, an update waits for an event, and
 import os
 import signal
 import threading
+import time
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
 
@@ -32,7 +33,6 @@ from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
-from dalle_lib.swarm.process.status import SwarmStatus
 
 pytestmark = pytest.mark.usefixtures("no_event_loop")
 HALF_AVERAGED = 99.0
@@ -245,8 +245,7 @@ def test_a_trainer_asked_to_leave_while_another_one_hangs_has_saved_before_its_t
         try:
             for process in family:
                 os.kill(process.pid, signal.SIGSTOP)
-            known = len(told(ada, "epoch"))
-            wait_until(lambda: SwarmStatus.read(ada.folder).samples_in_epoch >= 64 or len(told(ada, "epoch")) > known)
+            time.sleep(20)  # several epochs: it waits for the round that ends this one
             ada.stop()
         finally:
             for process in family:
