@@ -177,7 +177,7 @@ def test_an_update_behind_a_round_of_parameters_is_not_made_once_the_epoch_befor
     assert said(take_snapshot(averager, patience_s=0.1)) == (3, 0.0)
     averager.lock_averaged_tensors.release()
     assert isinstance(update.exception(60.0), Interrupted), "its statistics would change while they are saved"
-    assert (averager.epoch_of_parameters, float(averager.parameter[0])) == (3, HALF_AVERAGED)
+    assert (averager.epoch_of_parameters, float(averager.parameter.detach()[0])) == (3, HALF_AVERAGED)
 
 
 def test_an_update_that_is_being_made_is_saved_though_time_is_up(averager):
