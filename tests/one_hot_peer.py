@@ -22,6 +22,7 @@ from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a s
 import hivemind
 import torch
 from cramped_sgd import CrampedSGD
+from ended_in_rounds import end_in, epochs_of, freeze_after
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID
@@ -36,6 +37,7 @@ from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import read
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
@@ -43,6 +45,7 @@ from dalle_lib.swarm.averaging.upload import Upload
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
 from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.peer.snapshot import take_snapshot
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
@@ -59,6 +62,8 @@ DEFAULTS = {
     "dies_in": None,  # epoch in whose round it is killed ...
     "sends_before": 0,  # ... once it has sent this many parts to each reducer
     "dies_after": None,  # epoch after which it is killed
+    "freezes_in": None,  # epoch in whose round of gradients it is stopped, with all that it has started ...
+    "freezes_after": None,  # or in the round of parameters after it; both once it has sent as much
     "lies": False,  # whether it lies as `lie` says
     "sends_away": False,  # whether it leads a group for gradients wherever it can, and sends it away at the end
     "reduces_nothing": False,  # whether it takes the others' gradients and never gives an average back
@@ -175,9 +180,10 @@ class FaultyAverager(RunGradientAverager):
     matchmaking_type = FailingMatchmaking
 
     async def _aggregate_with_group(self, group_info, *args, **kwargs):
-        told = zip(group_info.gathered, group_info.peer_ids, strict=True)
-        if self.settings["dies_in"] in {read(gathered, peer, self.prefix).epoch for gathered, peer in told}:
-            asyncio.create_task(self._die_in(group_info.group_id))  # noqa: RUF006  (it ends with its process)
+        epochs = epochs_of(self, group_info)
+        for kind, number in ("dies_in", signal.SIGKILL), ("freezes_in", signal.SIGSTOP):
+            if self.settings[kind] in epochs:
+                asyncio.create_task(end_in(self, group_info, number, self.settings["sends_before"]))  # noqa: RUF006
         return await super()._aggregate_with_group(group_info, *args, **kwargs)
 
     async def rpc_aggregate_part(
@@ -187,14 +193,6 @@ class FaultyAverager(RunGradientAverager):
             await asyncio.sleep(600)
         async for message in super().rpc_aggregate_part(stream, context):
             yield message
-
-    async def _die_in(self, round_id: bytes) -> None:
-        """Kill this peer and all that it has started, once it has sent so many parts to each reducer."""
-        runner = await self._running_groups[round_id]
-        sent = runner.tensor_part_container.sent
-        while sum(len(parts) >= self.settings["sends_before"] for parts in sent) < len(sent) - 1:
-            await asyncio.sleep(0)
-        os.killpg(0, signal.SIGKILL)
 
 
 class FaultyOptimizer(CollaborativeOptimizer):
@@ -222,6 +220,8 @@ def main(folder: Path) -> None:
         lie(folder)
     if settings["drips"]:
         drip()
+    if settings["freezes_after"] is not None:
+        freeze_after(settings["freezes_after"], settings["sends_before"])
     if settings["spoils"] is not None:
         give, spoil = RunStateAverager.get_current_state, SPOILT[settings["spoils"]]
         RunStateAverager.get_current_state = lambda averager: spoil(*give(averager))
@@ -236,7 +236,12 @@ def main(folder: Path) -> None:
         optimizer.load_state_from_peers()
     addresses = [str(address) for address in dht.get_visible_maddrs()]
     events.write("joined", peer_id=str(dht.peer_id), addresses=addresses, epoch=optimizer.local_epoch)
-    train(optimizer, parameters, settings, events, stop, card.optimizer.total_epochs)
+    optimizer.state_averager.is_over = stop.is_set
+    with contextlib.suppress(Interrupted):  # as a trainer leaves what it waits for
+        train(optimizer, parameters, settings, events, stop, card.optimizer.total_epochs)
+    stop.set()
+    saved = take_snapshot(optimizer.state_averager, patience_s=optimizer.state_averager.left_s)
+    events.write("saved", epoch=saved.epoch, values=(-shown(saved.parameters)).tolist())
     optimizer.shutdown()
     dht.shutdown()
     events.write("left", epoch=optimizer.local_epoch)
@@ -281,7 +286,7 @@ def train(
         is_early = False
 
 
-def shown(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+def shown(parameters: list[torch.Tensor]) -> torch.Tensor:
     """Return the coordinates that belong to peers, one row for each tensor."""
     return torch.stack([parameter.detach()[:SHOWN] for parameter in parameters])
 

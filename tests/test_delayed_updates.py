@@ -32,7 +32,7 @@ class Averager(RunStateAverager):
         self.parameter, self.main_parameters = torch.nn.Parameter(torch.zeros(4)), (torch.nn.Parameter(torch.zeros(4)),)
         self.parameter.grad, self.parameter_names = torch.ones(4), ("weights",)
         self.optimizer = torch.optim.SGD([self.parameter], lr=1.0)
-        self.optimizer.register_step_post_hook(self._was_made)
+        self._follow_updates()
         self.lock_averaged_tensors, self.lock_optimizer = threading.Lock(), threading.Lock()
         self.finished_optimizer_step, self.finished_averaging_round = threading.Event(), threading.Event()
         self.pending_updates, self.step_executor = set(), ThreadPoolExecutor(1)

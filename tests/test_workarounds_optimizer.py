@@ -85,7 +85,7 @@ def cancelled_round() -> StepControl:
 
 def leave(cls: type[hivemind.Optimizer], control: StepControl) -> None:
     """Shut down an optimizer that has nothing but that round."""
-    part = SimpleNamespace(shutdown=lambda *_: None, step=lambda **_: None)
+    part = SimpleNamespace(shutdown=lambda *_: None, step=lambda **_: None, drop_updates=lambda: None)
     parts = {"tracker": part, "state_averager": part, "grad_averager": part, "use_gradient_averaging": True}
     settings = {"status_loglevel": 10, "shutdown_timeout": 1.0, "scheduled_grads": control, "scheduled_state": None}
     bare(cls, **parts, **settings).shutdown()

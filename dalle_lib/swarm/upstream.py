@@ -132,7 +132,7 @@ NAMES: dict[str, dict[str, str]] = {
             "CollaborativeOptimizer keeps the gradient of a failed round, and records each round"
         ),
         "def _load_averaged_gradients_into_optimizer_(self)": "CollaborativeOptimizer calls it after a round",
-        "def _tag_along_with_zero_weight(self, control)": "CollaborativeOptimizer calls it before it loads a state",
+        "def _tag_along_with_zero_weight(self, control)": "CatchingUp ends it where the peer is to leave",
         "_should_check_synchronization_on_update": "it asks for a check after it has caught up or come back",
     },
     "optim.progress_tracker.ProgressTracker": {

@@ -24,6 +24,18 @@ TROUBLES = (
         remedy="Wait for some minutes; it looks again by itself. Otherwise leave and join again.",
     ),
     Trouble(
+        title="Nobody averages",
+        severity="costs",
+        patterns=("nobody can average for this run's peers now",),
+        means="Peers send what they computed to those that average it for all, and nobody who may do that can be "
+        "reached: all peers connect out only, as with `--client-mode` or behind home routers, or the run's card leaves "
+        "it to peers that the organiser vouches for, and these are away. Each peer makes its steps with its own "
+        "gradient, and the peers' parameters drift apart. It is told once a minute for as long as it lasts.",
+        remedy="Where the card lets all peers average, one that the others can reach is enough: forward a port of the "
+        "router to a machine, and join there with `--no-client-mode --port`. Otherwise ask the organiser to start a "
+        "peer that is vouched for. Then it goes on by itself: the parameters are averaged soon.",
+    ),
+    Trouble(
         title="Averaging failed",
         severity="costs",
         patterns=("averaging failed: ", "this peer has its own gradient only", "averaging parameters failed"),

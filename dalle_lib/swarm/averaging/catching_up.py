@@ -5,14 +5,21 @@ it takes no part in rounds of gradients, where all would wait for what has no we
 progress that it is there, and average parameters after their next update.
 """
 
+import contextlib
+import logging
 import queue
 import time
 
+from hivemind.averaging.control import StepControl
 from hivemind.utils import get_dht_time
 
+from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
+
+logger = logging.getLogger(__name__)
 
 SEARCHES = 2
 """Searches in vain for a round of parameters after which a donor is asked. The first may come before the others have
@@ -145,6 +152,19 @@ class CatchingUp(RunOptimizer):
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self.scheduled_grads.cancel()
         self.scheduled_grads = None
+
+    def _tag_along_with_zero_weight(self, control: StepControl) -> None:
+        # hivemind does the same, and waits for its end however soon this peer is to leave.
+        if not control.triggered:
+            control.weight = 0
+            control.allow_allreduce()
+        try:
+            with contextlib.suppress(Interrupted):  # it is called off, and what this peer has to do next ends it
+                self.state_averager.outcome_of(control, self.averaging_timeout)
+        except Exception as error:
+            logger.warning("epoch %d: averaging failed: %s", self.local_epoch, in_one_line(error))
+            if not control.done():
+                control.cancel()
 
     def _catch_up(self, asks_donors: bool, why: str = "") -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():

@@ -111,6 +111,8 @@ class CollaborativeOptimizer(StandingBy):
         if self._joined_later_round:
             self._skip_to_their_epoch()
             return
+        # The round of the epoch before may still run in the averager's process, though this peer has given it up.
+        self.state_averager.wait_until_free(self.grad_averager.lock_averaged_tensors)
         super()._update_global_epoch(grad_scaler)
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
@@ -173,11 +175,11 @@ class CollaborativeOptimizer(StandingBy):
         After a failed round the group is this peer alone, with its own gradient.
         """
         try:
-            group = control.result(self.averaging_timeout)
+            group = self.state_averager.outcome_of(control, self.averaging_timeout)
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
             cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else in_one_line(error)
-            failure = f"this peer has its own gradient only: {cause}"
+            failure = f"this peer has its own gradient only: {self.tracker.who_reduces.problem or cause}"
             logger.warning("epoch %d: averaging failed: %s", self._gradient_epoch, failure)
             alone = Group({str(self.dht.peer_id): float(control.weight)}, self._gradient_epoch, is_whole=False)
             # Otherwise a group found after all would average a gradient that this peer has already applied.
@@ -246,4 +248,5 @@ class CollaborativeOptimizer(StandingBy):
         """Leave the round that has not begun, and end the averagers."""
         if self.scheduled_grads is not None and self.scheduled_grads.done():
             self.scheduled_grads = None  # hivemind 1.1.12 would cancel it, which raises if that was done before
+        self.state_averager.drop_updates()
         super().shutdown()

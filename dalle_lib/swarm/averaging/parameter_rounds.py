@@ -86,14 +86,17 @@ class ParameterRounds:
             pending.cancel()
 
     def wait(self, search_s: float) -> None:
-        """Return when no round runs any more, or after `timeout_s`; without a group after `search_s` it is given up."""
+        """Return when no round runs any more, or after `timeout_s`; without a group after `search_s` it is given up.
+
+        Raises Interrupted if this peer leaves before.
+        """
         if self.pending is None:
             return
         is_over = threading.Event()  # concurrent.futures.wait would not see that the round was cancelled
         self.pending.add_done_callback(lambda _: is_over.set())
-        if not is_over.wait(search_s):
+        if not self.averager.wait_for(is_over.wait, search_s):
             self.give_up()
-            is_over.wait(self.timeout_s)
+            self.averager.wait_for(is_over.wait, self.timeout_s)
 
     def collect(self) -> Group | None:
         """Return the group of a round that is over, once; None if none is over, or it failed or was given up.

@@ -18,6 +18,7 @@ from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
 from dalle_lib.swarm.averaging.trust import Trust
+from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.records import writer_of
 
 Records = dict[bytes, ValueWithExpiration]
@@ -98,6 +99,7 @@ class PlausibleProgress(ProgressTracker):
         **kwargs,
     ) -> None:
         self.trust, self.total_epochs = trust, total_epochs
+        self.who_reduces = WhoReduces(trust)
         self.epochs = EarnedEpochs(total_epochs, shortest_epoch_s)
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
         self.doubted: dict[str, str] = {}
@@ -187,6 +189,8 @@ class PlausibleProgress(ProgressTracker):
         self.others_compute = any(claim.per_s > STANDING_PER_S for claim in claims)
         modes = {others[claim.peer].client_mode for claim in claims if claim.votes}
         self.are_clients = modes == {True}
+        clients = {str(self.dht.peer_id): own.client_mode} | {peer: of.client_mode for peer, of in others.items()}
+        self.who_reduces.look(clients, voters)
         self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + voters

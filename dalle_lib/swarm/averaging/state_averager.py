@@ -3,7 +3,9 @@
 import contextlib
 import multiprocessing
 import queue
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -14,15 +16,14 @@ from hivemind.utils import MPFuture
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.donors import ExpectedState, Taking, download
+from dalle_lib.swarm.averaging.leaving import LOOK_EVERY_S, Interrupted, Leaving
 from dalle_lib.swarm.averaging.trust import Trust
 
-LOOK_EVERY_S = 0.2
-"""Seconds between looks at whether a download is over."""
 MAX_NEWS = 100
 """Words of a download that wait to be told."""
 
 
-class RunStateAverager(RunAverager, TrainingStateAverager):
+class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
     """Averages parameters and gives them to newcomers, as hivemind's averager of the training state does.
 
     Its rounds, and `_download_state`, run in a process of their own, all other methods here in the trainer's.
@@ -31,12 +32,14 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     wire_type = TrainingStateAverager
     tell_taking: Callable[[Taking], None] = staticmethod(lambda _: None)
     """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
-    is_over: Callable[[], bool] = staticmethod(lambda: False)
-    """Says that this peer is to leave, and takes over no state any more, which may last for many minutes."""
     lacks_update = False
     """Whether an update that is over was not made whole; the update thread sets it, the owner clears it."""
     _is_due = False
     """Whether an update that `local_epoch` counts is still to be made; changed by the owner and the update thread."""
+    _makes_updates = True
+    """Whether updates may begin; the owner ends that for good."""
+    _is_stepping = False
+    """Whether the optimizer may be making an update now; changed by the update thread."""
     _round: StepControl
     """The round that is under way, in the averager's process."""
     _changes_before = 0
@@ -53,20 +56,77 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         # reducers in as many bits as averages.
         trust = replace(trust, max_weight=1.0, most_decide=True, answer_size=1)
         super().__init__(*args, trust=trust, **kwargs)
+        self._follow_updates()
+
+    def _follow_updates(self) -> None:
+        self.optimizer.register_step_pre_hook(self._begins)
         self.optimizer.register_step_post_hook(self._was_made)
 
-    def step(self, *args, optimizer_step: bool = False, **options):
-        """Do what hivemind's averager does, and know whether the update that it begins is made."""
+    def step(
+        self,
+        *args,
+        optimizer_step: bool = False,
+        wait_for_delayed_updates: bool = False,
+        delay_optimizer_step: bool = False,
+        **options,
+    ):
+        """Do what hivemind's averager does, and know whether the update that it begins is made.
+
+        Raises Interrupted if this peer leaves, and others keep what is waited for from its end.
+        """
+        if wait_for_delayed_updates:  # hivemind would wait for so long in any case
+            self.wait_for(self._is_up_to_date, self._allreduce_timeout)
+        if optimizer_step and self._is_due and self._is_up_to_date(0.0):  # the update thread was interrupted
+            raise Interrupted
+        if optimizer_step and not delay_optimizer_step:  # it would wait without end for the round that holds the lock
+            self.wait_until_free(self.lock_averaged_tensors)
         if optimizer_step:
             self._is_due = True  # before it counts as an epoch
-        return super().step(*args, optimizer_step=optimizer_step, **options)
+        own = {"optimizer_step": optimizer_step, "delay_optimizer_step": delay_optimizer_step}
+        return super().step(*args, **own, **options)
+
+    def drop_updates(self) -> None:
+        """Wait no more for updates that others keep waiting, if this peer is to leave: it has saved all that it has."""
+        if self.is_over():
+            self.pending_updates = {update for update in self.pending_updates if update.done()}
+
+    def _is_up_to_date(self, timeout_s: float) -> bool:
+        return not wait(self.pending_updates, timeout_s).not_done
+
+    @contextmanager
+    def held(self, patience_s: float | None = None) -> Iterator[bool]:
+        """Keep the statistics as they are while the block runs, and give whether the parameters are held, too.
+
+        A round that averages them keeps this waiting, for `patience_s` at most. After that they are not held, and no
+        update is made any more.
+        """
+        limit = () if patience_s is None else (True, patience_s)
+        is_held = self.lock_averaged_tensors.acquire(*limit)
+        if not is_held:
+            self._makes_updates = False
+            if self._is_stepping:  # it has the lock, since the round has ended just now: that takes a moment
+                is_held = self.lock_averaged_tensors.acquire()
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                self.lock_averaged_tensors.release()
 
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
-        # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made.
+        # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made. It does
+        # not catch Interrupted: such an update stays due.
         self._is_due = optimizer_step
-        super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
+        try:
+            super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
+        finally:
+            self._is_stepping = False
         self.lacks_update |= self._is_due
         self._is_due = False
+
+    def _begins(self, *_args) -> None:
+        self._is_stepping = True  # first, or the owner might save while the update is made
+        if not self._makes_updates:
+            raise Interrupted
 
     def _was_made(self, *_args) -> None:
         self._is_due = False
@@ -138,6 +198,7 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         if (loaded := future.result()) is None:
             return None
         donor, metadata, tensors = loaded
+        self.wait_until_free(self.lock_averaged_tensors)
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         own_layout, _ = dump_optimizer_state(self.optimizer)
         with torch.no_grad(), self.lock_averaged_tensors:

@@ -1,6 +1,7 @@
 """Copies in memory of what a peer needs to go on from an epoch."""
 
 import copy
+import time
 from concurrent.futures import wait
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -10,9 +11,6 @@ import torch
 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
-
-UPDATE_S = 20.0
-"""Seconds for which a peer that leaves waits for an update that waits for the others."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,22 @@ def take_snapshot(
 ) -> Snapshot:
     """Return a copy of the parameters and statistics.
 
-    If an update is under way, it is waited for, for `patience_s` at most; after that, the copy is of the epoch before.
+    If an update, or a round that averages parameters, is under way, it is waited for, for `patience_s` at most. After
+    that, the copy is of the epoch before, or of the parameters before the round, and no update is made any more.
     It is made in the memory of an `earlier` copy, which is no copy any more: there is room for it at any time.
     """
-    if patience_s is None or not wait(averager.pending_updates, patience_s).not_done:
+    if patience_s is None:
         averager.step(wait_for_delayed_updates=True)
+    else:
+        ends = time.monotonic() + patience_s
+        wait(averager.pending_updates, patience_s)
+        averager.step()
+        patience_s = max(0.0, ends - time.monotonic())
     parameters, statistics = ([], {}) if earlier is None else (earlier.parameters, earlier.statistics)
-    with torch.no_grad(), averager.lock_averaged_tensors:  # as updates do
-        own = [p.detach() for group in averager.optimizer.param_groups for p in group["params"]]
+    with torch.no_grad(), averager.held(patience_s) as is_held:
+        of_optimizer = [p for group in averager.optimizer.param_groups for p in group["params"]]
+        # The model's are those before the round, of which those of the optimizer have the average in part.
+        own = [p.detach() for p in (of_optimizer if is_held else averager.main_parameters)]
         state = averager.optimizer.state_dict()
         return Snapshot(averager.epoch_of_parameters, _copied(own, parameters), _copied(state, statistics))
 

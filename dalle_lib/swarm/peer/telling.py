@@ -137,6 +137,8 @@ class Telling:
                     held = self.holder.hold
                     self._post()
                 self._write_status()
+                if (problem := self.optimizer.tracker.who_reduces.due()) is not None:
+                    self.events.write("problem", peer=str(self.dht.peer_id), problem=problem)
                 is_due = slept_s is not None or self.membership.expires != expires
                 if is_due or time.monotonic() - published > PUBLISH_EVERY_S:
                     published, expires = time.monotonic(), self.membership.expires

@@ -12,10 +12,10 @@ import torch
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.letting_go import give_back
 from dalle_lib.swarm.peer.beginning import take_up
 from dalle_lib.swarm.peer.build import build_optimizer
-from dalle_lib.swarm.peer.computing.computer import Interrupted
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.work import Work
 from dalle_lib.swarm.peer.epoch import EpochSoFar
@@ -25,7 +25,7 @@ from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import LOOK_S, MetricsBoard
 from dalle_lib.swarm.peer.parts import CONNECTS, Part
 from dalle_lib.swarm.peer.sleeping import AwakeClock
-from dalle_lib.swarm.peer.snapshot import UPDATE_S, restore_snapshot, take_snapshot
+from dalle_lib.swarm.peer.snapshot import restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.spreading import Spreading
 from dalle_lib.swarm.peer.state import save_state
 from dalle_lib.swarm.peer.telling import Telling
@@ -128,7 +128,7 @@ class Trainer(Telling):
                 await_last_update(self.optimizer, stop, ends_at)
                 give_last_state(self.card, self.optimizer.state_averager.line, stop, ends_at, self.events)
         except Interrupted:
-            logger.info("this peer leaves without the batch that it was computing")
+            logger.info("this peer leaves without what it was computing, or waiting for")
         finally:
             stop.set()
             reporter.join(LOOK_S)
@@ -199,7 +199,7 @@ class Trainer(Telling):
         """
         self.events.write("leaving", epoch=self.epoch)
         try:
-            self._save(UPDATE_S)  # before others can hold it up
+            self._save(self.optimizer.state_averager.left_s)  # before others can hold it up
         finally:
             self.saved.set()
             self._tell_rounds()

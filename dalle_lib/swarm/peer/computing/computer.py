@@ -14,6 +14,7 @@ from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.model import DALLE
 from dalle_lib.one_line import in_one_line
 from dalle_lib.streaming.batches import Batch
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer.computing.recorded import Recorded
 from dalle_lib.swarm.peer.computing.room import is_out_of_memory
 from dalle_lib.swarm.peer.computing.scale import LossScale
@@ -46,10 +47,6 @@ class Gradient:
     def is_overflow(self) -> bool:
         """Whether the loss scale alone is to blame: the parameters are as good as before."""
         return not self.is_finite and self.scale > 1 and all(map(math.isfinite, self.losses))
-
-
-class Interrupted(BaseException):
-    """A gradient was not computed to its end, because the peer is to leave: nothing tries another way to compute it."""
 
 
 class Computer:
