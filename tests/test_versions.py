@@ -41,8 +41,13 @@ def installed(source: Path) -> Path:
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory) -> Path:
     """The kit of the commit EARLIER."""
+    archive = subprocess.run(["git", "archive", EARLIER], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        pytest.fail(
+            f"this test builds the kit of commit {EARLIER[:7]}, which is not here: fetch the whole history, "
+            f"`git fetch --unshallow`. git says: {archive.stderr.decode().strip()}"
+        )
     source = tmp_path_factory.mktemp("earlier")
-    archive = subprocess.run(["git", "archive", EARLIER], cwd=ROOT, capture_output=True, check=True)
     subprocess.run(["tar", "-x", "-C", source], input=archive.stdout, check=True)
     return installed(source)
 
