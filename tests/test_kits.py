@@ -149,7 +149,7 @@ def test_peers_of_other_kits_tell_each_other_and_each_is_told_once(tmp_path):
             for kit in NEWER, NEWER, OWN:
                 assert await kits_of(newcomer, [str(first.peer_id)], kit, RUN) == [OWN]
             stub = Kits.get_stub(newcomer, first.peer_id)
-            with pytest.raises(P2PHandlerError, match="for this run, but got .*pans"):
+            with pytest.raises(P2PHandlerError, match=r"for this run, but got .*pans"):
                 await stub.rpc_kit(ExpertRequest(metadata=NEWER.as_told("pans")))
 
     asyncio.run(meet())

@@ -37,8 +37,11 @@ _TOLD = re.compile(r"([0-9]{1,9}) ([0-9.e+-]{1,12}) ([A-Za-z0-9+/]{171}=)")
 def explained(card: RunCard) -> float:
     """Return how far the parameters of two peers of a run may be apart after the same update, relative to their norm.
 
-    LAMB changes each tensor by at most the learning rate, relative to its norm.
+    LAMB changes each tensor by at most the learning rate, relative to its norm. Local updates are of any number of
+    steps, so they explain any distance.
     """
+    if card.averaging.strategy == "local":
+        return math.inf
     return DIFFERENCE + 2 * min(card.averaging.state_every, MAX_SPLIT) * card.optimizer.lr
 
 
