@@ -5,6 +5,7 @@ import contextlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hivemind.p2p import P2P, P2PHandlerError, PeerID
@@ -14,7 +15,10 @@ from dalle_lib.run import PROTOCOL
 from dalle_lib.run.kit import MAX_BYTES, Kit
 from dalle_lib.swarm.peer import kits
 from dalle_lib.swarm.peer.kits import MAX_TOLD, Kits, kits_at, kits_of
+from dalle_lib.swarm.peer.main import _require_answer
 from dalle_lib.swarm.process.events import EventLog, read_events
+from dalle_lib.swarm.process.join import CannotJoin
+from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.version import __version__
 
 OWN = Kit("0" * 16, 4, "0.3.0")
@@ -195,3 +199,21 @@ def test_a_newcomer_asks_those_that_are_there_and_lies_count_as_silence(mini, mo
     assert own.kept_out_by(one) == other
     assert all_of_them == [other, *[None] * (len(liars) + 2)]
     assert problems(tmp_path) == [other.apart_from(own)], "who was asked knows of the newcomer"
+
+
+def test_a_trainer_begins_unless_all_that_are_there_have_other_kits(mini, tmp_path):
+    own = Kit.own(mini)
+    other = replace(own, fingerprint="f" * 16, protocol=own.protocol + 1)
+    membership = SimpleNamespace(identity=SimpleNamespace(peer_id="own"), folder=tmp_path)
+
+    async def begin() -> None:
+        async with peers_of(Kits(mini.name, other, EventLog(tmp_path)), Garbage()) as (_, _, addresses):
+            for there in addresses[::-1], addresses[1:]:
+                card = mini.with_changes(initial_peers=there)
+                await asyncio.to_thread(_require_answer, card, PeerSettings(run=""), membership)
+            card = mini.with_changes(initial_peers=addresses[:1])
+            await asyncio.to_thread(_require_answer, card, PeerSettings(run="", alone=True), membership)
+            with pytest.raises(CannotJoin, match=r"^run 'emoji-mini' trains with dalle-lib .*, you have .*: update"):
+                await asyncio.to_thread(_require_answer, card, PeerSettings(run=""), membership)
+
+    asyncio.run(begin())
