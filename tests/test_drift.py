@@ -1,15 +1,12 @@
-"""Sketches of parameters tell how far peers are apart, and whose are off: as most users say, not one."""
+"""Peers tell sketches of their parameters: how far they are apart, and whose are off, as most users say, not one."""
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from statuses import peer_status
 
@@ -19,84 +16,20 @@ from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.sketch import sketch
-from dalle_lib.swarm.process.drift import DIFFERENCE, MAX_SKETCH, SIZE, Sketch, Spread, explained
+from dalle_lib.swarm.process.drift import (
+    DIFFERENCE,
+    FAR,
+    MAX_COMPARED,
+    MAX_SCALE,
+    MAX_SKETCH,
+    SIZE,
+    Sketch,
+    Spread,
+    explained,
+)
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
 LIMIT = 0.1
-GOLDEN = [-14329.0, 14507.0, -14685.0]
-"""The first numbers of the sketch of 0 to 129, squared."""
-SHAPES = (3, 5, 7), (64 * 256 + 11,), (130, 192), (1,)
-
-
-def tensors(seed: int = 0) -> list[torch.Tensor]:
-    random = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=random) for shape in SHAPES]
-
-
-def norm(values) -> float:
-    return float(sum((each.double() ** 2).sum() for each in values)) ** 0.5
-
-
-def test_a_sketch_is_linear():
-    a, b = tensors(1), tensors(2)
-    both = sketch([2.0 * x.double() - y.double() for x, y in zip(a, b, strict=True)])
-    np.testing.assert_allclose(both, 2 * sketch(a) - sketch(b), rtol=0, atol=1e-3)
-
-
-def test_each_value_is_in_one_number_and_not_all_in_the_same():
-    ones = [torch.zeros(shape).reshape(-1) for shape in SHAPES]
-    rows = []
-    for tensor, place in (1, 0), (1, 1), (1, SIZE), (1, 64 * 256), (2, 0), (2, SIZE), (3, 0):
-        ones[tensor][place] = 1.0
-        rows.append(sketch(ones))
-        assert sorted(abs(rows[-1]))[-2:] == [0.0, 1.0], "each value is in one number, with its sign"
-        ones[tensor][place] = 0.0
-    assert len({row.tobytes() for row in rows}) > 4
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_a_sketch_is_that_of_the_same_values_in_any_type(dtype):
-    values = [(8 * each).round() / 8 for each in tensors()]  # exact in all of them
-    np.testing.assert_array_equal(sketch(v.to(dtype) for v in values), sketch(v.float() for v in values))
-
-
-def test_a_sketch_is_the_same_in_another_process_and_by_other_strides():
-    code = (
-        "import torch; from dalle_lib.swarm.peer.sketch import sketch; "
-        "print(sketch([torch.arange(40_000.0).reshape(200, 200).T.contiguous()]).tolist())"
-    )
-    environment = os.environ | {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2"}
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
-    own = sketch([torch.arange(40_000.0).reshape(200, 200).T])
-    assert told.stdout.strip() == str(own.tolist())
-
-
-def test_a_sketch_is_what_its_formula_says():
-    values, total, random = torch.arange(130.0).square(), np.zeros(SIZE), np.random.Philox(key=0)
-    words = [int(word) for word in random.random_raw(6)]
-    for place, value in enumerate(values.tolist()):
-        row, column = divmod(place, SIZE)
-        bits = f"{int.from_bytes(words[row].to_bytes(8, 'little'), 'big'):064b}"
-        total[(column + words[3 + row]) % SIZE] += -value if bits[column] == "1" else value
-    np.testing.assert_array_equal(sketch([values]), total)
-    assert total[:3].tolist() == GOLDEN, "peers of another version would have other numbers"
-
-
-def test_the_norm_of_a_sketch_is_that_of_the_values_to_some_percent():
-    found = [np.linalg.norm(sketch(tensors(seed))) / norm(tensors(seed)) for seed in range(50)]
-    assert abs(np.mean(found) - 1) < 0.05
-    assert np.std(found) < 0.15
-    assert min(found) > 0.6
-    assert max(found) < 1.4
-
-
-def test_a_damaged_tensor_and_a_damaged_column_are_seen():
-    before, scaled, column = tensors(), tensors(), tensors()
-    scaled[2] *= 1.5
-    column[2][:, 3] = 40.0
-    for after in scaled, column:
-        apart = norm(a - b for a, b in zip(after, before, strict=True))
-        assert np.linalg.norm(sketch(after) - sketch(before)) == pytest.approx(apart, rel=0.5)
 
 
 @given(st.integers(0, 10**9 - 1), st.integers(0, 2**32), st.floats(0, 1e8))
@@ -181,6 +114,23 @@ def test_a_minority_of_liars_with_any_sketches_accuses_nobody_honest(seed):
     assert not set(spread.off(LIMIT)) & set(honest(5))
 
 
+PLACES = st.floats(-3 * LIMIT, 3 * LIMIT)
+
+
+@given(
+    liars=st.lists(st.tuples(PLACES, st.sampled_from([4, 5])), max_size=5),
+    late=st.lists(st.sampled_from([4, 5, 6]), min_size=5, max_size=5),
+)
+@example(liars=[(0.99 * LIMIT, 5), *[(1.98 * LIMIT, 5)] * 3], late=[5, 5, 5, 4, 4])
+def test_as_many_liars_as_honest_peers_accuse_no_honest_one_though_some_of_these_are_late(liars, late):
+    norm = np.linalg.norm(BASE)
+    places = {f"L{number}": each for number, each in enumerate(liars)}
+    places |= {f"P{number}": (-0.002 * number, epoch) for number, epoch in enumerate(late)}
+    told = {peer: str(Sketch(epoch, BASE + place * norm * np.eye(SIZE)[0])) for peer, (place, epoch) in places.items()}
+    spread = Spread.of(told, {})
+    assert not [peer for peer in spread.off(LIMIT) if peer.startswith("P")]
+
+
 def test_a_liar_just_within_the_limit_of_most_is_not_the_measure_of_the_others():
     near, far = (BASE + shift * np.eye(SIZE)[0] * np.linalg.norm(BASE) for shift in (0.002, -0.002))
     sketches = {"P0": near, "P1": near, "P2": near, "victim": far}
@@ -196,6 +146,20 @@ def test_only_sketches_of_the_same_update_are_compared_and_a_minority_of_them_de
     others = {f"Q{number}": told(epoch=6 + number) for number in range(3)}
     assert Spread.of(few, {}).off(LIMIT) == {"victim": pytest.approx(0.3, rel=0.05)}
     assert Spread.of(few | others, {}).off(LIMIT) == {}, "two of six users"
+
+
+def test_a_few_of_a_flood_of_peers_are_compared_and_a_distance_that_nobody_can_have_is_told_in_few_digits():
+    spread = Spread.of({f"F{number}": told(seed=number) for number in range(MAX_COMPARED + 500)}, {})
+    assert len(spread.apart) == MAX_COMPARED
+    huge = str(Sketch(5, MAX_SCALE * np.ones(SIZE)))
+    for sketches in {"a": told(), "b": huge}, {"a": huge, "b": str(Sketch(5, np.zeros(SIZE)))}:
+        assert Spread.of(sketches, {}).most <= FAR
+
+
+def test_steps_of_their_own_explain_any_distance():
+    card = RunCard.load("emoji-mini")
+    local = card.with_changes(averaging={**card.averaging.model_dump(), "strategy": "local", "delayed": False})
+    assert Spread.of(honest(4) | {"bad": told(3.0, seed=9)}, {}).off(explained(local)) == {}
 
 
 def test_nobody_who_tells_nothing_counts():
@@ -270,6 +234,9 @@ def test_a_monitor_names_who_is_off_and_remembers_the_spread(tmp_path):
         observer.take_in(swarm(peers_of(dict.fromkeys(honest(3), ""), epoch=6), 60.0), bytes(32), True)
         last = database.row("SELECT * FROM epochs ORDER BY epoch DESC")
         assert (last["epoch"], last["spread"]) == (6, row["spread"]), "the last that was told"
+        observer.take_in(swarm(peers_of(dict.fromkeys(honest(3), ""), epoch=20), 600.0), bytes(32), True)
+        last = database.row("SELECT * FROM epochs ORDER BY epoch DESC")
+        assert (last["epoch"], last["spread"], last["farthest"]) == (20, None, None), "it was told long ago"
         assert not list(problems(swarm(peers_of(honest(3))), database, explained=LIMIT))
     finally:
         database.close()

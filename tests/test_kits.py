@@ -5,16 +5,20 @@ import contextlib
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from hivemind.p2p import P2P, P2PHandlerError
+from hivemind.p2p import P2P, P2PHandlerError, PeerID
 from hivemind.proto.runtime_pb2 import ExpertRequest, ExpertResponse
 
 from dalle_lib.run import PROTOCOL
 from dalle_lib.run.kit import MAX_BYTES, Kit
 from dalle_lib.swarm.peer import kits
 from dalle_lib.swarm.peer.kits import MAX_TOLD, Kits, kits_at, kits_of
+from dalle_lib.swarm.peer.main import _require_answer
 from dalle_lib.swarm.process.events import EventLog, read_events
+from dalle_lib.swarm.process.join import CannotJoin
+from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.version import __version__
 
 OWN = Kit("0" * 16, 4, "0.3.0")
@@ -127,6 +131,16 @@ def telling(answer: bytes | float, folder: Path) -> Kits:
     return Telling(RUN, OWN, EventLog(folder))
 
 
+class Garbage:
+    """Answers every question with bytes that are no message at all."""
+
+    async def add_p2p_handlers(self, p2p: P2P) -> None:
+        async def answer(request: bytes, caller: PeerID) -> bytes:
+            return b"\xff" * 100
+
+        await p2p._client.add_unary_handler(Kits._get_handle_name(None, "rpc_kit"), answer)
+
+
 def problems(folder) -> list[str]:
     return [event["problem"] for event in read_events(folder) if event["event"] == "problem"]
 
@@ -139,7 +153,7 @@ def test_peers_of_other_kits_tell_each_other_and_each_is_told_once(tmp_path):
             for kit in NEWER, NEWER, OWN:
                 assert await kits_of(newcomer, [str(first.peer_id)], kit, RUN) == [OWN]
             stub = Kits.get_stub(newcomer, first.peer_id)
-            with pytest.raises(P2PHandlerError, match="for 'pans'"):
+            with pytest.raises(P2PHandlerError, match=r"for this run, but got .*pans"):
                 await stub.rpc_kit(ExpertRequest(metadata=NEWER.as_told("pans")))
 
     asyncio.run(meet())
@@ -171,7 +185,8 @@ def test_a_newcomer_asks_those_that_are_there_and_lies_count_as_silence(mini, mo
     own = Kit.own(mini)
     other = replace(own, fingerprint="f" * 16, protocol=own.protocol + 1)
     liars = [b"", b"x" * 10**6, b"\x1b[2J", other.as_told("other-run"), 600.0]
-    serving = [Kits(mini.name, other, EventLog(tmp_path)), *(telling(lie, tmp_path) for lie in liars), None]
+    told = (telling(lie, tmp_path) for lie in liars)
+    serving = [Kits(mini.name, other, EventLog(tmp_path)), *told, Garbage(), None]
 
     async def ask() -> tuple[list[Kit | None], list[Kit | None]]:
         async with peers_of(*serving) as (_, _, addresses):
@@ -182,5 +197,23 @@ def test_a_newcomer_asks_those_that_are_there_and_lies_count_as_silence(mini, mo
     one, all_of_them = asyncio.run(ask())
     assert one == [other]
     assert own.kept_out_by(one) == other
-    assert all_of_them == [other, *[None] * (len(liars) + 1)]
+    assert all_of_them == [other, *[None] * (len(liars) + 2)]
     assert problems(tmp_path) == [other.apart_from(own)], "who was asked knows of the newcomer"
+
+
+def test_a_trainer_begins_unless_all_that_are_there_have_other_kits(mini, tmp_path):
+    own = Kit.own(mini)
+    other = replace(own, fingerprint="f" * 16, protocol=own.protocol + 1)
+    membership = SimpleNamespace(identity=SimpleNamespace(peer_id="own"), folder=tmp_path)
+
+    async def begin() -> None:
+        async with peers_of(Kits(mini.name, other, EventLog(tmp_path)), Garbage()) as (_, _, addresses):
+            for there in addresses[::-1], addresses[1:]:
+                card = mini.with_changes(initial_peers=there)
+                await asyncio.to_thread(_require_answer, card, PeerSettings(run=""), membership)
+            card = mini.with_changes(initial_peers=addresses[:1])
+            await asyncio.to_thread(_require_answer, card, PeerSettings(run="", alone=True), membership)
+            with pytest.raises(CannotJoin, match=r"^run 'emoji-mini' trains with dalle-lib .*, you have .*: update"):
+                await asyncio.to_thread(_require_answer, card, PeerSettings(run=""), membership)
+
+    asyncio.run(begin())

@@ -145,6 +145,13 @@ def test_one_user_or_strangers_make_no_peer_take_a_state(spreading, optimizer, p
     assert not optimizer.replaced
 
 
+def test_a_user_who_is_banned_after_a_look_has_no_more_votes_by_that(spreading, optimizer, parameters):
+    damage(spreading, optimizer, parameters, 3, "a-1", "a-2", "a-3")
+    optimizer.trust.user_of = lambda peer: peer
+    spreading.mend()
+    assert not optimizer.replaced
+
+
 def test_paused_peers_and_those_of_earlier_versions_are_not_asked(spreading, optimizer, parameters):
     damage(spreading, optimizer, parameters, 3, "a", "b")
     right = spreading._others["a"]

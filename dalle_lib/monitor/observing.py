@@ -17,6 +17,8 @@ MAX_STARTS = 500
 """New starts that are remembered in an hour, of all peers; nobody honest makes more."""
 BACK = 3
 """Epochs by which the run must be behind the last one that was noted, for that to have been a mistake."""
+RECENT = 3
+"""Epochs by which a spread of parameters may be older than the epoch with which it is noted."""
 
 
 class Observer:
@@ -29,7 +31,7 @@ class Observer:
         self.database, self.auditor, self._shortest_epoch_s = database, Auditor(database), shortest_epoch_s
         self._epoch, self._explained = None, explained
         self._spread: Spread | None = None
-        """How far parameters were apart at the last look that could tell it."""
+        """How far parameters were apart at the last look that could tell it: where epochs are short, few looks can."""
 
     def take_in(self, status: SwarmStatus, key: bytes, is_open: bool) -> tuple[SwarmStatus, list[Problem]]:
         """Remember one look, and return what was remembered of it, and what is wrong in a run that `is_open` or not.
@@ -96,11 +98,12 @@ class Observer:
             took_s = (status.time - before["ended"]) / (epoch - before["epoch"])
         losses = [peer.loss for peer in status.peers if peer.loss is not None and abs(peer.epoch - epoch) <= 1]
         up, down = traffic_mbps(self.database, status, epoch)
+        is_recent = self._spread is not None and abs(self._spread.epoch - epoch) <= RECENT
+        spread = self._spread if is_recent else None
         # Medians, and the run's own pace, because one peer can claim any loss and any speed.
         self.database.insert(
             "epochs", epoch=epoch, ended=status.time, seconds=took_s, peers=len(status.at_work),
             samples_per_s=status.target_batch_size / took_s if took_s else None,
             loss=statistics.median(losses) if losses else None, counted_share=counted_share(self.database, epoch),
-            up_mbps=up, down_mbps=down, spread=self._spread and self._spread.most,
-            farthest=self._spread and self._spread.farthest,
+            up_mbps=up, down_mbps=down, spread=spread and spread.most, farthest=spread and spread.farthest,
         )  # fmt: skip

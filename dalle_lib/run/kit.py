@@ -46,15 +46,15 @@ class Kit:
         try:
             told = json.loads(message)
         except RecursionError:
-            told = "lists within lists"
+            told = None
         match told:
             case {"run": name, "fingerprint": str() as fingerprint, "protocol": int() as protocol, "kit": str() as kit}:
                 if name != run:
-                    raise ValueError(f"expected a kit for this run, but it is for {name!r:.80}")
+                    raise ValueError(f"expected a kit for this run, but got {message[:80]!r}")
                 is_protocol = type(protocol) is int and 0 <= protocol <= MAX_PROTOCOL
                 if is_protocol and _FINGERPRINT.fullmatch(fingerprint) and _VERSION.fullmatch(kit):
                     return cls(fingerprint, protocol, str(Version(kit)))
-        raise ValueError(f"expected a kit, but got {told!r:.80}")
+        raise ValueError(f"expected a kit, but got {message[:80]!r}")
 
     def as_told(self, run: str) -> bytes:
         """Return what `told` reads."""

@@ -72,11 +72,11 @@ TROUBLES = (
         severity="costs",
         patterns=("The parameters of this peer were off by", "the parameters of this peer were off by"),
         means="After an update, this peer's parameters were further from those of most others than averaging in 8 bits "
-        "and split rounds explain. Its memory or its GPU may have damaged them, or it missed updates without knowing. "
+        "and split rounds explain. Its memory may have damaged them, or it missed updates without knowing. "
         "It takes over another peer's state, at most once in ten epochs, or the others' next average of parameters "
         "where nobody gives one; what it had computed for the epoch is dropped.",
-        remedy="Once in months may be chance. If it comes back, test the machine's memory, and end what overclocks it "
-        "or its GPU: what it computes is not to be trusted.",
+        remedy="Once in months may be chance. If it comes back, test the machine's memory, and end what overclocks it: "
+        "what it computes is not to be trusted.",
     ),
     Trouble(
         title="Samples lost",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import hivemind
+from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID, ServicerBase
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
@@ -37,7 +38,7 @@ ASK_EVERY_S = 600.0
 MAX_TOLD = 3
 """Other kits that are told in events for as long as a peer runs: of whoever has asked, as strangers invent some, and
 of first peers."""
-_FAILURES = (P2PHandlerError, P2PDaemonError, OSError, EOFError, ValueError, TimeoutError)
+_FAILURES = (P2PHandlerError, P2PDaemonError, OSError, EOFError, ValueError, DecodeError)
 """What questions end with: no answer, none that can be read, or a p2pd that does not do what it is asked."""
 
 
@@ -58,7 +59,8 @@ class Kits(ServicerBase):
     async def ask(self, p2p: P2P, first_peers: Sequence[str]) -> None:
         """Ask those of the first peers, by their ids, that are connected."""
         connected = {str(peer.peer_id) for peer in await p2p.list_peers()}
-        for other in await kits_of(p2p, [peer for peer in first_peers if peer in connected], self._own, self._run):
+        there = [peer for peer in dict.fromkeys(first_peers) if peer in connected]
+        for other in await kits_of(p2p, there, self._own, self._run):
             if other is not None:
                 self._tell(other, "first peers")
 

@@ -29,18 +29,20 @@ class Spreading:
         self._limit, self._optimizer, self._own_id, self._events = explained(card), optimizer, own_id, events
         self._epoch = -1
         """Updates in the parameters of which `text` is; -1 for none."""
-        self._others: dict[str, str] = {}
-        """The others' sketches, by their ids; the reporting thread replaces it."""
-        self._judged: tuple[dict[str, str], str] = ({}, "")
-        """The sketches that were compared last: the others', and this peer's."""
+        self._others: dict[str, tuple[str, str]] = {}
+        """The others' sketches and users, by their ids; the reporting thread replaces it."""
+        self._judged = self._others, self.text
+        """What was compared last: what is known of the others, and this peer's sketch."""
         self._again_from = 0
 
     def see(self, peers: Iterable[PeerStatus]) -> None:
         """Note what the peers of the run tell now. In a run with members, that is only believed of theirs."""
-        trust = self._optimizer.trust
-        told = {peer.peer_id: peer.sketch for peer in peers if peer.sketch and not peer.is_held}
-        told.pop(self._own_id, None)
-        self._others = {peer: text for peer, text in told.items() if trust.roster is None or trust.roster.known(peer)}
+        trust, others = self._optimizer.trust, {}
+        for peer in peers:
+            is_known = trust.roster is None or trust.roster.known(peer.peer_id) is not None
+            if peer.sketch and not peer.is_held and is_known and peer.peer_id != self._own_id:
+                others[peer.peer_id] = peer.sketch, trust.user_of(peer.peer_id)
+        self._others = others
 
     def make(self) -> bool:
         """Make the sketch anew after an update, and return whether there is another one to tell.
@@ -73,8 +75,9 @@ class Spreading:
         if now == self._judged or not self.text:
             return
         self._judged = now
-        told = self._others | {self._own_id: self.text}
-        spread = Spread.of(told, {peer: self._optimizer.trust.user_of(peer) for peer in told})
+        everybody = {self._own_id: (self.text, self._optimizer.trust.user_of(self._own_id))} | now[0]
+        told, users = ({peer: each[place] for peer, each in everybody.items()} for place in (0, 1))
+        spread = Spread.of(told, users)
         off = spread.off(self._limit).get(self._own_id)
         if off is None or self._epoch < self._again_from:
             return

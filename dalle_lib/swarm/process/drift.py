@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from jaxtyping import Float
@@ -27,6 +28,8 @@ SIZE, MAX_SKETCH = 64, 200
 """Numbers of a sketch, as many as a random word has bits, and letters of its text in a peer's record."""
 MAX_SCALE, FAR = 1e9, 100.0
 """Largest number of a sketch, and the distance beyond which all are told alike: who lies may say any."""
+MAX_COMPARED = 1000
+"""Peers that are compared, at most: each with each, in 50 MB of memory."""
 _LEVELS = 2**15 - 1
 _TOLD = re.compile(r"([0-9]{1,9}) ([0-9.e+-]{1,12}) ([A-Za-z0-9+/]{171}=)")
 
@@ -34,8 +37,11 @@ _TOLD = re.compile(r"([0-9]{1,9}) ([0-9.e+-]{1,12}) ([A-Za-z0-9+/]{171}=)")
 def explained(card: RunCard) -> float:
     """Return how far the parameters of two peers of a run may be apart after the same update, relative to their norm.
 
-    LAMB changes each tensor by at most the learning rate, relative to its norm.
+    LAMB changes each tensor by at most the learning rate, relative to its norm. Local updates are of any number of
+    steps, so they explain any distance.
     """
+    if card.averaging.strategy == "local":
+        return math.inf
     return DIFFERENCE + 2 * min(card.averaging.state_every, MAX_SPLIT) * card.optimizer.lr
 
 
@@ -78,16 +84,18 @@ class Spread:
     apart: Mapping[str, float]
     """Distance of each peer, relative to the norm of the middle one and FAR at most, by its id."""
     most: float
-    """Distance within which more than half of all users are that tell a sketch; infinite where there is none."""
+    """Distance within which more than half of all users are that tell a sketch, FAR at most; infinite where these are
+    fewer."""
 
     @classmethod
     def of(cls, told: Mapping[str, str], users: Mapping[str, str]) -> "Spread | None":
         """Return how far those are apart that tell these sketches, by their ids; None where nobody tells any.
 
         `users` says whose a peer is; one that it does not name is a user of its own. A user's peers share one vote, so
-        nobody moves the middle by bringing many.
+        nobody moves the middle by bringing many. The first MAX_COMPARED peers that tell a sketch are compared.
         """
-        sketches = {peer: read for peer, text in told.items() if (read := Sketch.read(text)) is not None}
+        readable = ((peer, read) for peer, text in told.items() if (read := Sketch.read(text)) is not None)
+        sketches = dict(islice(readable, MAX_COMPARED))
         if not sketches:
             return None
         count = Counter(users.get(peer, peer) for peer in sketches)
@@ -102,7 +110,8 @@ class Spread:
         middle = int(radii.argmin())
         norm = max(float(np.linalg.norm(list(same.values())[middle])), 1e-30)
         apart = dict(zip(same, map(float, np.minimum(distances[middle] / norm, FAR)), strict=True))
-        return cls(epoch, apart, float(radii[middle]) / norm)
+        radius = float(radii[middle])
+        return cls(epoch, apart, min(radius / norm, FAR) if radius < math.inf else radius)
 
     @cached_property
     def farthest(self) -> float:
@@ -110,11 +119,14 @@ class Spread:
         return min(1.0, max(self.apart.values()))
 
     def off(self, limit: float) -> dict[str, float]:
-        """Return the distances of those that are beyond a limit, by their ids, if more than half of the users are not.
+        """Return the distances of those that are further out than most by more than a limit, by their ids.
 
-        Where no such majority agrees, nobody can say who is right.
+        Where most are not within the limit themselves, nobody can say who is right, and nobody is off. Of those within
+        `most` one is honest if at least half of the users are, and nobody honest is further than the limit from that
+        one: so liars, wherever they put the middle, make nobody honest seem to be off.
         """
-        return {peer: apart for peer, apart in self.apart.items() if apart > limit} if self.most <= limit else {}
+        is_known = self.most <= limit
+        return {peer: apart for peer, apart in self.apart.items() if is_known and apart > self.most + limit}
 
 
 def _distances(values: Float[np.ndarray, "peer 64"]) -> Float[np.ndarray, "peer peer"]:
