@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import queue
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
@@ -20,6 +21,9 @@ LOOK_EVERY_S = 0.2
 """Seconds between looks at whether a download is over."""
 MAX_NEWS = 100
 """Words of a download that wait to be told."""
+_round: ContextVar[tuple[StepControl, int]] = ContextVar("round")
+"""The round of a task and those that it began, in the averager's process, and the changes of the parameters before it:
+the next round begins while one that was given up may still wait for the parameters."""
 
 
 class RunStateAverager(RunAverager, TrainingStateAverager):
@@ -35,12 +39,9 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     """Says that this peer is to leave, and takes over no state any more, which may last for many minutes."""
     lacks_update = False
     """Whether an update that is over was not made whole; the update thread sets it, the owner clears it."""
-    _is_due = False
-    """Whether an update that `local_epoch` counts is still to be made; changed by the owner and the update thread."""
-    _round: StepControl
-    """The round that is under way, in the averager's process."""
-    _changes_before = 0
-    """Changes of the parameters when it began, there."""
+    _begun = _over = 0
+    """Updates that `local_epoch` counts, and those of them that are made, or never will be: several may wait where the
+    others hold up the first. The owner changes the first number, the update thread the second."""
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
@@ -58,18 +59,18 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
     def step(self, *args, optimizer_step: bool = False, **options):
         """Do what hivemind's averager does, and know whether the update that it begins is made."""
         if optimizer_step:
-            self._is_due = True  # before it counts as an epoch
+            self._begun += 1  # before it counts as an epoch
         return super().step(*args, optimizer_step=optimizer_step, **options)
 
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
         # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made.
-        self._is_due = optimizer_step
+        over = self._over
         super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
-        self.lacks_update |= self._is_due
-        self._is_due = False
+        if optimizer_step and self._over == over:
+            self.lacks_update, self._over = True, over + 1
 
     def _was_made(self, *_args) -> None:
-        self._is_due = False
+        self._over += 1
         self.changed()
 
     def changed(self) -> None:
@@ -79,8 +80,8 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     @property
     def epoch_of_parameters(self) -> int:
-        """The number of updates in the parameters: one less than `local_epoch` while a delayed one is to be made."""
-        return self.local_epoch - self._is_due
+        """The number of updates in the parameters: less than `local_epoch` by the delayed ones that are to be made."""
+        return self.local_epoch - (self._begun - self._over)
 
     def of_trainer(self) -> list[torch.Tensor]:
         """Return the model's parameters, the optimizer's statistics, and all their gradients."""
@@ -90,14 +91,15 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
         return [*self.main_parameters, *statistics, *gradients]
 
     async def _step(self, *, step: StepControl, **kwargs) -> None:
-        self._round, self._changes_before = step, self._changes.value
+        _round.set((step, self._changes.value))
         await super()._step(step=step, **kwargs)
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
         # A group may have been found while the trainer's process gave the round up, or went on without it, as on a busy
         # machine: the others would get an update that is not of their epoch, and this peer would lose one.
-        if self._changes.value != self._changes_before:
-            self._round._allow_retries = False
+        step, changes_before = _round.get()
+        if self._changes.value != changes_before:
+            step._allow_retries = False
             late = AllreduceException("it came too late: this peer's parameters are of a later epoch now")
             ended = self._running_groups[group_info.group_id]
             ended.set_exception(late)  # who sends parts would wait for it
