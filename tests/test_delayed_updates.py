@@ -96,6 +96,18 @@ def test_an_update_that_was_not_made_is_waited_for_no_more(average):
     assert averager.given() == (4, 0.0)
 
 
+def test_an_update_that_is_called_off_while_it_waits_for_another_is_known_to_be_lost(average):
+    averager = Averager()
+    averager.begin(average.wait)
+    averager.begin(average.wait)
+    averager._allreduce_timeout = 0.1
+    averager.step(wait_for_delayed_updates=True)
+    assert averager.lacks_update
+    average.set()
+    averager.finished_optimizer_step.wait()
+    assert averager.given() == (5, -1.0)
+
+
 def error() -> None:
     raise MemoryError
 

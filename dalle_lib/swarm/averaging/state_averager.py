@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import queue
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import replace
 
@@ -58,9 +59,19 @@ class RunStateAverager(RunAverager, TrainingStateAverager):
 
     def step(self, *args, optimizer_step: bool = False, **options):
         """Do what hivemind's averager does, and know whether the update that it begins is made."""
+        before = set(self.pending_updates)
         if optimizer_step:
             self._begun += 1  # before it counts as an epoch
-        return super().step(*args, optimizer_step=optimizer_step, **options)
+        result = super().step(*args, optimizer_step=optimizer_step, **options)
+        for update in self.pending_updates - before:
+            update.add_done_callback(self._note_called_off)
+        return result
+
+    def _note_called_off(self, update: Future) -> None:
+        # hivemind calls off an update that has waited in vain for the one before, and goes on as if it had been made.
+        if update.cancelled():
+            self.lacks_update = True
+            self._begun -= 1
 
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
         # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made.
