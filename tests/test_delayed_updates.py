@@ -73,6 +73,19 @@ def test_a_newcomer_gets_the_epoch_of_the_parameters_while_the_update_waits(aver
     assert (averager.local_epoch, averager.given()) == (4, (4, -1.0))
 
 
+def test_a_newcomer_gets_the_epoch_of_the_parameters_while_two_updates_wait(average):
+    averager, other = Averager(), threading.Event()
+    averager.begin(average.wait)
+    averager.begin(other.wait)
+    assert (averager.local_epoch, averager.given()) == (5, (3, 0.0))
+    average.set()
+    averager.finished_optimizer_step.wait()
+    assert averager.given() == (4, -1.0)
+    other.set()
+    averager.step(wait_for_delayed_updates=True)
+    assert (averager.given(), averager.lacks_update) == ((5, -2.0), False)
+
+
 def test_an_update_that_was_not_made_is_waited_for_no_more(average):
     averager = Averager()
     averager.begin(lambda: error())
@@ -81,6 +94,18 @@ def test_an_update_that_was_not_made_is_waited_for_no_more(average):
     assert averager.given() == (4, 0.0)
     averager.begin(average.wait)
     assert averager.given() == (4, 0.0)
+
+
+def test_an_update_that_is_called_off_while_it_waits_for_another_is_known_to_be_lost(average):
+    averager = Averager()
+    averager.begin(average.wait)
+    averager.begin(average.wait)
+    averager._allreduce_timeout = 0.1
+    averager.step(wait_for_delayed_updates=True)
+    assert averager.lacks_update
+    average.set()
+    averager.finished_optimizer_step.wait()
+    assert averager.given() == (5, -1.0)
 
 
 def error() -> None:
@@ -95,6 +120,15 @@ def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update
     threading.Timer(0.2, average.set).start()
     snapshot = take_snapshot(averager, patience_s=60.0)
     assert (snapshot.epoch, float(snapshot.parameters[0][0])) == (4, -1.0)
+
+
+def begun_round() -> StepControl:
+    """Return a handle as hivemind makes it in an event loop: a process cannot begin with one."""
+    trigger, cancel = MPFuture(), MPFuture()
+    handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
+    handle.attach(trigger, cancel)
+    handle.allow_allreduce()
+    return handle
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -115,10 +149,7 @@ def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before
             called_off.append(averager._running_groups[b"group"].done())
 
     async def take_part() -> bool:
-        trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
-        handle = StepControl(scheduled_time=0.0, deadline=1e9, allow_retries=True, weight=1.0, data_for_gather=b"")
-        handle.attach(trigger, cancel)
-        handle.allow_allreduce()
+        handle = begun_round()
         if is_late:
             with pytest.raises(AllreduceException, match="too late"):
                 await averager._step(step=handle)
@@ -132,3 +163,31 @@ def test_parameters_that_an_update_has_changed_are_in_no_round_that_began_before
     assert asyncio.run(take_part()) is not is_late
     assert averaged == ([] if is_late else [-1.0])
     assert called_off == [is_late], "else a groupmate that sends parts would wait for this peer"
+
+
+def test_a_round_that_was_given_up_is_late_though_the_next_one_has_begun(monkeypatch):
+    averager, averaged = Averager(), []
+    averager._running_groups = {}
+
+    async def average(_averager, _tensors, group, group_id=None, **_weights):
+        averaged.append(group.group_id)
+
+    async def find_group_and_average(averager, step):
+        if step is rounds[0]:
+            averager.step(increment_epoch=True, optimizer_step=True, delay_optimizer_step=False)
+            await asyncio.create_task(averager._step(step=rounds[1]))
+        name = bytes([rounds.index(step)])
+        averager._running_groups[name] = asyncio.Future()
+        await averager._run_allreduce_inplace_([averager.parameter], SimpleNamespace(group_id=name))
+
+    async def take_part() -> None:
+        rounds.extend((begun_round(), begun_round()))
+        with pytest.raises(AllreduceException, match="too late"):
+            await averager._step(step=rounds[0])
+        assert [handle.allow_retries for handle in rounds] == [False, True]
+
+    rounds = []
+    monkeypatch.setattr(RunAverager, "_run_allreduce_inplace_", average)
+    monkeypatch.setattr(RunAverager, "_step", find_group_and_average)
+    asyncio.run(take_part())
+    assert averaged == [bytes([1])]

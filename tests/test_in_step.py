@@ -71,3 +71,19 @@ def test_a_reducer_that_answers_no_more_gets_all_that_is_left(monkeypatch, answe
         assert sent == list(range(100))
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_sender_is_in_step_again_when_averages_come_again(monkeypatch):
+    async def run() -> None:
+        sender = sender_of_many()
+        monkeypatch.setattr(in_step, "PATIENCE_S", 0.05)
+        await sender.turn(AHEAD)  # which nobody answers in that time
+        monkeypatch.setattr(in_step, "PATIENCE_S", 600.0)
+        sender.answered()
+        going_on = asyncio.create_task(sender.turn(AHEAD + 1))
+        await settle()
+        assert not going_on.done()
+        sender.answered()
+        await going_on
+
+    asyncio.run(asyncio.wait_for(run(), 60))

@@ -5,14 +5,17 @@ from dataclasses import astuple, replace
 import pytest
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.p2p import PeerID
+from hivemind.proto import averaging_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity
-from dalle_lib.swarm import wire
+from dalle_lib.swarm import calls, wire
 from dalle_lib.swarm.averaging import introductions
+from dalle_lib.swarm.averaging.carried import ENTRY_BYTES, MAX_TOLD
 from dalle_lib.swarm.averaging.introductions import (
     LATER,
+    MAX_BYTES,
     VALID_S,
     Introduction,
     for_hivemind,
@@ -60,6 +63,8 @@ NEW, WAITS = {"is_new": True}, {"is_counted": False}
         ([(7, WAITS), (7, WAITS), (9, WAITS)], 7),
         ([(90, {}), (8, NEW), (8, NEW)], 9),
         ([(0, {}), (8, NEW), (8, NEW)], 7),
+        ([(9, {}), (8, {}), (8, NEW), (8, NEW)], 8),
+        ([(9, {}), (8, {}), (9, NEW), (9, NEW)], 9),
     ],
 )
 def test_newcomers_leave_it_to_the_others_which_of_the_epochs_next_to_theirs_a_round_is_of(told, epoch):
@@ -175,6 +180,20 @@ def test_measurements_of_another_form_are_refused_though_they_are_signed(carried
         ValueError, match=r"others' uploads in another form: (expected 9 bytes|it tells of a peer twice)"
     ):
         read(gathered(signed(told, ROUNDS, ADA)), peer(ADA), ROUNDS)
+
+
+def test_the_introductions_of_the_largest_group_fit_into_one_message_and_longer_ones_are_refused():
+    levels = b"".join(bytes([peer]) * ENTRY_BYTES for peer in range(MAX_TOLD))
+    longest = replace(TOLD, token=bytes(4096), carried=levels)  # no access token is longer
+    assert read(gathered(signed(longest, ROUNDS, ADA)), peer(ADA), ROUNDS) == longest
+    peers = calls.MAX_STREAMS + 1
+    group = averaging_pb2.MessageFromLeader(ordered_peer_ids=[bytes(40)] * peers, gathered=[bytes(MAX_BYTES)] * peers)
+    assert group.ByteSize() <= wire.MAX_RECEIVED_BYTES
+    for long in replace(TOLD, token=bytes(2**19)), replace(TOLD, token=bytes(MAX_BYTES)):
+        with pytest.raises(ValueError, match="bytes: expected at most"):
+            read(gathered(signed(long, ROUNDS, ADA)), peer(ADA), ROUNDS)
+    with pytest.raises(ValueError, match="bytes: expected at most"):
+        read(message(ROUNDS, get_dht_time(), *astuple(TOLD), {"later": bytes(MAX_BYTES)}), peer(ADA), ROUNDS)
 
 
 def test_hivemind_gets_a_role_and_no_bandwidth():

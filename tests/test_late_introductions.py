@@ -57,6 +57,22 @@ def test_an_introduction_that_its_leader_has_let_in_is_believed_until_the_round_
     assert not follower.avoided
 
 
+def test_a_follower_that_has_waited_for_long_blames_no_leader_for_its_own_introduction(monkeypatch):
+    now = get_dht_time()
+    leader, follower = matchmaking_of(BOB), matchmaking_of(ADA)
+    told = [told_at(now - VALID_S + 0.5, ADA), told_by(BOB)]
+    monkeypatch.setattr(introductions, "get_dht_time", lambda: now)
+    assert asyncio.run(leader.refusal(PEERS[0], averaging_pb2.JoinRequest(gather=told[0]))) is None
+    monkeypatch.setattr(introductions, "get_dht_time", lambda: now + follower.min_matchmaking_time)
+    monkeypatch.setattr(Matchmaking, "follower_assemble_group", taken)
+    follower.step_control = SimpleNamespace(data_for_gather=told[0])
+    ids = [peer.to_bytes() for peer in PEERS[:2]]
+    message = averaging_pb2.MessageFromLeader(group_id=b"group", ordered_peer_ids=ids, gathered=told)
+    assert asyncio.run(follower.follower_assemble_group(PEERS[1], message)) == "taken"
+    assert not follower.told
+    assert not follower.avoided
+
+
 def test_a_leader_of_clients_that_says_it_does_not_reduce_is_left_and_named(monkeypatch):
     monkeypatch.setattr(Matchmaking, "follower_assemble_group", taken)
     own = told_by(ADA, is_reducer=False)

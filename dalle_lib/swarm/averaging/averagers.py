@@ -202,7 +202,10 @@ class RunAverager(KeepsTasks):
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Answer a peer that asks to join a group of this peer's; hivemind lets anybody join."""
+        """Answer a peer that asks to join a group of this peer's; hivemind lets anybody join.
+
+        One that does not read would keep this peer from its own round, and from all later ones.
+        """
         if not isinstance(self._matchmaking, MemberMatchmaking):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.NOT_LOOKING_FOR_GROUP)
             return
@@ -211,7 +214,8 @@ class RunAverager(KeepsTasks):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
         async for message in until_hung_up(super().rpc_join_group(request, context)):
-            yield message
+            with ends_after(self.request_timeout):
+                yield message
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext

@@ -73,6 +73,15 @@ class ExpectedState:
         """Bytes of all tensors, uncompressed."""
         return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.tensors)
 
+    def misfit(self, number: int, dtype: str, shape: tuple[int, ...]) -> str | None:
+        """Return why a tensor that comes after so many others cannot be right, or None if it can."""
+        if number >= len(self.tensors):
+            return f"it has more than {len(self.tensors)} tensors"
+        expected_shape, expected = self.tensors[number]
+        if (dtype, shape) != (str(expected), expected_shape):
+            return f"its tensor {number} is {dtype:.40} {shape!s:.80}, expected {expected} {expected_shape}"
+        return None
+
     def problem(self, metadata: Any, tensors: list[Tensor]) -> str | None:
         """Return why a state cannot be right, or None if it can."""
         epoch = metadata.get("epoch") if isinstance(metadata, dict) else None
@@ -80,9 +89,9 @@ class ExpectedState:
             return f"its epoch is {epoch!r:.40}, expected {self.min_epoch} to {self.max_epoch}"
         if len(tensors) != len(self.tensors):
             return f"it has {len(tensors)} tensors, expected {len(self.tensors)}"
-        for number, (tensor, (shape, dtype)) in enumerate(zip(tensors, self.tensors, strict=True)):
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-                return f"its tensor {number} is {tensor.dtype} {tuple(tensor.shape)}, expected {dtype} {shape}"
+        for number, tensor in enumerate(tensors):
+            if problem := self.misfit(number, str(tensor.dtype), tuple(tensor.shape)):
+                return problem
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 return f"its tensor {number} holds NaN or infinity"
         return None
@@ -263,10 +272,14 @@ async def _receive(
                 limit.reschedule(limit.when() + now - before)
                 continue
             metadata = metadata if content is None else content
-            if message.tensor_part.dtype and parts:  # a dtype marks the beginning of a tensor
-                tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
-                parts = []
-            parts.append(message.tensor_part)
+            part = message.tensor_part
+            if part.dtype:  # it marks the beginning of a tensor
+                if parts:
+                    tensors.append(deserialize_torch_tensor(combine_from_streaming(parts)))
+                    parts = []
+                if problem := expected.misfit(len(tensors), f"torch.{part.dtype}", tuple(part.size)):
+                    raise ValueError(problem)  # decoded, 4 bits that are said to be float64 have 15 times the length
+            parts.append(part)
             if len(tensors) == len(expected.tensors) - 1 and len(parts) == parts[0].chunks:
                 break  # everything is here, and the donor waits for us to close the stream
     await stream.aclose()

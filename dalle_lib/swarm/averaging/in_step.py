@@ -9,7 +9,7 @@ ROOM_BYTES = 2**23
 """Bytes of parts that all senders of a reducer together may be ahead, if that is more: what is on the way in a link of
 1 Gbit/s with a round trip of 67 ms."""
 PATIENCE_S = 3.0
-"""Seconds without an average after which a sender waits for none any more. Reducers of hivemind, and of earlier
+"""Seconds without an average after which a sender waits for none until one comes. Reducers of hivemind, and of earlier
 versions of the kit, keep the averages of a peer that reduces nothing until it has sent all."""
 
 
@@ -29,6 +29,7 @@ class InStep:
     def answered(self) -> None:
         """Note that another average has come."""
         self._answers += 1
+        self._waits = True  # one peer's pause may have held it up: the others' links need their turns after that, too
         self._another.set()
 
     async def turn(self, part: int) -> None:

@@ -29,6 +29,9 @@ CLOCKS_S = 60.0
 times its introduction to expire in between would else have honest leaders blamed, and rounds end before they begin."""
 MAX_EPOCH = 10**9
 """A later epoch is none that a run has."""
+MAX_BYTES = 7 * 2**10
+"""A longer introduction is no peer's: with the longest access token and key it has 6 kB. A leader sends those of all in
+one message, which must not be too long for who gets it, with as many followers as may have a stream open."""
 LATER = 2
 """Fields at the end that the first versions of introductions lack."""
 
@@ -68,15 +71,17 @@ def vote(told: Mapping[PeerID, Introduction], trust: Trust) -> int:
 
     Peers that do not count have no vote, unless nobody does. Newcomers may have missed an update since they took over a
     state, so the others among them say which of the epochs next to the median it is, and no more: one that lies has no
-    other honest peer to outvote it there.
+    other honest peer to outvote it there. Where half of these others say one thing and half another, all decide.
     """
     counted = {peer: of for peer, of in told.items() if of.is_counted} or told
     known = {peer: of for peer, of in counted.items() if not of.is_new} or counted
     of_all, of_known = (
-        statistics.median_high(votes_of((trust.user_of(str(peer)), of.epoch) for peer, of in some.items()).values())
+        votes_of((trust.user_of(str(peer)), of.epoch) for peer, of in some.items()).values()
         for some in (counted, known)
     )
-    return min(max(of_known, of_all - 1), of_all + 1)
+    median = statistics.median_high(of_all)
+    theirs = min(max(median, statistics.median_low(of_known)), statistics.median_high(of_known))
+    return min(max(theirs, median - 1), median + 1)
 
 
 def signed(told: Introduction, rounds: str, identity: Identity) -> list[bytes]:
@@ -96,8 +101,10 @@ def read(gathered: bytes, peer: PeerID, rounds: str, later_s: float = 0.0) -> In
     """Return the introduction of a peer, from what hivemind gathers of it: bandwidth, mode, and what `signed` made.
 
     Bandwidth and mode, which nobody has signed, count for nothing. Raises ValueError if the peer has not signed the
-    introduction, not for these rounds, or longer ago than VALID_S and `later_s` seconds.
+    introduction, not for these rounds, or longer ago than VALID_S and `later_s` seconds, or if it is beyond MAX_BYTES.
     """
+    if len(gathered) > MAX_BYTES:
+        raise ValueError(f"its introduction has {len(gathered):,} bytes: expected at most {MAX_BYTES:,}")
     message, public_key, signature = _opened(gathered)
     if peer_id_of(public_key) != str(peer):
         raise ValueError("its introduction was signed by somebody else")

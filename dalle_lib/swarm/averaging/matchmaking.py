@@ -287,7 +287,7 @@ class MemberMatchmaking(Matchmaking):
     @property
     def _own(self) -> Introduction:
         """What this peer tells the group that it looks for."""
-        return read(self.step_control.data_for_gather, self.peer_id, self._prefix)
+        return read(self.step_control.data_for_gather, self.peer_id, self._prefix, math.inf)
 
     def _avoid(self, leader: PeerID, why: str) -> None:
         self.avoided = self._still(self.avoided) | {leader: time.monotonic() + AVOID_S}

@@ -4,8 +4,9 @@ import contextlib
 import multiprocessing
 import queue
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,9 @@ from dalle_lib.swarm.averaging.trust import Trust
 
 MAX_NEWS = 100
 """Words of a download that wait to be told."""
+_round: ContextVar[tuple[StepControl, int]] = ContextVar("round")
+"""The round of a task and those that it began, in the averager's process, and the changes of the parameters before it:
+the next round begins while one that was given up may still wait for the parameters."""
 
 
 class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
@@ -34,16 +38,13 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
     """Is told, every few seconds, how it stands with a state that `load_state_from_peers` takes over."""
     lacks_update = False
     """Whether an update that is over was not made whole; the update thread sets it, the owner clears it."""
-    _is_due = False
-    """Whether an update that `local_epoch` counts is still to be made; changed by the owner and the update thread."""
+    _begun = _over = 0
+    """Updates that `local_epoch` counts, and those of them that are made, or never will be: several may wait where the
+    others hold up the first. The owner changes the first number, the update thread the second."""
     _makes_updates = True
     """Whether updates may begin; the owner ends that for good."""
     _is_stepping = False
     """Whether the optimizer may be making an update now; changed by the update thread."""
-    _round: StepControl
-    """The round that is under way, in the averager's process."""
-    _changes_before = 0
-    """Changes of the parameters when it began, there."""
     is_by_epoch = True  # parameters of another epoch would undo an update, or apply it twice
 
     def __init__(self, *args, trust: Trust, **kwargs) -> None:
@@ -74,16 +75,27 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
 
         Raises Interrupted if this peer leaves, and others keep what is waited for from its end.
         """
-        if wait_for_delayed_updates:  # hivemind would wait for so long in any case
-            self.wait_for(self._is_up_to_date, self._allreduce_timeout)
-        if optimizer_step and self._is_due and self._is_up_to_date(0.0):  # the update thread was interrupted
-            raise Interrupted
+        if wait_for_delayed_updates and not self.wait_for(self._is_up_to_date, self._allreduce_timeout):
+            for update in self.pending_updates:  # as hivemind does; one that has begun goes on
+                update.cancel()
+        if optimizer_step and self._begun > self._over and self._is_up_to_date(0.0):
+            raise Interrupted  # the update thread was
         if optimizer_step and not delay_optimizer_step:  # it would wait without end for the round that holds the lock
             self.wait_until_free(self.lock_averaged_tensors)
+        before = set(self.pending_updates)
         if optimizer_step:
-            self._is_due = True  # before it counts as an epoch
+            self._begun += 1  # before it counts as an epoch
         own = {"optimizer_step": optimizer_step, "delay_optimizer_step": delay_optimizer_step}
-        return super().step(*args, **own, **options)
+        result = super().step(*args, **own, **options)
+        for update in self.pending_updates - before:
+            update.add_done_callback(self._note_called_off)
+        return result
+
+    def _note_called_off(self, update: Future) -> None:
+        # It has waited in vain for the one before; `local_epoch` counts it none the less.
+        if update.cancelled():
+            self.lacks_update = True
+            self._begun -= 1
 
     def drop_updates(self) -> None:
         """Wait no more for updates that others keep waiting, if this peer is to leave: it has saved all that it has."""
@@ -115,13 +127,13 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
     def _do(self, wait_for_trigger, optimizer_step: bool, *args, **kwargs) -> None:
         # hivemind logs what ends an update early, as a lack of memory does, and goes on as if it had been made. It does
         # not catch Interrupted: such an update stays due.
-        self._is_due = optimizer_step
+        over = self._over
         try:
             super()._do(wait_for_trigger, optimizer_step, *args, **kwargs)
         finally:
             self._is_stepping = False
-        self.lacks_update |= self._is_due
-        self._is_due = False
+        if optimizer_step and self._over == over:
+            self.lacks_update, self._over = True, over + 1
 
     def _begins(self, *_args) -> None:
         self._is_stepping = True  # first, or the owner might save while the update is made
@@ -129,7 +141,7 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
             raise Interrupted
 
     def _was_made(self, *_args) -> None:
-        self._is_due = False
+        self._over += 1
         self.changed()
 
     def changed(self) -> None:
@@ -139,8 +151,8 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
 
     @property
     def epoch_of_parameters(self) -> int:
-        """The number of updates in the parameters: one less than `local_epoch` while a delayed one is to be made."""
-        return self.local_epoch - self._is_due
+        """The number of updates in the parameters: less than `local_epoch` by the delayed ones that are to be made."""
+        return self.local_epoch - (self._begun - self._over)
 
     def of_trainer(self) -> list[torch.Tensor]:
         """Return the model's parameters, the optimizer's statistics, and all their gradients."""
@@ -150,14 +162,15 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
         return [*self.main_parameters, *statistics, *gradients]
 
     async def _step(self, *, step: StepControl, **kwargs) -> None:
-        self._round, self._changes_before = step, self._changes.value
+        _round.set((step, self._changes.value))
         await super()._step(step=step, **kwargs)
 
     async def _run_allreduce_inplace_(self, tensors, group_info, group_id=None, **kwargs) -> None:
         # A group may have been found while the trainer's process gave the round up, or went on without it, as on a busy
         # machine: the others would get an update that is not of their epoch, and this peer would lose one.
-        if self._changes.value != self._changes_before:
-            self._round._allow_retries = False
+        step, changes_before = _round.get()
+        if self._changes.value != changes_before:
+            step._allow_retries = False
             late = AllreduceException("it came too late: this peer's parameters are of a later epoch now")
             ended = self._running_groups[group_info.group_id]
             ended.set_exception(late)  # who sends parts would wait for it
