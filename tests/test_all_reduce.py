@@ -20,6 +20,7 @@ from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.in_step import AHEAD, InStep
 from dalle_lib.swarm.averaging.paces import Paces
+from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
@@ -38,6 +39,7 @@ class Averager(RunAverager, Round):
 
     def __init__(self, allreduce_timeout: float) -> None:
         self.trust, self.upload, self.request_timeout = Trust(), Upload(), 1.0
+        self.rounds_now = RoundsNow()
         self.allreduce_kwargs, self._running_groups = {"sender_timeout": 1.0}, {b"round": None}
         self._allreduce_timeout = allreduce_timeout
 

@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,10 +29,13 @@ from dalle_lib.swarm.averaging.same_answers import SameAnswers
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
+Peers = Collection[PeerID]
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
 REDUCER_PATIENCE = 1.5
 """How long a reducer is waited for, in multiples of how long it waits for senders: three quarters of a round's time."""
+TOO_LATE = averaging_pb2.AveragingData(code=averaging_pb2.CANCELLED)
+"""The answer to a sender without the rest of whose tensors a reducer has gone on."""
 
 
 def pack_weights(weights: Tensor) -> bytes:
@@ -86,6 +89,12 @@ class Runner(SameAnswers):
         """Other peers that were waited for in vain, as senders or reducers."""
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
+        self.slow: set[PeerID] = set()
+        """Senders that had sent some of their tensors when this peer went on without the rest."""
+        self.late_to: set[PeerID] = set()
+        """Reducers that have gone on without the rest of this peer's tensors, as they say."""
+        self._in_vain: list[tuple[PeerID, str]] = []
+        """Which peers were waited for in vain, and for what."""
         part_bytes = self.tensor_part_container.part_size_bytes
         self._owed: Counter[int] = Counter()
         """How many answers to each sender's parts have not been handed to p2pd yet."""
@@ -106,6 +115,13 @@ class Runner(SameAnswers):
         """Whether all reducers gave back all of their parts."""
         return self.tensor_part_container.failed_size == 0
 
+    @property
+    def is_late(self) -> bool:
+        """Whether most of the other reducers say that this peer's tensors came too late: a few may lie, to be blamed
+        for nothing."""
+        parts = zip(self.ordered_peer_ids, self.tensor_part_container.num_parts_by_peer, strict=True)
+        return 2 * len(self.late_to) > sum(count > 0 for peer, count in parts if peer != self.peer_id)
+
     def counted(self) -> Counted:
         """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
         rows = [*self.tensor_part_reducer.weights, *self._weights_heard]
@@ -114,13 +130,28 @@ class Runner(SameAnswers):
 
     async def run(self) -> AsyncIterator[Tensor]:
         """Average, and iterate over each tensor's average if there are `answers`, else the difference to add to it."""
-        async for update in super().run():
-            yield update
+        try:
+            async for update in super().run():
+                yield update
+        finally:
+            self._blame()
         for sender in self.tensor_part_reducer.far:
             self.tell(self.sender_peer_ids[sender], "its tensors did not count: they are far longer than the others'")
         for sender, weight in self.tensor_part_reducer.beyond.items():
             limit = self.tensor_part_reducer.trust.max_weight
             self.tell(self.sender_peer_ids[sender], f"it claims a weight of {weight:.3g}: it counts as {limit:.3g}")
+
+    def _blame(self) -> None:
+        """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it."""
+        if self.is_late:
+            self.failed.clear()
+            self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")
+            return
+        self.failed |= self.late_to
+        for peer in self.late_to:
+            self.tell(peer, "it did not reduce its parts: it says that ours came too slowly, and most others do not")
+        for peer, what in self._in_vain:
+            self.tell(peer, what)
 
     def _get_peer_stub(self, peer: PeerID) -> "_Listening":
         expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
@@ -136,6 +167,8 @@ class Runner(SameAnswers):
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
         """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
+        if answer.code == averaging_pb2.CANCELLED:
+            self.late_to.add(reducer)
         self._in_step[reducer].answered()
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
@@ -161,9 +194,13 @@ class Runner(SameAnswers):
         async for part, weights in made_ahead(self._answers(stream, sender_index)):
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=part, peer_id=weights)
             self._owed[sender_index] -= 1
+        sender = self.sender_peer_ids[sender_index]
+        if sender in self.banned_senders and sender not in self.refused:
+            yield TOO_LATE
 
     async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
+        sender = self.sender_peer_ids[sender_index]
         if self.sender_timeout is not None:
             limit_s = max(0.0, self.sender_timeout - (time.monotonic() - self._began))
             stream = within(stream, limit_s, partial(self._owes, sender_index))
@@ -174,11 +211,12 @@ class Runner(SameAnswers):
             ):
                 self._bytes_answered += message.tensor_part.ByteSize()
                 yield message.tensor_part, pack_weights(next(rows))
+        except TimeoutError as error:
+            self.slow.add(sender)
+            self._in_vain.append((sender, f"its tensors came too slowly: {in_one_line(error)}"))
         except Exception as error:
-            sender = self.sender_peer_ids[sender_index]
-            if not isinstance(error, TimeoutError):
-                self.refused.add(sender)
-                self.failed.discard(sender)  # hivemind has banned it first
+            self.refused.add(sender)
+            self.failed.discard(sender)  # hivemind has banned it first
             self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
 
@@ -204,7 +242,7 @@ class Runner(SameAnswers):
         if peer_id not in self.banned_senders and not self.tensor_part_reducer.finished.is_set():
             self.failed.add(peer_id)
             if peer_id not in self.active_senders:
-                self.tell(peer_id, f"it sent none of its tensors in {self.sender_timeout:g} s")
+                self._in_vain.append((peer_id, f"it sent none of its tensors in {self.sender_timeout:g} s"))
         await super()._ban_sender(peer_id)
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
@@ -213,13 +251,16 @@ class Runner(SameAnswers):
             async with asyncio.timeout(limit_s):
                 await super()._communicate_with_peer(peer_id)
         except Exception as error:
+            what = f"it did not reduce its parts: {in_one_line(error)}"
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
+                self.tell(peer_id, what)
             elif isinstance(error, ValueError):
                 self.refused.add(peer_id)
-            else:
+                self.tell(peer_id, what)
+            elif peer_id not in self.late_to:
                 self.failed.add(peer_id)
-            self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
+                self._in_vain.append((peer_id, what))
             raise
 
 

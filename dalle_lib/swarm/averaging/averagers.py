@@ -24,7 +24,7 @@ from hivemind.utils.asyncio import achain, as_aiter
 from torch import Tensor
 
 from dalle_lib.swarm import calls
-from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.all_reduce import TOO_LATE, Runner
 from dalle_lib.swarm.averaging.answers import ends_after, until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.calling_off import safe_to_call_off
@@ -151,7 +151,7 @@ class RunAverager(KeepsTasks):
         shared = zip(shares_of(told, trust), told.values(), strict=True)
         group = replace(group_info, gathered=tuple(for_hivemind(share, of.is_counted) for share, of in shared))
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
-        with self.rounds_now.one_more():
+        with self.rounds_now.one_more(group_info.group_id):
             await super()._aggregate_with_group(group, min_vector_size, trust=trust, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
         epoch = vote(told, trust)
@@ -192,7 +192,7 @@ class RunAverager(KeepsTasks):
                     tensors[index].copy_(update)
                 index += 1
         finally:
-            self._matchmaking.note_round(group_info, runner.failed, runner.refused)
+            self._matchmaking.note_round(group_info, runner.failed, runner.refused, runner.slow)
             if self.trust.is_heard(str(self.peer_id)):
                 bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
                 self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})
@@ -228,10 +228,13 @@ class RunAverager(KeepsTasks):
         if (request := await anext(stream, None)) is None:
             return
         deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
-        while request.group_id not in self._running_groups and time.monotonic() < deadline:
+        over = self.rounds_now.is_over(request.group_id)
+        while not over and request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)
+        parts = achain(as_aiter(request), stream)
         with ends_after(self._allreduce_timeout):
-            async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+            answers = as_aiter(TOO_LATE) if over else super().rpc_aggregate_part(parts, context)
+            async for message in until_hung_up(answers):
                 await self.upload.send(message.ByteSize())
                 yield message
 
