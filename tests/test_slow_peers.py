@@ -13,6 +13,7 @@ from two_peers import connect, port_of_peer
 
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.averagers import RunAverager
+from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
@@ -149,3 +150,107 @@ def test_a_round_that_failed_is_not_over_and_tells_nobody_that_they_came_late():
         raise ZeroDivisionError
     assert not rounds.is_over(b"group")
     assert not rounds.is_any
+
+
+class Short(Patience):
+    """Waits for the last of some peers as it does for the others, and has all patience with these."""
+
+    def __init__(self, last: PeerID) -> None:
+        super().__init__()
+        self.last = last
+
+    def spared_s(self, peer: PeerID) -> float:
+        return 0.0 if peer == self.last else 600.0
+
+
+class Fast(Noted):
+    """Says when it has all averages."""
+
+    def __init__(self, p2p: P2P, peers: list[P2P], done: list[asyncio.Event], **options) -> None:
+        super().__init__(p2p, peers, sender_timeout=600.0, patience=Short(peers[-1].peer_id), **options)
+        self.done = done
+
+    async def average(self) -> torch.Tensor:
+        mine = await super().average()
+        self.done[self.ordered_peer_ids.index(self.peer_id)].set()
+        return mine
+
+    async def others(self) -> None:
+        """Return when all others are done."""
+        for event in self.done[:-1]:
+            await event.wait()
+
+
+class SlowSender(Fast):
+    """Sends two parts to each reducer, and the others when nobody needs them any more."""
+
+    async def _generate_input_for_peer(self, peer_index: int):
+        count = 0
+        async for part in super()._generate_input_for_peer(peer_index):
+            if count == 2:
+                await self.others()
+            yield part
+            count += 1
+
+
+class Starter(Fast):
+    """Begins when the others are done."""
+
+    async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        await self.others()
+        await super()._communicate_with_peer(peer_id)
+
+
+class SlowReducer(Fast):
+    """Gives back its averages when nobody needs them any more."""
+
+    async def _accumulate_parts_streaming(self, stream, sender_index: int):
+        async for answer in super()._accumulate_parts_streaming(stream, sender_index):
+            await self.others()
+            yield answer
+
+
+async def of_four(last: type[Fast], **options) -> tuple[list[Fast], list[torch.Tensor]]:
+    """Return the sides of a round whose last peer is slow, and what each has after it."""
+    async with peers_of_hivemind(4) as peers:
+        done = [asyncio.Event() for _ in peers]
+        kinds = [Fast, Fast, Fast, last]
+        runners = [kind(p2p, peers, done, **options) for kind, p2p in zip(kinds, peers, strict=True)]
+        return runners, await averages_of(runners)
+
+
+def test_a_round_goes_on_without_a_slow_sender_when_the_others_are_waited_for_no_more():
+    (*fast, slow), averages = asyncio.run(of_four(SlowSender))
+    of_all, of_fast = torch.tensor([1.5]), torch.tensor([1.0])
+    expected = torch.cat([of_all.expand(200), of_fast.expand(100 * (PARTS - 2))] * 2)
+    for runner, average in zip(fast, averages, strict=False):
+        torch.testing.assert_close(average, expected)
+        assert runner.is_whole
+    for reducer in fast[:2]:
+        assert [peer for peer, _ in reducer.told] == [slow.peer_id]
+        assert "came too slowly" in reducer.told[0][1]
+        assert reducer.patience._late == {slow.peer_id: 1}
+    assert not fast[2].told
+    assert slow.told == [(slow.peer_id, LATE)]
+
+
+def test_a_round_goes_on_without_a_peer_that_has_not_begun_when_the_others_have():
+    (*fast, slow), averages = asyncio.run(of_four(Starter))
+    for runner, average in zip(fast, averages, strict=False):
+        torch.testing.assert_close(average, torch.ones(200 * PARTS))
+        assert runner.is_whole
+    for reducer in fast[:2]:
+        assert [peer for peer, _ in reducer.told] == [slow.peer_id]
+        assert "sent none of its tensors" in reducer.told[0][1]
+
+
+def test_a_round_goes_on_without_a_slow_reducer_when_half_of_the_others_are_done():
+    (*fast, slow), averages = asyncio.run(of_four(SlowReducer, peer_fractions=(0.2, 0.2, 0.2, 0.4)))
+    for runner, average in zip(fast, averages, strict=False):
+        own = float(fast.index(runner))
+        torch.testing.assert_close(average, torch.tensor([1.5] * 600 + [own] * 400))
+        assert runner.failed == {slow.peer_id}
+        assert [peer for peer, _ in runner.told] == [slow.peer_id]
+        assert "did not reduce its parts" in runner.told[0][1]
+    assert slow.is_whole
+    assert not slow.told

@@ -42,6 +42,7 @@ from dalle_lib.swarm.averaging.donors import (
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, vote
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
+from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
@@ -80,7 +81,7 @@ class RunAverager(KeepsTasks):
         """Take `rounds_now`, `carried` and `upload` of this peer's other averager, if any: each knows of both's."""
         self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
         self.carried, self.upload = carried or Carried(), upload or Upload()
-        self.complaints = Complaints()
+        self.complaints, self.patience = Complaints(), Patience(trust.least_wait_s)
         self.line, self._copying = Line(states_at_once(self.upload.bytes_per_s)), None
         self.auditor, self._reachable = Auditor(trust), []
         if (roster := trust.roster) is not None:
@@ -172,6 +173,7 @@ class RunAverager(KeepsTasks):
         kwargs |= {"peer_fractions": tuple(hagenbach_bishoff(self.total_size, shares)), "counts": counts}
         runner = Runner(
             upload=self.upload,
+            patience=self.patience,
             tell=self.tell,
             p2p=self._p2p,
             servicer_type=type(self),
