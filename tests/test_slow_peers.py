@@ -108,6 +108,7 @@ def test_a_slow_sender_is_told_that_it_is_and_blames_nobody():
             assert slow.told == [(slow.peer_id, LATE)]
             assert slow.is_late
             assert not slow.failed | slow.refused
+            assert [runner.upload.spares for runner in runners] == [False, False, True]
 
     asyncio.run(play())
 

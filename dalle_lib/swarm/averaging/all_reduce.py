@@ -136,6 +136,7 @@ class Runner(SameAnswers):
 
     def _blame(self) -> None:
         """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it."""
+        self.upload.note_round(self.is_late)
         if self.is_late:
             self.failed.clear()
             self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")

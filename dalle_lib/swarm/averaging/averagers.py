@@ -103,7 +103,10 @@ class RunAverager(KeepsTasks):
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
         carried = self.carried.told() if self.trust.is_heard(str(self.peer_id)) else b""
-        own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares, carried=carried)
+        # Parameters of a peer that is too slow for the others wait for their next average: it would hold up each.
+        is_behind = self.introduction.is_behind and not self.upload.steps_back
+        spares = self.upload.spares
+        own = replace(self.introduction, is_behind=is_behind, is_reducer=reduces, is_sparing=spares, carried=carried)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return safe_to_call_off(super().schedule_step(scheduled_time, **kwargs))
 
@@ -172,17 +175,10 @@ class RunAverager(KeepsTasks):
         shares, counts = shares_and_counted(group_info.gathered)
         kwargs |= {"peer_fractions": tuple(hagenbach_bishoff(self.total_size, shares)), "counts": counts}
         runner = Runner(
-            upload=self.upload,
-            patience=self.patience,
-            tell=self.tell,
-            p2p=self._p2p,
-            servicer_type=type(self),
-            prefix=self.prefix,
-            tensors=tensors,
-            group_id=group_info.group_id,
-            ordered_peer_ids=group_info.peer_ids,
+            upload=self.upload, patience=self.patience, tell=self.tell, p2p=self._p2p, servicer_type=type(self),
+            prefix=self.prefix, tensors=tensors, group_id=group_info.group_id, ordered_peer_ids=group_info.peer_ids,
             **kwargs,
-        )
+        )  # fmt: skip
         check = self.auditor.begin(runner, self._reachable)
         self._running_groups[group_info.group_id].set_result(runner)
         index = 0
