@@ -87,8 +87,8 @@ class Runner(SameAnswers):
         self._other_reducers = others & {peer for peer, parts in parts_of if parts}
         other_senders = others & set(self.sender_peer_ids)
         self.waiting = Waiting(self.patience, self.sender_timeout, other_senders, self._other_reducers)
-        self._in_vain: list[tuple[PeerID, str]] = []
-        """Which peers were waited for in vain, and for what."""
+        self._in_vain: dict[PeerID, str] = {}
+        """What was missing of each peer that was waited for in vain."""
         part_bytes = self.tensor_part_container.part_size_bytes
         self._owed: Counter[int] = Counter()
         """How many answers to each sender's parts have not been handed to p2pd yet."""
@@ -145,7 +145,7 @@ class Runner(SameAnswers):
         self.patience.note(self.ordered_peer_ids, self.failed)
         for peer in self.late_to:
             self.tell(peer, "it did not reduce its parts: it says that ours came too slowly, and most others do not")
-        for peer, what in self._in_vain:
+        for peer, what in self._in_vain.items():
             self.tell(peer, what)
 
     def _get_peer_stub(self, peer: PeerID) -> "_Listening":
@@ -208,7 +208,7 @@ class Runner(SameAnswers):
                 yield message.tensor_part, pack_weights(next(rows))
         except TimeoutError as error:
             self.slow.add(sender)
-            self._in_vain.append((sender, f"its tensors came too slowly: {in_one_line(error)}"))
+            self._in_vain.setdefault(sender, f"its tensors came too slowly: {in_one_line(error)}")
         except Exception as error:
             self.refused.add(sender)
             self.failed.discard(sender)  # hivemind has banned it first
@@ -250,7 +250,7 @@ class Runner(SameAnswers):
             self.failed.add(peer_id)
             if peer_id not in self.active_senders:
                 waited_s = self.waiting.waited_s[peer_id]
-                self._in_vain.append((peer_id, f"it sent none of its tensors in {waited_s:.3g} s"))
+                self._in_vain.setdefault(peer_id, f"it sent none of its tensors in {waited_s:.3g} s")
         await super()._ban_sender(peer_id)
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
@@ -267,7 +267,7 @@ class Runner(SameAnswers):
                 self.tell(peer_id, what)
             elif peer_id not in self.late_to:
                 self.failed.add(peer_id)
-                self._in_vain.append((peer_id, what))
+                self._in_vain.setdefault(peer_id, what)
             raise
 
 
