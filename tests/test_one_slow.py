@@ -7,7 +7,7 @@ from dalle_lib.rehearsal.links import Link, Relay
 
 UP_MBPS, DOWN_MBPS = 20.0, 40.0
 FAST, SLOW = Link(up_mbps=UP_MBPS, down_mbps=DOWN_MBPS), Link(up_mbps=UP_MBPS / 20, down_mbps=DOWN_MBPS)
-PEERS, EPOCHS = 8, 10
+PEERS, EPOCHS = 8, 8
 SIZE = 200_000
 """Values of each of three tensors: a slow link takes 4 s for its own, and twice as long if it reduces, too."""
 STEPS = {"step_s": 0.5, "batch_size": 4, "size": SIZE}

@@ -140,7 +140,8 @@ def test_who_comes_when_the_round_is_over_is_told_so_at_once():
         with averager.rounds_now.one_more(b"group"):
             assert not averager.rounds_now.is_over(b"group")
         context = SimpleNamespace(remote_id=PeerID(b"late"))
-        return await anext(averager.rpc_aggregate_part(as_aiter(request), context))
+        answers = averager.rpc_aggregate_part(as_aiter(request), context)
+        return await asyncio.wait_for(anext(answers), 30)
 
     assert asyncio.run(answered()).code == averaging_pb2.CANCELLED
 
