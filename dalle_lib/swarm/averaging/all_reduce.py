@@ -223,8 +223,8 @@ class Runner(SameAnswers):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.all_senders_started.wait(), LOOK_EVERY_S)
             waited_s = self.waiting.seconds
-            late = {peer for peer in missing if self.waiting.limit_s(peer, waited_s) <= waited_s}
-            for peer in late - self.active_senders:
+            missing -= self.active_senders
+            for peer in [peer for peer in missing if self.waiting.limit_s(peer, waited_s) <= waited_s]:
                 await self._ban_sender(peer)
 
     def _owes(self, sender_index: int) -> bool:
