@@ -11,6 +11,8 @@ its peers would wait for it, if they wait and with delayed averaging.
 Eight volunteers at home and two reducers of the organiser's: `--clients 8 --reducers 2 --megabits 1000 --client-up 10
 --client-down 100 --round-trip-ms 30`.
 
+One slow of eight, what the others need for a round beside it: `--reducers 8 --slow-up 5`.
+
 Needs Linux, root, iproute2 (apt-get install iproute2), and numpy below 2.4, where hivemind's codec still works. On a
 machine that does other work too, figures are too high: an averaging peer needs up to 0.3 seconds of a core each round.
 """
@@ -65,6 +67,8 @@ class Seen(NamedTuple):
     busy_after: float
     lost: float = 0.0
     """The norm of the average's error over the norm of the average."""
+    is_slow: bool = False
+    """Whether it is the slow peer, whose own time and average do not count."""
 
 
 class Meeting(NamedTuple):
@@ -96,7 +100,7 @@ def kit_averager(benchmark: Benchmark, identity: Identity) -> tuple[type[Gradien
     codec.install()
     card = RunCard.load("emoji-mini")
     card = card.with_changes(averaging={**card.averaging.model_dump(), **benchmark.card})
-    trust = Trust(identity=identity)
+    trust = Trust(identity=identity, least_wait_s=card.averaging.least_wait_s)
     compression = shared_options(card, None, trust)["grad_compression"]
     return RunGradientAverager, {"trust": trust, "compression": compression, "part_size_bytes": benchmark.part_bytes}
 
@@ -153,7 +157,7 @@ def average(
         peer.step(weight=1.0, reset_accumulators=False, timeout=PATIENCE_S)
         with peer.get_tensors() as tensors:
             lost = (torch.cat(tensors) - expected).norm() / expected.norm()
-        meeting.seen.put(Seen(*times, float(lost)))
+        meeting.seen.put(Seen(*times, float(lost), benchmark.is_slow(number)))
     meeting.together.wait()
     peer.shutdown()
     dht.shutdown()
@@ -187,7 +191,8 @@ def exchange(address: str, benchmark: Benchmark, number: int, known: list[str], 
             ]
             for move in moves:
                 move.result()
-            meeting.seen.put(Seen(*start, time.monotonic(), busy()))
+            end = time.monotonic(), busy()
+            meeting.seen.put(Seen(*start, *end, is_slow=benchmark.is_slow(number)))
     meeting.together.wait()
 
 
@@ -221,7 +226,8 @@ def rounds(network: ShapedNetwork, benchmark: Benchmark, way: str) -> list[list[
 def report(network: ShapedNetwork, benchmark: Benchmark, way: str) -> dict:
     """Return a way's figures. Raises RuntimeError if it did not average."""
     seconds, shares, lost = [], [], []
-    for peers in rounds(network, benchmark, way):
+    for of_all in rounds(network, benchmark, way):
+        peers = [seen for seen in of_all if not seen.is_slow]
         first, last = min(peers), max(peers, key=lambda peer: peer.end)
         seconds.append(last.end - first.start)
         shares.append((last.busy_after - first.busy_before) / seconds[-1] / os.cpu_count())

@@ -21,6 +21,8 @@ class Benchmark:
     """Rate at which a client sends; None if its link is as the others'."""
     client_down: float | None = None
     """Rate at which a client receives."""
+    slow_up: float | None = None
+    """Rate at which the last peer sends, if it is slower than the others: what these wait is measured."""
     card: dict[str, int] = field(default_factory=dict)
     """Fields of the run card's `averaging` for the kit's peers, such as `--card eight_bit_from 1000`."""
     round_trip_ms: float = 0.0
@@ -39,8 +41,15 @@ class Benchmark:
 
     @property
     def ideal_s(self) -> float:
-        """Seconds for which the fullest link is full, with parts for reducers, with answers, or with both."""
-        return max(self._full_s(0), self._full_s(self.peers - 1))
+        """Seconds for which the fullest link is full, with parts for reducers, with answers, or with both.
+
+        That of a slow peer does not count: the others shall not need longer for it.
+        """
+        return max(self._full_s(0), self._full_s(self.peers - 1 - self.is_slow(self.peers - 1)))
+
+    def is_slow(self, peer: int) -> bool:
+        """Return whether a peer sends more slowly than the others."""
+        return self.slow_up is not None and peer == self.peers - 1
 
     def _full_s(self, peer: int) -> float:
         """Return the seconds for which the fuller direction of a peer's link is full."""
@@ -52,6 +61,7 @@ class Benchmark:
     def rates(self, peer: int) -> tuple[float, float]:
         """Return the rates at which a peer sends and receives, in Mbit/s."""
         own = (self.client_up, self.client_down) if peer >= self.reducers else (None, None)
+        own = (self.slow_up, own[1]) if self.is_slow(peer) else own
         return tuple(rate or self.megabits for rate in own)
 
     def sent(self, peer: int, other: int) -> float:

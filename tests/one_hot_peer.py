@@ -69,6 +69,8 @@ DEFAULTS = {
     "reduces_nothing": False,  # whether it takes the others' gradients and never gives an average back
     "drips": False,  # whether it sends each part just before its time is up
     "splits": False,  # whether it leads wherever it can, and gives each follower another name of the group
+    "port": 0,  # on which it listens; 0 for any
+    "announce": [],  # addresses that it tells others, where these are not its own
     "max_upload_mbps": None,  # what it sends at most
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
@@ -212,7 +214,8 @@ def main(folder: Path) -> None:
     hash_table.install()
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
-    place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]))
+    where = {"port": settings["port"], "announce": tuple(settings["announce"])}
+    place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]), **where)
     dht = connect(card, place, membership, membership.validators())
     membership.publish(dht)
     note_averages(folder, SHOWN - 1)

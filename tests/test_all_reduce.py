@@ -20,6 +20,7 @@ from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.in_step import AHEAD, InStep
 from dalle_lib.swarm.averaging.paces import Paces
+from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
 
@@ -38,6 +39,7 @@ class Averager(RunAverager, Round):
 
     def __init__(self, allreduce_timeout: float) -> None:
         self.trust, self.upload, self.request_timeout = Trust(), Upload(), 1.0
+        self.rounds_now = RoundsNow()
         self.allreduce_kwargs, self._running_groups = {"sender_timeout": 1.0}, {b"round": None}
         self._allreduce_timeout = allreduce_timeout
 
@@ -159,7 +161,7 @@ def test_a_sender_is_waited_for_once_and_not_for_each_part_anew():
 
         came = []
         try:
-            async for part in within(parts(), limit_s):
+            async for part in within(parts(), lambda _waited_s: limit_s):
                 came.append(part)
                 await asyncio.sleep(0.2)  # this peer's own time, and the others', is not the sender's
         except TimeoutError as error:
@@ -179,7 +181,7 @@ def test_a_sender_that_waits_for_answers_itself_is_waited_for_half_as_long_again
                 await asyncio.sleep(pause_s)
                 yield number
 
-        return [part async for part in within(parts(), limit_s, owes=lambda: True)]
+        return [part async for part in within(parts(), lambda _waited_s: limit_s, owes=lambda: True)]
 
     assert asyncio.run(received(0.1, 0.25)) == [0, 1, 2]
     with pytest.raises(TimeoutError, match="kept the others waiting"):

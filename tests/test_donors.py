@@ -168,14 +168,14 @@ def test_while_it_averages_a_donor_gives_nothing_but_word_to_wait(monkeypatch):
     async def come() -> str:
         donor, came = Donor(), ""
         rounds = contextlib.ExitStack()
-        rounds.enter_context(donor.rounds_now.one_more())
+        rounds.enter_context(donor.rounds_now.one_more(b"group"))
         answers = donor.rpc_download_state(None, SimpleNamespace(remote_id=PeerID(b"newcomer")))
         async for message in answers:
             came += "s" if message.tensor_part.dtype else "w"
             if came.count("w") % 3 == 0:
                 rounds.close()
             if came.endswith("s") and came.count("s") < len(WHOLE):
-                rounds.enter_context(donor.rounds_now.one_more())
+                rounds.enter_context(donor.rounds_now.one_more(b"group"))
         assert donor.line.join(PeerID(b"newcomer")), "it is in the line no more"
         return came
 

@@ -269,6 +269,14 @@ def test_whose_tensors_are_refused_costs_no_time_but_leads_no_more():
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
 
 
+def test_a_leader_is_to_blame_for_no_slow_peer_but_itself():
+    peer, eve, bob = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (EVE, BOB))
+    for slow in [bob] * 9 + [eve] * 5:
+        peer.leader_of[b"group"] = eve
+        peer.note_round(GroupInfo(b"group", (peer.peer_id, eve, bob), (b"", b"", b"")), {slow}, set(), {slow})
+    assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
+
+
 def test_a_leader_is_judged_by_its_round_also_while_the_next_groups_are_found():
     """Who is taken for the leader of another's group judges its followers, and shuts out whoever was kept from it."""
     peer, eve, bob = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (EVE, BOB))

@@ -19,8 +19,8 @@ from dalle_lib.planning.constants import (
     VALUE_S,
     WEIGHT_BYTES,
 )
-from dalle_lib.swarm.averaging.all_reduce import REDUCER_PATIENCE
 from dalle_lib.swarm.averaging.carried import MAX_TOLD, level_of
+from dalle_lib.swarm.averaging.patience import REDUCER_PATIENCE
 from dalle_lib.swarm.averaging.shares import NEAR, WHOLE, filled_up
 from scaling.distributions import Population
 from scaling.links import fair_rates

@@ -101,8 +101,12 @@ class AveragingCard(Part):
     matchmaking_s: float = Field(gt=0, le=3600)
     """Seconds in which peers find each other before a round. Raise it if rounds often lack peers."""
     timeout_s: float = Field(gt=0, le=86_400)
-    """Seconds after which a round that hangs is given up; who lets the others wait for half of them is left out. Raise
-    it if slow links make rounds fail."""
+    """Seconds after which a round that hangs is given up; who lets the others wait for half of them is left out, and
+    among four peers and more who lets them wait much longer than the others do. Raise it if slow links make rounds
+    fail."""
+    least_wait_s: float = Field(default=5.0, gt=0, le=3600)
+    """Seconds for which a round waits for any peer that was not late in the last one, up to half of `timeout_s`. Raise
+    it if peers are left out that are slow for moments only; lower it if epochs take seconds."""
     state_every: Positive = 5
     """Epochs between averages of the parameters themselves. Lower it if peers often miss rounds and drift apart; with
     an `lr` of 0.0025, 20 keep them as equal as 5, since 8 bits are no more exact (benchmarks/parameter_rounds.py)."""

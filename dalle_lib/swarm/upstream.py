@@ -79,6 +79,7 @@ NAMES: dict[str, dict[str, str]] = {
             "Runner tells which reducer failed; SameAnswers takes over what it has encoded"
         ),
         "async def _ban_sender(self, peer_id)": "Runner tells which sender failed",
+        "async def _handle_missing_senders(self)": "Runner waits for each by how long it waits for the others",
     },
     "averaging.partition.TensorPartContainer": {
         "async for iterate_input_parts_for(self, peer_index)": "Parts keeps what is sent, for those who check it",

@@ -119,6 +119,16 @@ TROUBLES = (
         remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
     ),
     Trouble(
+        title="Too slow for the others",
+        severity="costs",
+        patterns=("the others went on without the rest of its tensors", "its tensors came too slowly"),
+        means="What the peer that is named sends comes too slowly: the others would have waited for it. They went on; "
+        "what had come by then counts, and the rest of its gradient is missing in this round. It takes over the "
+        "others' parameters soon.",
+        remedy="Once in a while it is usual. If the one that is named is yours, end what else uploads, use a faster "
+        "line, or `--client-mode`, with which it sends half as much: `dalle-lib doctor` measures the line.",
+    ),
+    Trouble(
         title="Stranger refused",
         severity="note",
         patterns=(

@@ -6,12 +6,10 @@ hivemind 1.1.12 believes any answer of a reducer, and does not say who failed, o
 import asyncio
 import contextlib
 import math
-import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 
-import numpy as np
 import torch
 from hivemind.averaging.partition import AllreduceException
 from hivemind.p2p import PeerID, StubBase
@@ -19,42 +17,24 @@ from hivemind.proto import averaging_pb2
 from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.averaging.answers import made_ahead, within
+from dalle_lib.swarm.averaging.answers import LOOK_EVERY_S, made_ahead, within
 from dalle_lib.swarm.averaging.in_step import InStep
 from dalle_lib.swarm.averaging.own_parts import Parts
 from dalle_lib.swarm.averaging.paces import Paces
+from dalle_lib.swarm.averaging.packed_weights import pack_weights, unpack_weights
+from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.same_answers import SameAnswers
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
+from dalle_lib.swarm.averaging.waiting import Waiting
 
+Peers = Collection[PeerID]
 Tell = Callable[[PeerID, str], None]
 """Takes note of a peer, and of what was wrong with it."""
-REDUCER_PATIENCE = 1.5
-"""How long a reducer is waited for, in multiples of how long it waits for senders: three quarters of a round's time."""
-
-
-def pack_weights(weights: Tensor) -> bytes:
-    """Return the bytes that tell a sender the weight of every sender in one part's average.
-
-    Layout: one float32 for each sender, little-endian, in the order of the group's senders. They travel in the field
-    `peer_id` of hivemind's `AveragingData`, which hivemind itself leaves empty in answers.
-    """
-    return weights.numpy().astype("<f4").tobytes()
-
-
-def unpack_weights(packed: bytes, senders: int) -> Tensor:
-    """Return the weights of shape (senders,) that `pack_weights` has packed.
-
-    Raises ValueError for another number of bytes, and for weights that are negative or not finite.
-    """
-    if len(packed) != 4 * senders:
-        raise ValueError(f"expected weights of {senders} senders in {4 * senders} bytes, but got {len(packed)} bytes")
-    weights = torch.from_numpy(np.frombuffer(packed, "<f4").astype(np.float32))
-    if not bool((weights.isfinite() & (weights >= 0)).all()):
-        raise ValueError(f"expected finite weights of at least 0, but got {weights.tolist()}")
-    return weights
+TOO_LATE = averaging_pb2.AveragingData(code=averaging_pb2.CANCELLED)
+"""The answer to a sender without the rest of whose tensors a reducer has gone on."""
 
 
 class Runner(SameAnswers):
@@ -62,10 +42,22 @@ class Runner(SameAnswers):
 
     reducer_type: type[Reducer] = Reducer
 
-    def __init__(self, *, trust: Trust, upload: Upload, tell: Tell, counts: Sequence[bool], **kwargs) -> None:
-        """Take whether each peer of the group counts, and hivemind's options."""
+    def __init__(
+        self,
+        *,
+        trust: Trust,
+        upload: Upload,
+        tell: Tell,
+        counts: Sequence[bool],
+        patience: Patience | None = None,
+        **kwargs,
+    ) -> None:
+        """Take whether each peer of the group counts, what is known of the rounds before, and hivemind's options.
+
+        With `sender_timeout`, `patience` says for how long others are waited for, and it is the most for senders.
+        """
         super().__init__(**kwargs)
-        self.tell, self.upload = tell, upload
+        self.tell, self.upload, self.patience = tell, upload, patience or Patience()
         place = self.ordered_peer_ids.index(self.peer_id)
         self.tensor_part_container = Parts.instead_of(self.tensor_part_container, trust.audits > 0, place)
         self.tensor_part_container.longest *= trust.longest_way(self.weight)
@@ -86,11 +78,22 @@ class Runner(SameAnswers):
         """Other peers that were waited for in vain, as senders or reducers."""
         self.refused: set[PeerID] = set()
         """Other peers whose tensors were refused when they came, which cost no time."""
+        self.slow: set[PeerID] = set()
+        """Senders that had sent some of their tensors when this peer went on without the rest."""
+        self.late_to: set[PeerID] = set()
+        """Reducers that have gone on without the rest of this peer's tensors, as they say."""
+        others = set(self.ordered_peer_ids) - {self.peer_id}
+        parts_of = zip(self.ordered_peer_ids, self.tensor_part_container.num_parts_by_peer, strict=True)
+        self._other_reducers = others & {peer for peer, parts in parts_of if parts}
+        other_senders = others & set(self.sender_peer_ids)
+        self.waiting = Waiting(self.patience, self.sender_timeout, other_senders, self._other_reducers)
+        self._in_vain: dict[PeerID, str] = {}
+        """What was missing of each peer that was waited for in vain."""
         part_bytes = self.tensor_part_container.part_size_bytes
         self._owed: Counter[int] = Counter()
         """How many answers to each sender's parts have not been handed to p2pd yet."""
         self._in_step = defaultdict(partial(InStep, len(senders), part_bytes))
-        self._bytes_answered, self._began = 0, time.monotonic()
+        self._bytes_answered = 0
         self.paces = Paces(trust.answer_size)
         """How fast the others were."""
         self.bytes_received = 0
@@ -106,6 +109,12 @@ class Runner(SameAnswers):
         """Whether all reducers gave back all of their parts."""
         return self.tensor_part_container.failed_size == 0
 
+    @property
+    def is_late(self) -> bool:
+        """Whether most of the other reducers say that this peer's tensors came too late: a few may lie, to be blamed
+        for nothing."""
+        return 2 * len(self.late_to) > len(self._other_reducers)
+
     def counted(self) -> Counted:
         """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
         rows = [*self.tensor_part_reducer.weights, *self._weights_heard]
@@ -114,13 +123,30 @@ class Runner(SameAnswers):
 
     async def run(self) -> AsyncIterator[Tensor]:
         """Average, and iterate over each tensor's average if there are `answers`, else the difference to add to it."""
-        async for update in super().run():
-            yield update
+        try:
+            async for update in super().run():
+                yield update
+        finally:
+            self._blame()
         for sender in self.tensor_part_reducer.far:
             self.tell(self.sender_peer_ids[sender], "its tensors did not count: they are far longer than the others'")
         for sender, weight in self.tensor_part_reducer.beyond.items():
             limit = self.tensor_part_reducer.trust.max_weight
             self.tell(self.sender_peer_ids[sender], f"it claims a weight of {weight:.3g}: it counts as {limit:.3g}")
+
+    def _blame(self) -> None:
+        """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it."""
+        self.upload.note_round(self.is_late)
+        if self.is_late:
+            self.failed.clear()
+            self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")
+            return
+        self.failed |= self.late_to
+        self.patience.note(self.ordered_peer_ids, self.failed)
+        for peer in self.late_to:
+            self.tell(peer, "it did not reduce its parts: it says that ours came too slowly, and most others do not")
+        for peer, what in self._in_vain.items():
+            self.tell(peer, what)
 
     def _get_peer_stub(self, peer: PeerID) -> "_Listening":
         expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
@@ -136,6 +162,8 @@ class Runner(SameAnswers):
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
         """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
+        if answer.code == averaging_pb2.CANCELLED:
+            self.late_to.add(reducer)
         self._in_step[reducer].answered()
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())
@@ -161,12 +189,16 @@ class Runner(SameAnswers):
         async for part, weights in made_ahead(self._answers(stream, sender_index)):
             yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=part, peer_id=weights)
             self._owed[sender_index] -= 1
+        sender = self.sender_peer_ids[sender_index]
+        if sender in self.banned_senders and sender not in self.refused:
+            yield TOO_LATE
 
     async def _answers(self, stream, sender_index: int):
         # hivemind waits for each part anew: a sender that takes its time for each makes every round fail.
+        sender = self.sender_peer_ids[sender_index]
         if self.sender_timeout is not None:
-            limit_s = max(0.0, self.sender_timeout - (time.monotonic() - self._began))
-            stream = within(stream, limit_s, partial(self._owes, sender_index))
+            limit_s = partial(self.waiting.limit_s, sender)
+            stream = within(stream, limit_s, partial(self._owes, sender_index), self.waiting.seconds)
         try:
             rows = iter(self.tensor_part_reducer.weights)
             async for message in super()._accumulate_parts_streaming(
@@ -174,13 +206,26 @@ class Runner(SameAnswers):
             ):
                 self._bytes_answered += message.tensor_part.ByteSize()
                 yield message.tensor_part, pack_weights(next(rows))
+        except TimeoutError as error:
+            self.slow.add(sender)
+            self._in_vain.setdefault(sender, f"its tensors came too slowly: {in_one_line(error)}")
         except Exception as error:
-            sender = self.sender_peer_ids[sender_index]
-            if not isinstance(error, TimeoutError):
-                self.refused.add(sender)
-                self.failed.discard(sender)  # hivemind has banned it first
+            self.refused.add(sender)
+            self.failed.discard(sender)  # hivemind has banned it first
             self.tell(sender, f"its tensors were refused: {in_one_line(error)}")
             raise
+
+    async def _handle_missing_senders(self) -> None:
+        # hivemind waits equally long for all of them.
+        while self.sender_timeout is not None and not self.tensor_part_reducer.finished.is_set():
+            if not (missing := set(self.sender_peer_ids) - self.active_senders - self.banned_senders):
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.all_senders_started.wait(), LOOK_EVERY_S)
+            waited_s = self.waiting.seconds
+            missing -= self.active_senders
+            for peer in [peer for peer in missing if self.waiting.limit_s(peer, waited_s) <= waited_s]:
+                await self._ban_sender(peer)
 
     def _owes(self, sender_index: int) -> bool:
         """Return whether a sender, which keeps in step with answers, may wait for one of this peer's."""
@@ -204,22 +249,25 @@ class Runner(SameAnswers):
         if peer_id not in self.banned_senders and not self.tensor_part_reducer.finished.is_set():
             self.failed.add(peer_id)
             if peer_id not in self.active_senders:
-                self.tell(peer_id, f"it sent none of its tensors in {self.sender_timeout:g} s")
+                waited_s = self.waiting.waited_s[peer_id]
+                self._in_vain.setdefault(peer_id, f"it sent none of its tensors in {waited_s:.3g} s")
         await super()._ban_sender(peer_id)
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
-        limit_s = None if self.sender_timeout is None else REDUCER_PATIENCE * self.sender_timeout
         try:
-            async with asyncio.timeout(limit_s):
+            async with self.waiting.for_reducer(peer_id):
                 await super()._communicate_with_peer(peer_id)
         except Exception as error:
+            what = f"it did not reduce its parts: {in_one_line(error)}"
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))
+                self.tell(peer_id, what)
             elif isinstance(error, ValueError):
                 self.refused.add(peer_id)
-            else:
+                self.tell(peer_id, what)
+            elif peer_id not in self.late_to:
                 self.failed.add(peer_id)
-            self.tell(peer_id, f"it did not reduce its parts: {in_one_line(error)}")
+                self._in_vain.setdefault(peer_id, what)
             raise
 
 

@@ -60,27 +60,33 @@ async def made_ahead(answers: AsyncIterator) -> AsyncIterator:
         making.cancel()
 
 
-async def within(parts: AsyncGenerator, limit_s: float, owes: Callable[[], bool] = lambda: False) -> AsyncIterator:
-    """Iterate over a sender's parts; raises TimeoutError once they have been waited for that long in all.
+async def within(
+    parts: AsyncGenerator,
+    limit_s: Callable[[float], float],
+    owes: Callable[[], bool] = lambda: False,
+    waited_s: float = 0.0,
+) -> AsyncIterator:
+    """Iterate over a sender's parts; raises TimeoutError once they have been waited for too long in all.
 
+    `limit_s` is told for how many seconds they have been, `waited_s` at first, and says for how many they may be.
     `owes` says whether this peer still has answers for the sender, which keeps in step with them and so waits itself
-    (`in_step`). Up to half of `limit_s` more is waited meanwhile: one that reads no answers must not hold up a round.
+    (`in_step`). Up to half of the limit more is waited meanwhile: one that reads no answers must not hold up a round.
     """
-    left_s, spare_s = limit_s, limit_s / 2
+    owed_s = 0.0
     async with contextlib.aclosing(parts):
         while True:
             coming = asyncio.ensure_future(anext(parts, None))
             try:
                 while not coming.done():
-                    if left_s <= 0:
-                        raise TimeoutError(f"it kept the others waiting for {limit_s:.3g} s")
+                    if waited_s >= (most_s := limit_s(waited_s)):
+                        raise TimeoutError(f"it kept the others waiting for {waited_s:.3g} s")
                     began = time.monotonic()
-                    await asyncio.wait((coming,), timeout=min(LOOK_EVERY_S, left_s))
-                    waited_s = time.monotonic() - began
-                    if owes() and spare_s > 0:
-                        spare_s -= waited_s
+                    await asyncio.wait((coming,), timeout=min(LOOK_EVERY_S, most_s - waited_s))
+                    more_s = time.monotonic() - began
+                    if owes() and owed_s < most_s / 2:
+                        owed_s += more_s
                     else:
-                        left_s -= waited_s
+                        waited_s += more_s
             finally:
                 if coming.cancel():
                     await asyncio.wait((coming,))

@@ -24,7 +24,7 @@ from hivemind.utils.asyncio import achain, as_aiter
 from torch import Tensor
 
 from dalle_lib.swarm import calls
-from dalle_lib.swarm.averaging.all_reduce import Runner
+from dalle_lib.swarm.averaging.all_reduce import TOO_LATE, Runner
 from dalle_lib.swarm.averaging.answers import ends_after, until_hung_up
 from dalle_lib.swarm.averaging.audit import Auditor
 from dalle_lib.swarm.averaging.calling_off import safe_to_call_off
@@ -42,6 +42,7 @@ from dalle_lib.swarm.averaging.donors import (
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, vote
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
 from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
+from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
@@ -80,7 +81,7 @@ class RunAverager(KeepsTasks):
         """Take `rounds_now`, `carried` and `upload` of this peer's other averager, if any: each knows of both's."""
         self.trust, self.rounds_now = trust, rounds_now or RoundsNow()
         self.carried, self.upload = carried or Carried(), upload or Upload()
-        self.complaints = Complaints()
+        self.complaints, self.patience = Complaints(), Patience(trust.least_wait_s)
         self.line, self._copying = Line(states_at_once(self.upload.bytes_per_s)), None
         self.auditor, self._reachable = Auditor(trust), []
         if (roster := trust.roster) is not None:
@@ -102,7 +103,10 @@ class RunAverager(KeepsTasks):
         """
         reduces = self.introduction.is_reducer and self.mode is AveragingMode.NODE
         carried = self.carried.told() if self.trust.is_heard(str(self.peer_id)) else b""
-        own = replace(self.introduction, is_reducer=reduces, is_sparing=self.upload.spares, carried=carried)
+        # Parameters of a peer that is too slow for the others wait for their next average: it would hold up each.
+        is_behind = self.introduction.is_behind and not self.upload.steps_back
+        spares = self.upload.spares
+        own = replace(self.introduction, is_behind=is_behind, is_reducer=reduces, is_sparing=spares, carried=carried)
         kwargs["gather"] = signed(own, self.prefix, self.trust.identity)
         return safe_to_call_off(super().schedule_step(scheduled_time, **kwargs))
 
@@ -151,7 +155,7 @@ class RunAverager(KeepsTasks):
         shared = zip(shares_of(told, trust), told.values(), strict=True)
         group = replace(group_info, gathered=tuple(for_hivemind(share, of.is_counted) for share, of in shared))
         self._reachable = [peer for peer, introduction in told.items() if introduction.is_reducer]
-        with self.rounds_now.one_more():
+        with self.rounds_now.one_more(group_info.group_id):
             await super()._aggregate_with_group(group, min_vector_size, trust=trust, **kwargs)
         runner = self._running_groups[group_info.group_id].result()
         epoch = vote(told, trust)
@@ -171,16 +175,10 @@ class RunAverager(KeepsTasks):
         shares, counts = shares_and_counted(group_info.gathered)
         kwargs |= {"peer_fractions": tuple(hagenbach_bishoff(self.total_size, shares)), "counts": counts}
         runner = Runner(
-            upload=self.upload,
-            tell=self.tell,
-            p2p=self._p2p,
-            servicer_type=type(self),
-            prefix=self.prefix,
-            tensors=tensors,
-            group_id=group_info.group_id,
-            ordered_peer_ids=group_info.peer_ids,
+            upload=self.upload, patience=self.patience, tell=self.tell, p2p=self._p2p, servicer_type=type(self),
+            prefix=self.prefix, tensors=tensors, group_id=group_info.group_id, ordered_peer_ids=group_info.peer_ids,
             **kwargs,
-        )
+        )  # fmt: skip
         check = self.auditor.begin(runner, self._reachable)
         self._running_groups[group_info.group_id].set_result(runner)
         index = 0
@@ -192,7 +190,7 @@ class RunAverager(KeepsTasks):
                     tensors[index].copy_(update)
                 index += 1
         finally:
-            self._matchmaking.note_round(group_info, runner.failed, runner.refused)
+            self._matchmaking.note_round(group_info, runner.failed, runner.refused, runner.slow)
             if self.trust.is_heard(str(self.peer_id)):
                 bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
                 self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})
@@ -232,10 +230,13 @@ class RunAverager(KeepsTasks):
         if (request := await anext(stream, None)) is None:
             return
         deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
-        while request.group_id not in self._running_groups and time.monotonic() < deadline:
+        over = self.rounds_now.is_over(request.group_id)
+        while not over and request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)
+        parts = achain(as_aiter(request), stream)
         with ends_after(self._allreduce_timeout):
-            async for message in until_hung_up(super().rpc_aggregate_part(achain(as_aiter(request), stream), context)):
+            answers = as_aiter(TOO_LATE) if over else super().rpc_aggregate_part(parts, context)
+            async for message in until_hung_up(answers):
                 await self.upload.send(message.ByteSize())
                 yield message
 

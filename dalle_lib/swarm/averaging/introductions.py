@@ -56,7 +56,8 @@ class Introduction:
     """Whether it has met nobody for a round of gradients since it counts. It leads no group then: several who have just
     counted would find each other first, and miss the others' round."""
     is_sparing: bool = False
-    """Whether it reduces only where too few others do (`shares_of`), because its volunteer limits what it sends."""
+    """Whether it reduces only where too few others do (`shares_of`), because its volunteer limits what it sends, or it
+    was too slow for the others."""
     carried: bytes = b""
     """What it has measured that others can upload, as `carried.unpacked` reads it."""
 

@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection
 
 import hivemind
 from google.protobuf.message import DecodeError
@@ -21,7 +20,7 @@ from hivemind.utils import ValueWithExpiration, get_dht_time
 from dalle_lib.auth import Identity
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
-from dalle_lib.swarm.averaging.all_reduce import Tell
+from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
 from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 from dalle_lib.swarm.bounded import put
@@ -200,13 +199,14 @@ class MemberMatchmaking(Matchmaking):
         if (times := self.wasted[leader]) > MAX_WASTED:
             self._avoid(leader, f"it {did}, {times} times in a row")
 
-    def note_round(self, group: GroupInfo, failed: Collection[PeerID], refused: Collection[PeerID]) -> None:
+    def note_round(self, group: GroupInfo, failed: Peers, refused: Peers, slow: Peers = ()) -> None:
         """Take note of who has not done its part in a round, as `Runner` has them.
 
         A leader that tells each follower of another group makes them fail for each other. So this peer judges others
         one by one only where it leads; elsewhere it judges the leader, by whether all did their part. Whose tensors
         were refused has cost no time, and is judged by that only as the leader of a group that would be better without
-        it. Who fails again and again is named, and neither followed nor let into a group for some time.
+        it. Who was in the round, as its tensors show, but too slow, is no other's fault. Who fails again and again is
+        named, and neither followed nor let into a group for some time.
         """
         if (leader := self.leader_of.pop(group.group_id, None)) is None:
             return  # it was found many groups ago
@@ -214,7 +214,8 @@ class MemberMatchmaking(Matchmaking):
             judged = {peer: peer in failed for peer in group.peer_ids if peer != self.peer_id}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"
         else:
-            judged, most, what = {leader: bool(failed) or leader in refused}, MAX_LED, "{} rounds that it led failed"
+            has_failed = any(peer == leader or peer not in slow for peer in failed) or leader in refused
+            judged, most, what = {leader: has_failed}, MAX_LED, "{} rounds that it led failed"
         for peer, has_failed in judged.items():
             times = max(0, self.failures.pop(peer, 0) + (1 if has_failed else -1))
             if has_failed and times > most:

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dalle_lib.swarm.bounded import put
+
+MAX_OVER = 16
+"""Rounds of which is known that they are over: who comes late for one, comes for one of the last."""
 Counted = dict[str, float]
 """Weight of each peer's tensors in an average, by peer id: in samples for gradients."""
 
@@ -86,18 +90,22 @@ class LeftOut:
 
 
 class RoundsNow:
-    """The rounds that a peer is in: one count for all of its processes, made before these are forked."""
+    """The rounds that a peer is in: one count for all of its processes, made before these are forked.
+
+    Each process knows for itself which of its last rounds are over.
+    """
 
     def __init__(self) -> None:
-        self._count = multiprocessing.Value("i", 0)
+        self._count, self._over = multiprocessing.Value("i", 0), {}
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Count a round for as long as the block runs."""
+    def one_more(self, group: bytes) -> Iterator[None]:
+        """Count a round of the group with this id for as long as the block runs."""
         with self._count.get_lock():
             self._count.value += 1
         try:
             yield
+            put(self._over, group, None, MAX_OVER)
         finally:
             with self._count.get_lock():
                 self._count.value -= 1
@@ -106,3 +114,7 @@ class RoundsNow:
     def is_any(self) -> bool:
         """Whether this peer exchanges tensors with a group."""
         return self._count.value > 0
+
+    def is_over(self, group: bytes) -> bool:
+        """Whether the round of the group with this id has ended, and not failed."""
+        return group in self._over

@@ -12,6 +12,7 @@ from hivemind.utils.crypto import RSAPublicKey
 
 from dalle_lib.auth import AccessToken, HeldToken, Identity, Refused, Role, Roster
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.patience import LEAST_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ class Trust:
     """How long an average is on the wire, in multiples of a part on its way to a reducer."""
     is_local: bool = False
     """Whether peers average how far their own steps have led them: with more samples, as much further."""
+    least_wait_s: float = LEAST_S
+    """Seconds for which a round waits for any peer that was not late in the last one."""
     roster: Roster | None = None
     """Knows who is a member; None lets everybody in."""
     identity: Identity | None = None
@@ -59,6 +62,7 @@ class Trust:
             audits=card.averaging.audits,
             measures=card.averaging.parts == "measured",
             answer_size=8 // card.averaging.upload_bits,
+            least_wait_s=card.averaging.least_wait_s,
             is_local=card.averaging.strategy == "local",
             max_peers_per_user=card.members.max_peers if card.members else None,
             max_share_per_user=card.members.max_share if card.members else 1.0,

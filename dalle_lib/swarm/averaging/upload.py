@@ -10,6 +10,8 @@ from dalle_lib.planning.constants import FRAMES
 
 REDUCES_FROM_MBPS = 50.0
 """A peer whose limit is lower reduces only where too few others in its group can: a reducer sends twice as much."""
+FIRST_REST, LONGEST_REST = 4, 64
+"""Rounds in which a peer reduces only in need, after it was too slow for one: the first time, and after many."""
 LATE_S = 0.1
 """Seconds by which a message may go late and the next one be no later: event loops wake up late."""
 
@@ -27,6 +29,8 @@ class Upload:
         self.max_mbps, self._clock = max_mbps, clock
         self.bytes_per_s = math.inf if max_mbps is None else 1e6 / 8 * max_mbps
         self._sent, self._received = (multiprocessing.Value("d", 0.0) for _ in range(2))
+        self._rest = multiprocessing.Array("i", 2)
+        """Rounds in which this peer still steps back, and how many it did the last time."""
         self._free_at = multiprocessing.Value("d", -math.inf)
         """Time from which on the next message may go."""
         self._turn = asyncio.Lock()
@@ -70,4 +74,25 @@ class Upload:
     @property
     def spares(self) -> bool:
         """Whether this peer is to reduce only where too few others can."""
-        return self.max_mbps is not None and self.max_mbps < REDUCES_FROM_MBPS
+        return (self.max_mbps is not None and self.max_mbps < REDUCES_FROM_MBPS) or self.steps_back
+
+    @property
+    def steps_back(self) -> bool:
+        """Whether this peer was too slow for the others in one of the last rounds."""
+        return self._rest[0] > 0
+
+    def note_round(self, is_late: bool) -> None:
+        """Take note of a round, and whether the others went on without this peer in it.
+
+        Then it steps back for some rounds. If it is too slow when it reduces again, it does so for twice as many; each
+        round in time in which it reduces counts for one less.
+        """
+        with self._rest.get_lock():
+            left, last = self._rest
+            if is_late:
+                last = last if left else min(max(FIRST_REST, 2 * last), LONGEST_REST)
+                self._rest[:] = last, last
+            elif left:
+                self._rest[0] = left - 1
+            else:
+                self._rest[1] = max(0, last - 1)

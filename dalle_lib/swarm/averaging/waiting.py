@@ -1,0 +1,62 @@
+"""How long each peer of a round has been waited for, and until when it still is."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Collection
+
+from hivemind.p2p import PeerID
+
+from dalle_lib.swarm.averaging.patience import REDUCER_PATIENCE, Patience
+
+
+class Waiting:
+    """Senders and reducers of one round that another peer waits for; without `most_s` it waits for ever."""
+
+    def __init__(
+        self, patience: Patience, most_s: float | None, senders: Collection[PeerID], reducers: Collection[PeerID]
+    ) -> None:
+        """Wait for these other peers, for each sender `most_s` seconds at most."""
+        self._patience, self._most_s, self._began = patience, most_s, time.monotonic()
+        self.waited_s = dict.fromkeys(senders, 0.0)
+        """For how many seconds each sender has been waited for."""
+        self._reducers = reducers
+        self._reducing: dict[PeerID, asyncio.Timeout] = {}
+        self._done_s: list[float] = []
+        patience.begin()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the round began."""
+        return time.monotonic() - self._began
+
+    def limit_s(self, sender: PeerID, waited_s: float) -> float:
+        """Note for how many seconds a sender has been waited for, and return for how many it may be."""
+        self.waited_s[sender] = waited_s
+        return self._patience.for_sender(sender, self.waited_s, self._most_s)
+
+    @contextlib.asynccontextmanager
+    async def for_reducer(self, reducer: PeerID) -> AsyncIterator[None]:
+        """Run the block, at whose end a reducer has given back all; raises TimeoutError if that takes too long.
+
+        The sooner the others have, the less is waited. This peer's own parts take as long as the senders do.
+        """
+        most_s = None if self._most_s is None else REDUCER_PATIENCE * self._most_s
+        try:
+            async with asyncio.timeout(most_s) as end:
+                if is_other := reducer in self._reducers:
+                    self._reducing[reducer] = end
+                yield
+        finally:
+            self._reducing.pop(reducer, None)
+        if is_other and most_s is not None:
+            self._done_s.append(self.seconds)
+            self._wait_less(most_s)
+
+    def _wait_less(self, most_s: float) -> None:
+        """Set the ends of the reducers that are not done, now that another one is."""
+        loop, now_s = asyncio.get_running_loop(), self.seconds
+        for reducer, end in self._reducing.items():
+            limit_s = self._patience.for_reducer(reducer, self._done_s, len(self._reducers) - 1, most_s)
+            if not end.expired():
+                end.reschedule(loop.time() + max(0.0, limit_s - now_s))
