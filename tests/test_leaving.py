@@ -228,7 +228,7 @@ def test_who_leaves_a_group_that_hangs_saves_all_updates_that_it_has_made(mini, 
         assert saved["epoch"] == (2 if fault == "freezes_in" else 3)
         values = torch.tensor(saved["values"])
         assert values.sum(1).tolist() == pytest.approx([saved["epoch"]] * 3, abs=3 * TOLERANCE)
-        assert values[:, :2].min() > 0.5, "the other one's gradients are in it"
+        assert values[:, :2].min() > 0.1, "the gradients of one are in none"
 
 
 @pytest.mark.chaos
