@@ -79,7 +79,7 @@ async def within(
             try:
                 while not coming.done():
                     if waited_s >= (most_s := limit_s(waited_s)):
-                        raise TimeoutError(f"it kept the others waiting for {waited_s:.3g} s")
+                        raise TimeoutError(f"it kept the others waiting for {most_s:.3g} s")
                     began = time.monotonic()
                     await asyncio.wait((coming,), timeout=min(LOOK_EVERY_S, most_s - waited_s))
                     more_s = time.monotonic() - began
