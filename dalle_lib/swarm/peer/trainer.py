@@ -67,7 +67,7 @@ class Trainer(Telling):
         self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
         traffic.begin()
         self.optimizer.state_averager.is_over = stop.is_set
-        take_up(self.folder, self.optimizer, self.batches, events)
+        take_up(self.folder, self.optimizer, self.batches, events, self.card.fingerprint)
         self.epoch = self.optimizer.local_epoch
         self.spreading = Spreading(self.card, self.optimizer, str(dht.peer_id), events)
         self.snapshot = take_snapshot(self.optimizer.state_averager)
