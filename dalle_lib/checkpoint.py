@@ -43,12 +43,16 @@ class Kind:
         return self.dtype.startswith(("F", "BF"))
 
 
-def save_tensors(file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all: an error or a crash leaves the old one.
+def save_tensors(
+    file: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], before: Path | None = None
+) -> None:
+    """Write a safetensors file, whole or not at all: an error, a crash or a power cut leaves the old one.
+
+    That one is kept as `before`, where that is given.
 
     Raises OSError if it cannot be written, as on a full disk: safetensors 0.8 says so in words alone.
     """
-    with replace_file(file) as unfinished:
+    with replace_file(file, durable=True, before=before) as unfinished:
         given = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         try:
             save_file(given, unfinished, metadata)

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -159,24 +159,40 @@ def require_writable(folder: Path, option: str = "--out") -> None:
 
 
 @contextmanager
-def replace_file(file: str | Path) -> Iterator[Path]:
+def replace_file(file: str | Path, *, durable: bool = False, before: Path | None = None) -> Iterator[Path]:
     """Yield a path beside `file` to write to; what is there at the end takes the place of `file` at once.
 
     The path is that of `file` with ".unfinished" at its end; nothing exists there yet, and its folder must exist. Until
     the end, readers find the old file. If the block raises an error, the unfinished file is removed and the old one
     stays. If the program is killed, the old file stays too, and the next call removes what was left unfinished.
 
-    To outlast a power cut as well, call `os.fsync` on the unfinished file before the block ends.
+    `durable` says that this is to outlast a power cut as well: it waits for the disk. The old file is kept as `before`
+    where that is given; for a moment it is there and nothing at `file`.
     """
     file = Path(file)
     unfinished = file.with_name(f"{file.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     try:
         yield unfinished
+        if durable:
+            _reach_disk(unfinished)
+        if before is not None and file.exists():
+            os.replace(file, before)
         os.replace(unfinished, file)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+    if durable:
+        with suppress(OSError):  # not every file system can do that with a folder, and the file is whole in any case
+            _reach_disk(file.parent)
+
+
+def _reach_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -96,10 +96,8 @@ class SQLite:
 
     def back_up(self, file: Path) -> None:
         """Write a copy to a file that only its owner can read, in the place of what is there, while others write."""
-        with replace_file(file) as unfinished:
+        with replace_file(file, durable=True) as unfinished:
             os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             with closing(sqlite3.connect(unfinished)) as copy:
                 self._sqlite.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-            with open(unfinished, "rb") as handle:
-                os.fsync(handle.fileno())

@@ -15,6 +15,7 @@ def supervised(
     shortly_s: float = 100,
     soon_s: float = 60,
     asleep_s: float = 0,
+    stderr: int | None = None,
     **settings,
 ) -> subprocess.Popen:
     """Start the supervisor of a peer in a folder that is there; it is called after the folder.
@@ -32,4 +33,5 @@ def supervised(
     supervise += f"s.time = N(monotonic=t.monotonic, time=lambda: t.time() + {asleep_s} * again.exists()); "
     supervise += f"s.SOON_S = {soon_s}; s.SHORTLY_S = dict.fromkeys(s.SHORTLY_S, {shortly_s}); "
     supervise += f"sys.executable = {str(program)!r}; sys.exit(s.main(Path(sys.argv[1])))"
-    return subprocess.Popen([sys.executable, "-c", supervise, str(folder)], stdin=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", supervise, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=stderr, text=True)

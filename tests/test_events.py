@@ -1,5 +1,6 @@
 """What is read of the events that a peer writes."""
 
+import errno
 import os
 
 import pytest
@@ -43,6 +44,18 @@ def test_events_of_a_peer_wait_for_room_on_a_full_disk(tmp_path):
     tmp_path.rmdir()
     with pytest.raises(FileNotFoundError):
         log.write("epoch", epoch=4)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO])
+def test_events_wait_for_a_disk_that_can_only_be_read_or_fails(tmp_path, monkeypatch, number):
+    log = PatientLog(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+        log.write("epoch", epoch=1)
+        assert log.keeps_from_writing.errno == number
+    log.write("epoch", epoch=2)
+    assert log.keeps_from_writing is None
+    assert [event["epoch"] for event in read_events(tmp_path)] == [1, 2]
 
 
 BROKEN = {

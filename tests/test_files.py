@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from dalle_lib.checkpoint import save_tensors
 from dalle_lib.files import MAX_REASON, BrokenFile, read_record, replace_file, sha256_of
 
 KILLED = """
@@ -88,6 +90,25 @@ def test_weights_that_do_not_fit_leave_the_old_file_alone_in_its_folder(file):
     assert "File too large" in done.stderr
     assert file.read_text() == "old"
     assert os.listdir(file.parent) == [file.name]
+
+
+def test_weights_are_on_the_disk_before_they_take_the_old_ones_place_and_so_is_the_place(file, monkeypatch):
+    done, sync, replace = [], os.fsync, os.replace
+
+    def noted_sync(handle: int) -> None:
+        done.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))))
+        sync(handle)
+
+    def noted_replace(old: Path, new: Path) -> None:
+        done.append(("rename", new.name))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    save_tensors(file, {"x": torch.zeros(3)}, {}, before=file.with_name("before"))
+    renamed = [("rename", "before"), ("rename", file.name)]
+    assert done == [("sync", f"{file.name}.unfinished"), *renamed, ("sync", file.parent.name)]
+    assert file.with_name("before").read_text() == "old"
 
 
 def test_a_hash_is_that_of_the_bytes(file):

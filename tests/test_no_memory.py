@@ -218,6 +218,19 @@ def test_a_later_snapshot_takes_the_memory_of_the_one_before_and_so_never_lacks_
     assert after.statistics["param_groups"] == averager.optimizer.state_dict()["param_groups"]
 
 
+@pytest.mark.parametrize("broken", ["parameter", "momentum"])
+def test_a_copy_that_would_not_be_finite_leaves_the_one_before_as_it_is(broken):
+    averager = Averager()
+    averager.update()
+    before = take_snapshot(averager)
+    averager.update()
+    momentum = averager.optimizer.state[averager.parameter]["momentum_buffer"]
+    {"parameter": averager.parameter.data, "momentum": momentum}[broken][7] = torch.inf
+    assert take_snapshot(averager, before) is before
+    assert before.is_finite
+    assert before.parameters[0].eq(0.9).all(), "of one update"
+
+
 def test_an_update_without_memory_is_known_though_a_later_one_was_made():
     averager, lacks = Averager(), []
     averager.optimizer, averager.parameter.grad = CrampedSGD([averager.parameter], lr=1.0), torch.ones(1000)

@@ -169,9 +169,7 @@ def others_can_read(file: Path) -> bool:
 def write_private(file: Path, data: bytes) -> None:
     """Write a file that only its owner can read, whole or not at all."""
     with (
-        replace_file(file) as unfinished,
+        replace_file(file, durable=True) as unfinished,
         open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle,
     ):
         handle.write(data)
-        handle.flush()
-        os.fsync(handle.fileno())

@@ -38,8 +38,8 @@ parameter and two statistics (dalle_lib/optimizer/lamb.py; scales add 0.1%)."""
 ROW_BYTES_PER_CODE, READ_AHEAD = 928 / 1024, 1.09
 """Bytes of a streamed row for each code, and how many are read for each that is used: `python benchmarks/storage.py`
 and `python benchmarks/streaming.py`, benchmarks/README.md (photographs, 1024 codes of 8192)."""
-FILES_PER_STATE = 2
-"""Copies of the state on a trainer's disk: the last one, and the next while it is written
+FILES_PER_STATE = 3
+"""Copies of the state on a trainer's disk: the last one, the one before, and the next while it is written
 (dalle_lib/swarm/peer/state.py)."""
 DAY_S = 86_400
 

@@ -19,6 +19,8 @@ MAX_CARD_BYTES = 2**20
 """Largest card that is read; one takes some kilobytes."""
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 """The files of a state: the model, and what its optimizer needs to go on with it."""
+BEFORE = "optimizer.before.safetensors"
+"""What a trainer's OPTIMIZER was before it last saved: it goes on from there where that file cannot be read."""
 CHECKPOINTS = "checkpoints"
 """Folder of the states that a monitor has taken from peers: in its peer's folder, and in a repository on the Hub."""
 SLACK_BYTES = 2**24

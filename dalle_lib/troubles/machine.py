@@ -12,14 +12,6 @@ TROUBLES = (
         remedy="Nothing. It may be faster once other programs that use this memory have ended, and you join again.",
     ),
     Trouble(
-        title="Progress not saved",
-        severity="note",
-        patterns=("this peer's progress was not saved", "events wait for room on the disk"),
-        means="A peer saves its progress every ten epochs and when it leaves, and notes what it does. Now it could "
-        "not: the disk is full, the folder belongs to somebody else, or memory ran out. It goes on to train.",
-        remedy="Free some space, or memory, before the peer leaves.",
-    ),
-    Trouble(
         title="Device dropped out",
         severity="costs",
         patterns=(
@@ -58,51 +50,6 @@ TROUBLES = (
         means="The doctor could not compute anything on the device that is named, so it forecasts neither speed nor "
         "traffic. A peer with these settings would not compute there either.",
         remedy="Name another `--device`; `--device cpu` uses the processor.",
-    ),
-    Trouble(
-        title="Not enough room",
-        severity="stops",
-        patterns=("needs ... GB of ..., but ... GB are free", "FAILED free memory", "FAILED free disk"),
-        means="There is too little free RAM, or too little free disk, for the run's files. Nothing was downloaded.",
-        remedy="End other programs, or free some space in the folder that is named; or use a machine with more.",
-    ),
-    Trouble(
-        title="Cannot write",
-        severity="stops",
-        patterns=(
-            "this peer cannot keep its progress in",
-            "this peer could not write to",
-            "expected a folder to write to",
-            "No space left on device",
-        ),
-        means="The disk is full, or the folder belongs to somebody else.",
-        remedy="Free some space, or name another `--folder`.",
-    ),
-    Trouble(
-        title="Progress broken",
-        severity="stops",
-        patterns=(
-            "cannot be read as progress",
-            "has a configuration that cannot be",
-            "does not hold all numbers of",
-            "written by checkpoint.save_model",
-            "holds another model: expected",
-        ),
-        means="What the peer had saved is damaged, as by a full disk or a power cut.",
-        remedy="Remove the file that is named, as the message says: the peer then takes over the others' progress. "
-        "Its totals and its identity stay.",
-    ),
-    Trouble(
-        title="File broken",
-        severity="stops",
-        patterns=(
-            " cannot be read (",
-            " cannot be read as ",
-            " is not ...: it ",
-            "that this version of the kit does not",
-        ),
-        means="A file is damaged, or another program or version has written it.",
-        remedy="The message names the file and says what to do, mostly to move it away.",
     ),
     Trouble(
         title="GPU does not compute",
@@ -234,8 +181,8 @@ TROUBLES = (
         title="Not finite",
         severity="costs",
         patterns=("parameters were no longer finite",),
-        means="The model had become NaN or infinite here. The peer went back to its last good copy, of at most ten "
-        "epochs before, and goes on.",
+        means="The model, or its optimizer's statistics, had become NaN or infinite here. The peer went back to its "
+        "last good copy, of at most ten epochs before, and goes on.",
         remedy="Nothing for once. If it happens again, leave, and report it: the GPU may compute wrongly.",
     ),
     Trouble(

@@ -1,7 +1,7 @@
 """All troubles, by topic, and which of them a message is about."""
 
 from dalle_lib.one_line import told
-from dalle_lib.troubles import averaging, data, joining, machine, members, monitoring, network
+from dalle_lib.troubles import averaging, data, disk, joining, machine, members, monitoring, network
 from dalle_lib.troubles.trouble import Trouble
 
 TOPICS: dict[str, tuple[Trouble, ...]] = {
@@ -9,6 +9,7 @@ TOPICS: dict[str, tuple[Trouble, ...]] = {
     "Runs for members": members.TROUBLES,
     "The data": data.TROUBLES,
     "The network": network.TROUBLES,
+    "The disk": disk.TROUBLES,
     "This machine": machine.TROUBLES,
     "Training with the others": averaging.TROUBLES,
     "For organisers: monitor, first peer, authority": monitoring.TROUBLES,

@@ -1,7 +1,6 @@
 """States of the run, taken from two of its peers by one that does not train, and written as checkpoints."""
 
 import logging
-import os
 import random
 import shutil
 import threading
@@ -139,9 +138,6 @@ class Puller:
             with torch.no_grad():
                 torch._foreach_copy_(self.averager.main_parameters, pulled.snapshot.parameters)
             save_state(unfinished, self.card, self.model, pulled.snapshot)
-            for name in MODEL, OPTIMIZER:
-                with open(unfinished / name, "rb") as file:
-                    os.fsync(file.fileno())  # a power cut after the renaming must not leave an empty one
             shutil.rmtree(place, ignore_errors=True)  # it is broken: nothing of an epoch that is here is taken again
             unfinished.rename(place)
         except BaseException:

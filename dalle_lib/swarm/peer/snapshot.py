@@ -26,8 +26,7 @@ class Snapshot:
     @property
     def is_finite(self) -> bool:
         """Whether no parameter and no statistic holds NaN or infinity."""
-        statistics = [value for each in self.statistics["state"].values() for value in each.values()]
-        return bool(torch.stack([tensor.isfinite().all() for tensor in (*self.parameters, *statistics)]).all())
+        return _is_finite(self.parameters, self.statistics)
 
 
 def take_snapshot(
@@ -37,7 +36,8 @@ def take_snapshot(
 
     If an update, or a round that averages parameters, is under way, it is waited for, for `patience_s` at most. After
     that, the copy is of the epoch before, or of the parameters before the round, and no update is made any more.
-    It is made in the memory of an `earlier` copy, which is no copy any more: there is room for it at any time.
+    It is made in the memory of an `earlier` copy, which is no copy any more: there is room for it at any time. Where
+    they hold NaN or infinity, `earlier` stays as it is, and is returned.
     """
     if patience_s is None:
         averager.step(wait_for_delayed_updates=True)
@@ -52,7 +52,14 @@ def take_snapshot(
         # The model's are those before the round, of which those of the optimizer have the average in part.
         own = [p.detach() for p in (of_optimizer if is_held else averager.main_parameters)]
         state = averager.optimizer.state_dict()
+        if earlier is not None and not _is_finite(own, state):
+            return earlier
         return Snapshot(averager.epoch_of_parameters, _copied(own, parameters), _copied(state, statistics))
+
+
+def _is_finite(parameters: list[torch.Tensor], state_dict: dict) -> bool:
+    statistics = [value for each in state_dict["state"].values() for value in each.values()]
+    return all(bool(tensor.isfinite().all()) for tensor in (*parameters, *statistics))
 
 
 def _copied(value: object, earlier: object) -> Any:

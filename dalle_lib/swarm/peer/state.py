@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 
 from dalle_lib.checkpoint import load_tensors, read_header, save_model, save_tensors
-from dalle_lib.files import reading
+from dalle_lib.files import BrokenFile, reading
 from dalle_lib.model import DALLE
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import MODEL, OPTIMIZER
+from dalle_lib.run.files import BEFORE, MODEL, OPTIMIZER
 from dalle_lib.streaming.batches import TrainingBatches
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
-from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
+from dalle_lib.swarm.peer.snapshot import Snapshot
 from dalle_lib.swarm.process.folder import START_ANEW, epoch_in
 
 logger = logging.getLogger(__name__)
@@ -26,23 +25,13 @@ def save_state(
 ) -> None:
     """Write the model, and in a second file what the optimizer and the data, if any, need to go on with it.
 
-    `snapshot` is that of the model's parameters now.
+    `snapshot` is that of the model's parameters now. What that second file was is kept as BEFORE.
     """
     save_model(folder / MODEL, model, snapshot.epoch)
     about = {"epoch": str(snapshot.epoch), "param_groups": _groups_of(snapshot)}
     data = {} if batches is None else {"data": json.dumps(batches.state_dict())}
-    save_tensors(folder / OPTIMIZER, _named(snapshot), {"fingerprint": card.fingerprint, **data, **about})
-
-
-def resume(folder: Path, optimizer: CollaborativeOptimizer, batches: TrainingBatches) -> None:
-    """Go on from what `save_state` wrote in `folder`, if it holds anything. Raises BrokenFile as `read_state` does.
-
-    Where the data, or the seed of their order, are now others, they begin anew.
-    """
-    if not (folder / OPTIMIZER).exists():
-        return
-    restore_snapshot(optimizer, read_state(folder / OPTIMIZER, take_snapshot(optimizer.state_averager)))
-    resume_batches(folder / OPTIMIZER, batches)
+    about |= {"fingerprint": card.fingerprint, **data}
+    save_tensors(folder / OPTIMIZER, _named(snapshot), about, before=folder / BEFORE)
 
 
 def resume_batches(file: Path, batches: TrainingBatches) -> None:
@@ -53,16 +42,21 @@ def resume_batches(file: Path, batches: TrainingBatches) -> None:
         logger.warning("the data begin anew: %s", in_one_line(error))
 
 
-def read_state(file: Path, own: Snapshot) -> Snapshot:
+def read_state(file: Path, own: Snapshot, fingerprint: str | None = None) -> Snapshot:
     """Return the state in a file of `save_state`, for an optimizer whose state is now `own`, which keeps its settings.
 
-    Those come from the run card, whatever the file says: it may be somebody else's, from the Hub.
-    Raises BrokenFile if it is cut off, incomplete, of another model or not finite.
+    Those come from the run card, whatever the file says: it may be somebody else's, from the Hub. `fingerprint` is that
+    card's. Raises BrokenFile if it is cut off, incomplete, of another run or model, or not finite.
     """
     with reading(file, "the state of this run's optimizer", START_ANEW):
-        tensors, metadata = load_tensors(file)
+        try:
+            tensors, metadata = load_tensors(file)
+        except BrokenFile as error:  # which says to get it anew, but a peer's own progress is nowhere else
+            raise ValueError(in_one_line(error.__cause__ or error)) from error
         if missing := {"epoch", "param_groups"} - metadata.keys():
             raise ValueError(f"its metadata lack {', '.join(sorted(missing))}")
+        if fingerprint not in (None, metadata.get("fingerprint")):
+            raise ValueError("it is of another run, or of this one with other settings in its card")
         named = _named(own)
         if unknown := tensors.keys() - named.keys():  # the optimizer would take it, and give it to newcomers
             raise ValueError(f"it has an unknown {min(unknown)!r:.80}")

@@ -67,7 +67,7 @@ class Trainer(Telling):
         self.optimizer = build_optimizer(self.card, self.model, dht, membership.trust(dht), traffic.upload)
         traffic.begin()
         self.optimizer.state_averager.is_over = stop.is_set
-        take_up(self.folder, self.optimizer, self.batches, events)
+        take_up(self.folder, self.optimizer, self.batches, events, self.card.fingerprint)
         self.epoch = self.optimizer.local_epoch
         self.spreading = Spreading(self.card, self.optimizer, str(dht.peer_id), events)
         self.snapshot = take_snapshot(self.optimizer.state_averager)
@@ -170,8 +170,14 @@ class Trainer(Telling):
                 self.events.write("problem", peer="", problem=problem)
 
     def _save(self, patience_s: float | None = None) -> None:
-        """Copy parameters and statistics in memory and to disk, from where a peer goes on that was killed."""
-        self.snapshot = take_snapshot(self.optimizer.state_averager, self.snapshot, patience_s)
+        """Copy parameters and statistics in memory and to disk, from where a peer goes on that was killed.
+
+        Where they are not finite, this peer goes back to the last copy that is.
+        """
+        taken = take_snapshot(self.optimizer.state_averager, self.snapshot, patience_s)
+        if taken is self.snapshot:
+            self._roll_back("statistics or parameters were no longer finite")
+        self.snapshot = taken
         save_state(self.folder, self.card, self.model, self.snapshot, self.batches)
 
     def _stand_by(self, stop: threading.Event) -> None:
@@ -281,6 +287,9 @@ class Trainer(Telling):
         """Go back to the last snapshot if a parameter is no longer finite."""
         if torch.nn.utils.get_total_norm(self.model.parameters()).isfinite():
             return
+        self._roll_back("parameters were no longer finite")
+
+    def _roll_back(self, error: str) -> None:
         restore_snapshot(self.optimizer, self.snapshot)
         self.epoch = self.optimizer.local_epoch
-        self.events.write("rolled_back", epoch=self.epoch, error="parameters were no longer finite")
+        self.events.write("rolled_back", epoch=self.epoch, error=error)

@@ -1,5 +1,6 @@
 """What a peer tells about itself: one JSON object per line, appended to a file that other programs may follow."""
 
+import errno
 import json
 import logging
 import os
@@ -33,7 +34,9 @@ MAX_BYTES = 2**26
 MAX_LINE_BYTES = 2**20
 """Length of a line beyond which it is no event."""
 MAX_UNWRITTEN = 1000
-"""Events that wait for room on a full disk, at most: the last ones."""
+"""Events that wait for a disk that takes none, at most: the last ones."""
+_WAITS_FOR = {errno.EROFS, errno.EIO}
+"""What a disk says, besides that it is full, that may take events again: it can only be read, or fails."""
 
 
 class EventLog:
@@ -58,11 +61,13 @@ class EventLog:
 
 
 class PatientLog(EventLog):
-    """The events of a peer that goes on while the disk is full: those without room wait for the next that has some."""
+    """The events of a peer that goes on while the disk takes none, as a full one: they wait until it does."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._one_writes, self._unwritten = threading.Lock(), deque(maxlen=MAX_UNWRITTEN)
+        self.keeps_from_writing: OSError | None = None
+        """Why events wait now; None if none do."""
 
     def _append(self, line: bytes) -> None:
         with self._one_writes:
@@ -71,10 +76,12 @@ class PatientLog(EventLog):
                 while self._unwritten:
                     super()._append(self._unwritten[0])
                     self._unwritten.popleft()
+                self.keeps_from_writing = None
             except OSError as error:
-                if not is_disk_full(error):
+                if not (is_disk_full(error) or error.errno in _WAITS_FOR):
                     raise
-                logger.warning("events wait for room on the disk: %s", in_one_line(error))
+                self.keeps_from_writing = error
+                logger.warning("events wait until the disk takes them: %s", in_one_line(error))
 
 
 def read_events(folder: Path) -> list[dict]:

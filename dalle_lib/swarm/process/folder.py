@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import TOKEN
-from dalle_lib.files import read_record, reading, replace_file, require_file
+from dalle_lib.files import BrokenFile, read_record, reading, replace_file, require_file
+from dalle_lib.run.files import BEFORE
 from dalle_lib.run.files import MODEL as MODEL  # the files of the state that a peer has saved last
 from dalle_lib.run.files import OPTIMIZER as OPTIMIZER
 from dalle_lib.swarm.process.addresses import peer_in
@@ -67,9 +68,9 @@ def run_of(folder: Path) -> BoundRun | None:
 
 
 def saved_epoch(folder: Path) -> int | None:
-    """Return the epoch of the progress that is saved in a peer's folder, or None where nothing is saved.
+    """Return the epoch of the progress in a peer's folder from which it would go on, or None where nothing is saved.
 
-    Raises BrokenFile if the progress cannot be read.
+    Raises BrokenFile if neither the last progress nor the one before can be read.
     """
     saved = _saved(folder)
     return epoch_in(saved) if saved else None
@@ -153,10 +154,24 @@ def folders_of_peers(folder: Path) -> list[Path]:
 
 
 def _saved(folder: Path) -> dict[str, str]:
-    """Return the metadata of the saved progress; none where nothing is saved. Raises BrokenFile if it is broken."""
-    file = folder / OPTIMIZER
-    if not file.exists():
-        return {}
+    """Return the metadata of the last progress that can be read; none where nothing is saved. Raises BrokenFile."""
+    broken = []
+    for file in states_in(folder):
+        try:
+            return _metadata_of(file)
+        except BrokenFile as error:
+            broken.append(error)
+    if broken:
+        raise broken[0]
+    return {}
+
+
+def states_in(folder: Path) -> list[Path]:
+    """Return the files of the states that a trainer has saved, the last one first."""
+    return [folder / name for name in (OPTIMIZER, BEFORE) if (folder / name).exists()]
+
+
+def _metadata_of(file: Path) -> dict[str, str]:
     from safetensors import safe_open
 
     with reading(file, "progress", START_ANEW):

@@ -37,6 +37,8 @@ OUTPUT = "output.txt"
 PID = "supervisor.pid"
 ALREADY_RUNNING = 75
 """Exit code of a supervisor whose folder another one has: EX_TEMPFAIL of sysexits.h."""
+CANNOT_WRITE = 74
+"""Exit code of a supervisor that could not write how its peer ended: EX_IOERR of sysexits.h."""
 RESTS = 76
 """Exit code of a peer's process that has left until the next month: its supervisor starts another one then."""
 STARTS_AGAIN = 77
@@ -49,6 +51,11 @@ LEAVE_TIMEOUT_S = 60.0
 """Seconds after which a supervisor kills a peer that was asked to leave."""
 STOP_TIMEOUT_S = 1.5 * LEAVE_TIMEOUT_S
 """Seconds after which a peer that was asked to leave must have ended."""
+
+UNTOLD_END = (
+    "the peer in {} has ended with exit code {} and no word of how, as where the disk is full, fails or is read-only. "
+    "What it computed since it last saved is lost. Free some space, check the disk, or name another --folder."
+)
 
 # A leash must outlive the variable that a cell of a notebook overwrites, or running the cell again would end the peer.
 _LEASHES: dict[Path, subprocess.Popen] = {}
@@ -198,11 +205,13 @@ class Peer:
             if time.monotonic() > deadline:
                 raise PeerFailed(f"the peer in {self.folder} still runs after {timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(0.05)
-        _release(self.folder.resolve())
+        code = _release(self.folder.resolve())
         self._raise_if_it_cannot_join()
         failures = [e for e in self.events() if e["event"] == "failed"]
         if failures:
             raise PeerFailed(f"{failures[0]['error']}\nThe log of {self.folder} ends:\n{self.log_tail()}")
+        if code > 0 and not any(event["event"] == "ended" for event in self.events()):
+            raise PeerFailed(UNTOLD_END.format(self.folder, code))
 
     def _raise_if_it_cannot_join(self) -> None:
         for event in self.events():
@@ -227,8 +236,7 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None, c
 
     folder, card = Path(folder).resolve(), card or RunCard.load(settings.run, token or None)
     require_own(folder, card)
-    peer = Peer(folder)
-    if peer.is_running:
+    if (peer := Peer(folder)).is_running:
         return peer
     _release(folder)
     try:
@@ -283,9 +291,10 @@ def hand_on(token: str, process: subprocess.Popen) -> None:
         process.stdin.write(f"{token}\n".encode())
 
 
-def _release(folder: Path) -> None:
-    """Forget the leash of a peer that has ended, and collect its exit code."""
+def _release(folder: Path) -> int:
+    """Forget the leash of a peer that has ended, and return its supervisor's exit code; 0 if this program has none."""
     process = _LEASHES.pop(folder, None)
-    if process is not None:
-        process.stdin.close()
-        process.wait()
+    if process is None:
+        return 0
+    process.stdin.close()
+    return process.wait()

@@ -3,7 +3,6 @@
 import calendar
 import json
 import math
-import os
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -79,10 +78,8 @@ class Months:
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._alone():
             total = self.used(at) + new
-            with replace_file(self.file(at)) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
-                json.dump(asdict(total), file)
-                file.flush()
-                os.fsync(file.fileno())
+            with replace_file(self.file(at), durable=True) as unfinished:
+                unfinished.write_text(json.dumps(asdict(total)), encoding="utf-8")
         return total
 
     def _alone(self) -> AbstractContextManager:

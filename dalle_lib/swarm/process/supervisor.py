@@ -19,9 +19,10 @@ from filelock import FileLock, Timeout
 
 from dalle_lib.files import BrokenFile
 from dalle_lib.one_line import in_one_line
-from dalle_lib.swarm.process.events import AGAIN, RESTING, STARTED, EventLog, read_events
+from dalle_lib.swarm.process.events import AGAIN, RESTING, STARTED, PatientLog, read_events
 from dalle_lib.swarm.process.join import (
     ALREADY_RUNNING,
+    CANNOT_WRITE,
     LEAVE_TIMEOUT_S,
     LOCK,
     PID,
@@ -56,6 +57,7 @@ KILLED = (
     "was killed (exit code {}): by somebody, or by the system because memory ran out. What it computed since it last "
     "saved is lost; joined again, it goes on from there."
 )
+UNTOLD = "{}: so nobody is told that the peer's process ended with exit code {}"
 UNLISTED = (
     "it is not in the list of your peers on this machine ({}), so `dalle-lib status`, `pause` and the like find it "
     "only where `dalle-lib join` was typed, or by --folder"
@@ -63,7 +65,10 @@ UNLISTED = (
 
 
 def main(folder: Path) -> int:
-    """Run the peer of `folder` to its end, and return its exit code, or ALREADY_RUNNING if it has one already."""
+    """Run the peer of `folder` to its end, and return its exit code; ALREADY_RUNNING if it has one already.
+
+    Where its events cannot be written at the end, CANNOT_WRITE: nobody else would say how it ended.
+    """
     try:
         with FileLock(folder / LOCK, timeout=0):
             return _supervise(folder)
@@ -77,7 +82,7 @@ def _supervise(folder: Path) -> int:
     (folder / PID).write_text(str(os.getpid()))
     with contextlib.suppress(BrokenFile):  # the peer tells of it
         forget_finish(folder)
-    events = EventLog(folder)
+    events = PatientLog(folder)
     settings = PeerSettings.load(folder / SETTINGS)
     token = sys.stdin.readline().strip() if follows_stdin() and not sys.stdin.isatty() else ""
     if follows_stdin():
@@ -94,6 +99,10 @@ def _supervise(folder: Path) -> int:
     if code == 0:
         with contextlib.suppress(OSError):  # said when it started; as a link that is left it does no harm
             delist(folder)
+    if events.keeps_from_writing is not None:
+        with contextlib.suppress(OSError):  # where this goes, there may be no room either: then the code says it alone
+            os.write(sys.stderr.fileno(), f"{UNTOLD.format(in_one_line(events.keeps_from_writing), code)}\n".encode())
+        return CANNOT_WRITE
     return code
 
 
@@ -105,9 +114,16 @@ def _how_it_ended(folder: Path, code: int) -> str:
 
 
 def _tell_start(
-    folder: Path, settings: PeerSettings, events: EventLog, process_id: int, changed: Mapping[str, float] | None = None
+    folder: Path,
+    settings: PeerSettings,
+    events: PatientLog,
+    process_id: int,
+    changed: Mapping[str, float] | None = None,
 ) -> None:
-    """Write that the peer has started, and list it among those of its user."""
+    """Write that the peer has started, and list it among those of its user. Raises OSError if that cannot be written.
+
+    What follows would be taken for events of the start before.
+    """
     SwarmStatus.remove(folder)  # what the start before saw
     try:
         enlist(folder)
@@ -115,11 +131,13 @@ def _tell_start(
     except OSError as error:
         why = in_one_line(error)
     events.write(STARTED, pid=process_id, role=settings.role, name=settings.name, changed=changed or {})
+    if events.keeps_from_writing is not None:
+        raise events.keeps_from_writing
     if why:
         events.write("problem", peer="", problem=UNLISTED.format(why))
 
 
-def _may_run(folder: Path, settings: PeerSettings, events: EventLog, leave: threading.Event, *, begins: bool) -> bool:
+def _may_run(folder: Path, settings: PeerSettings, events: PatientLog, leave: threading.Event, *, begins: bool) -> bool:
     """Return when the peer may run: at once, or when the month is over whose traffic is used.
 
     It is false if the peer was told to leave, or asked to finish, meanwhile. `begins` says that it has not run before.
@@ -152,7 +170,9 @@ def _rests_until(settings: PeerSettings) -> float | None:
         return None
 
 
-def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: EventLog, leave: threading.Event) -> int:
+def _run_until_whole(
+    folder: Path, settings: PeerSettings, token: str, events: PatientLog, leave: threading.Event
+) -> int:
     """Run the peer's process to its end, and return its exit code.
 
     It is started again where it has lost a part of itself, or where the system has ended it because memory ran out:
@@ -184,7 +204,7 @@ def _run_until_whole(folder: Path, settings: PeerSettings, token: str, events: E
             changed["max_minutes"] = left_s / 60
 
 
-def _waits(seconds: float, why: str, events: EventLog, leave: threading.Event) -> bool:
+def _waits(seconds: float, why: str, events: PatientLog, leave: threading.Event) -> bool:
     """Wait before a peer is started again, and tell until when; return whether it is to leave."""
     if seconds > 0:
         events.write(AGAIN, reason=why, until=time.time() + seconds)
@@ -202,7 +222,7 @@ def _run(
     folder: Path,
     settings: PeerSettings,
     token: str,
-    events: EventLog,
+    events: PatientLog,
     leave: threading.Event,
     changed: dict[str, float],
     why_again: str,
