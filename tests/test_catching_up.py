@@ -2,41 +2,18 @@
 
 import contextlib
 import queue
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
-from hivemind.averaging.control import AveragingStage, StepControl
-from hivemind.utils import MPFuture, get_dht_time
+from bare_optimizer import Averager, waiting
+from hivemind.averaging.control import AveragingStage
 
 from dalle_lib.swarm.averaging.catching_up import NEW_ROUNDS
 from dalle_lib.swarm.averaging.introductions import Introduction
-from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group
-from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 pytestmark = pytest.mark.usefixtures("no_event_loop")
-
-
-class Averager(RunStateAverager):
-    """What begins rounds of parameters, without the process in which a group would be looked for."""
-
-    def __init__(self) -> None:
-        self.timeouts_s, self.introduction = [], None
-        self.finished_averaging_round = threading.Event()
-
-    def __del__(self) -> None:
-        """Nothing has to end."""
-
-    def schedule_step(self, timeout: float) -> StepControl:
-        """Return the handle of a round that finds no group."""
-        self.timeouts_s.append(timeout)
-        trigger, cancel = MPFuture(), MPFuture()  # as hivemind does: a process cannot begin with a StepControl
-        control = StepControl(get_dht_time(), get_dht_time() + timeout, True, 1.0, b"")
-        control.attach(trigger, cancel)
-        return control
 
 
 @pytest.fixture
@@ -77,35 +54,6 @@ def test_who_waits_for_an_average_stops_when_it_has_found_no_group_for_some_time
     rounds.wait(search_s=0.2)
     assert rounds.pending.cancelled()
     rounds.wait(search_s=1e6)
-
-
-def waiting(eta_s: float) -> CollaborativeOptimizer:
-    """Return the optimizer of a peer that waits in epoch 3, while the others need `eta_s` seconds to end epoch 5."""
-
-    class Waiting(CollaborativeOptimizer):
-        """One without processes."""
-
-        def __init__(self) -> None:
-            self.parameter_rounds = ParameterRounds(Averager(), every=5, timeout_s=30.0)
-            self.state_averager = SimpleNamespace(step=lambda **_: None, local_epoch=3)
-            self.trust, self.matchmaking_time, self.averaging_timeout = SimpleNamespace(token=b""), 6.0, 30.0
-            self._looked_at, self.scheduled_grads, self.is_counted = time.monotonic(), None, False
-            self.tracker = SimpleNamespace(
-                is_alone=False,
-                are_clients=False,
-                global_epoch=5,
-                epochs=SimpleNamespace(ahead=5),
-                global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),
-                local_progress=SimpleNamespace(samples_accumulated=48),
-                target_batch_size=128,
-                report_local_progress=lambda *told: self.told.append(told),
-            )
-            self.told = []
-
-        def __del__(self) -> None:
-            """Nothing has to end."""
-
-    return Waiting()
 
 
 def test_who_waits_drops_its_gradient_and_looks_when_the_others_epoch_is_about_to_end():

@@ -11,6 +11,7 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.control import StepControl
 from hivemind.utils import MPFuture
+from torch.optim.lr_scheduler import LambdaLR
 
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
@@ -110,6 +111,16 @@ def test_an_update_that_is_called_off_while_it_waits_for_another_is_known_to_be_
 
 def error() -> None:
     raise MemoryError
+
+
+def test_the_learning_rate_is_that_of_an_epoch_to_which_a_peer_goes_back():
+    averager = Averager()
+    averager.scheduler = LambdaLR(averager.optimizer, lambda epoch: 1 / (1 + epoch))
+    for epoch in 3, 5, 4, 4, 2, 0, 1, 6:
+        averager.local_epoch = epoch
+        averager.optimizer.step()
+        averager._update_scheduler()
+        assert averager.scheduler.get_last_lr() == [1 / (1 + epoch)]
 
 
 def test_a_peer_that_leaves_saves_the_epoch_before_if_the_others_keep_its_update_waiting(average):

@@ -55,6 +55,12 @@ def test_epochs_pass_no_faster_than_they_can():
     assert believes.believed(10, "me", claims(15, 15, 15), 60 * SHORTEST_S) == 15, "a peer that slept catches up"
 
 
+def test_who_takes_an_epoch_again_believes_no_more_of_the_next_ones_for_it():
+    believes = part_of_the_run(10)
+    believes.enter(9, 10, 5 * SHORTEST_S)
+    assert believes.believed(9, "me", claims(TOTAL, TOTAL, TOTAL), 6.1 * SHORTEST_S) == 10
+
+
 def test_a_peer_of_two_that_was_away_asks_for_the_others_state_but_counts_no_epoch_for_it():
     believes = part_of_the_run(10)
     assert believes.believed(10, "me", claims(30), 25 * SHORTEST_S) == 10

@@ -60,6 +60,12 @@ def became_equal(peers: list[OneHotPeer], updates: range) -> bool:
     return any(are_equal(peers, number) for number in set(updates).intersection(*made))
 
 
+def in_step(peers: list[OneHotPeer], updates: range) -> bool:
+    """Return whether these peers had the same parameters in an epoch of that number, after as many updates."""
+    made = [{epoch for epoch, values in peer.states() if round(float(values.sum(1).mean())) == epoch} for peer in peers]
+    return any(are_equal(peers, number) for number in set(updates).intersection(*made))
+
+
 def assert_equal(peers: list[OneHotPeer], updates: int) -> None:
     """Fail unless `are_equal`, with the parameters of each peer."""
     assert are_equal(peers, updates), f"after {updates}:\n{[peer.after(updates) for peer in peers]}"
@@ -179,6 +185,23 @@ def test_a_peer_that_lags_an_epoch_dilutes_no_update(mini, swarm_folder):
         for peer in peers:
             assert_no_update_is_diluted(peer)
         assert peers[2].events("LeftOut") or any(event["error"] for event in peers[2].events("Round"))
+
+
+@pytest.mark.chaos
+def test_a_peer_that_ends_an_epoch_before_all_others_takes_it_again(card, swarm_folder):
+    with OneHotSwarm(card, swarm_folder) as swarm:
+        peers = [swarm.add(), swarm.add(), swarm.add()]
+        swarm.go()
+        swarm.wait_for_epoch(2)
+        for peer in peers[1:]:
+            peer.process.send_signal(signal.SIGSTOP)
+        swarm.wait(lambda: peers[0].epoch > max(peer.epoch for peer in peers[1:]))
+        for peer in peers[1:]:
+            peer.process.send_signal(signal.SIGCONT)
+        left_in = peers[0].epoch
+        swarm.wait(lambda: in_step(peers, range(left_in + 1, min(peer.epoch for peer in peers))))
+        for peer in peers[1:]:
+            assert_no_update_is_diluted(peer)
 
 
 @pytest.mark.chaos

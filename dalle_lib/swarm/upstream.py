@@ -112,7 +112,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def get_current_state(self)": "RunStateAverager gives newcomers a copy",
         "def load_state_from_peers(self, **kwargs)": "RunStateAverager takes over only what can be right",
         "def _apply_optimizer_parameters_(self)": "RunStateAverager and peer/snapshot.py load a state",
-        "def _update_scheduler(self)": "the same; CollaborativeOptimizer goes to another epoch",
+        "def _update_scheduler(self)": "RunStateAverager goes back, too; CollaborativeOptimizer changes epochs",
         "def _do(self, wait_for_trigger, optimizer_step, zero_grad, averaging_round, averaging_control, grad_scaler, "
         "set_to_none, timeout=None, **kwargs)": "RunStateAverager notes whether the update was made",
     },

@@ -60,6 +60,14 @@ TROUBLES = (
         remedy="Nothing. If it happens in most epochs, run `dalle-lib doctor`: the line may be too slow.",
     ),
     Trouble(
+        title="Ahead of a round",
+        severity="note",
+        patterns=("it was an epoch ahead of the others' round",),
+        means="The peer had ended an epoch that most of the others had not, as when it lost them for a moment. It goes "
+        "back to their epoch. Its gradient counts in their round; its parameters become theirs at the next average.",
+        remedy="Nothing. If it happens often, run `dalle-lib doctor`: the line may be unsteady.",
+    ),
+    Trouble(
         title="Waiting for a round",
         severity="note",
         patterns=("Waiting for the others' next round",),

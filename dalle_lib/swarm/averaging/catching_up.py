@@ -54,6 +54,11 @@ class CatchingUp(RunOptimizer):
 
     Set by the thread that averages gradients; cleared by the training thread.
     """
+    _joined_earlier_round: bool = False
+    """Whether the last round was that of the epoch before this peer's own, so its update is that of the others' epoch.
+
+    Set and cleared by the same threads.
+    """
     new_rounds: int = 0
     """Rounds of gradients in which this peer leads no group yet, unless it is in one before: it is new.
 
@@ -189,7 +194,8 @@ class CatchingUp(RunOptimizer):
             self.grad_averager.reset_accumulated_grads_()
             # Otherwise the samples of the epoch before would end this one at once.
             self.tracker.update_epoch(self.local_epoch)
-        self._joined_later_round, self.parameter_rounds.due_after = False, None
+        self._joined_later_round = self._joined_earlier_round = False
+        self.parameter_rounds.due_after = None
         own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
         taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
         reason = f"the others are at epoch {max(theirs, self.local_epoch)}"

@@ -66,9 +66,9 @@ class EarnedEpochs:
         self._entered = 0.0
 
     def enter(self, epoch: int, believed: int, now: float) -> None:
-        """Note that this peer begins an epoch. `believed` is the epoch of the run so far."""
+        """Note that this peer begins an epoch, or takes an earlier one again. `believed` is that of the run so far."""
         self._entered = now
-        if self._agreed is None and epoch >= believed:
+        if (epoch >= believed) if self._agreed is None else (epoch < self._agreed[0]):
             self._agreed = epoch, now
 
     def believed(self, own: int, user: str | None, claims: Iterable[Claim], now: float) -> int:

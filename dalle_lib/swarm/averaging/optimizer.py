@@ -10,9 +10,10 @@ The life of an epoch, with the methods of `CollaborativeOptimizer` that take par
 4. **Update.** hivemind steps the optimizer on the averaged gradient and copies the parameters to the model.
 5. **Average parameters** when it is due: every few epochs, or at once if a peer lacks an update (`ParameterRounds`).
 
-Two detours lead back into this circle. A peer that misses a round takes part in the others' next one with the gradient
-it has, and then skips its own update (`_skip_to_their_epoch`). A peer that finds the others ahead when it first looks
-at their progress in an epoch, or two epochs ahead later, drops its gradient and downloads their state
+Three detours lead back into this circle. A peer that misses a round takes part in the others' next one with the
+gradient it has, and then skips its own update (`_skip_to_their_epoch`). A peer that has ended an epoch before most of
+its group takes their epoch again (`_go_back_to_their_epoch`). A peer that finds the others ahead when it first looks at
+their progress in an epoch, or two epochs ahead later, drops its gradient and downloads their state
 (`load_state_from_peers`), which says the epoch. Nobody goes to the last epoch because others say that they are there.
 
 Threads: the *training thread* calls `step`. The *update thread* of hivemind makes the optimizer's steps. The *thread
@@ -88,6 +89,7 @@ class CollaborativeOptimizer(StandingBy):
             if not self.is_counted:
                 self._wait_to_count(batch_size or self.batch_size_per_step)
             return None
+        self._go_back_to_their_epoch()
         self._begin_averaging_parameters()
         self._introduce()
         return super().step(*args, batch_size=batch_size, **kwargs)
@@ -111,9 +113,12 @@ class CollaborativeOptimizer(StandingBy):
         if self._joined_later_round:
             self._skip_to_their_epoch()
             return
+        if self._go_back_to_their_epoch():
+            return
         # The round of the epoch before may still run in the averager's process, though this peer has given it up.
         self.state_averager.wait_until_free(self.grad_averager.lock_averaged_tensors)
         super()._update_global_epoch(grad_scaler)
+        self._go_back_to_their_epoch()
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
             self.parameter_rounds.wait(SEARCH * self.matchmaking_time)
@@ -152,7 +157,7 @@ class CollaborativeOptimizer(StandingBy):
         epoch = self._gradient_epoch
         self.new_rounds = 0 if len(group) > 1 else max(0, self.new_rounds - 1)
         common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
-        self._joined_later_round = common > epoch
+        self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
         self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
@@ -160,9 +165,10 @@ class CollaborativeOptimizer(StandingBy):
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
         self._parameter_bytes = (0, 0)
-        if self._joined_later_round:
-            reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
-            self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=group.epoch))
+        if self._joined_later_round or self._joined_earlier_round:
+            came = "came too late for" if self._joined_later_round else "was an epoch ahead of"
+            reason = f"it {came} the others' round; its gradient counts in that of epoch {common}"
+            self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=common))
 
     def _with_parameters(self, group: Group) -> tuple[int, int]:
         """Return the bytes sent and received in a round, with those of the rounds of parameters before it."""
@@ -243,6 +249,25 @@ class CollaborativeOptimizer(StandingBy):
             self.tracker.update_epoch(self.local_epoch)
             self._should_check_synchronization_on_update = True
         self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
+
+    def _go_back_to_their_epoch(self) -> bool:
+        """Return whether the last round was that of an epoch which this peer had ended; then take the others' epoch.
+
+        Its update of that epoch, which they lack, is replaced with all of its parameters at the next average. hivemind
+        would let it stay an epoch ahead for good: by its own count their samples are of an epoch that is over, so it
+        comes to their rounds by chance, and too late.
+        """
+        if not self._joined_earlier_round:
+            return False
+        self._joined_earlier_round = False
+        self._leave_scheduled_round()
+        with self.tracker.pause_updates():
+            self._go_to_epoch(self.local_epoch - 1)
+            self.tracker.update_epoch(self.local_epoch)
+            self.tracker.look()  # or the epoch that it was in before would end this one at once
+            self._should_check_synchronization_on_update = True
+        self.tracker.report_local_progress(self.local_epoch, self.grad_averager.local_samples_accumulated)
+        return True
 
     def shutdown(self) -> None:
         """Leave the round that has not begun, and end the averagers."""

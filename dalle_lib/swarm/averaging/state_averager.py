@@ -149,6 +149,12 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
         with self._changes.get_lock():
             self._changes.value += 1
 
+    def _update_scheduler(self) -> None:
+        # hivemind's goes forward alone: the learning rate would stay that of an epoch that this peer has left again.
+        if self.scheduler and self.scheduler._step_count > self.local_epoch + 1:
+            self.scheduler._step_count, self.scheduler.last_epoch = self.local_epoch, self.local_epoch - 1
+        super()._update_scheduler()
+
     @property
     def epoch_of_parameters(self) -> int:
         """The number of updates in the parameters: less than `local_epoch` by the delayed ones that are to be made."""
