@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 
 import torch
@@ -155,22 +156,27 @@ def test_a_round_that_failed_is_not_over_and_tells_nobody_that_they_came_late():
 
 
 class Short(Patience):
-    """Waits for the last of some peers as it does for the others, and has all patience with these."""
+    """Waits for the last of some peers, once it is late, as it does for the others, and for ever for these."""
 
-    def __init__(self, last: PeerID) -> None:
+    def __init__(self, last: PeerID, is_late: asyncio.Event) -> None:
         super().__init__()
-        self.last = last
+        self.last, self.is_late = last, is_late
 
     def spared_s(self, peer: PeerID) -> float:
         return 0.0 if peer == self.last else 600.0
+
+    def for_sender(self, sender: PeerID, waited_s: Mapping[PeerID, float], most_s: float) -> float:
+        if sender == self.last and not self.is_late.is_set():
+            return most_s
+        return super().for_sender(sender, waited_s, most_s)
 
 
 class Fast(Noted):
     """Says when it has all averages."""
 
-    def __init__(self, p2p: P2P, peers: list[P2P], done: list[asyncio.Event], **options) -> None:
-        super().__init__(p2p, peers, sender_timeout=600.0, patience=Short(peers[-1].peer_id), **options)
-        self.done = done
+    def __init__(self, p2p: P2P, peers: list[P2P], done: list[asyncio.Event], late: asyncio.Event, **options) -> None:
+        super().__init__(p2p, peers, sender_timeout=600.0, patience=Short(peers[-1].peer_id, late), **options)
+        self.done, self.late = done, late
 
     async def average(self) -> torch.Tensor:
         mine = await super().average()
@@ -186,6 +192,16 @@ class Fast(Noted):
 class SlowSender(Fast):
     """Sends two parts to each reducer, and the others when nobody needs them any more."""
 
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self.heard = Counter()
+
+    def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
+        super()._hear(reducer, answer)
+        self.heard[reducer] += 1
+        if sorted(self.heard.values()) == [2, 2]:  # both have averaged what it has sent
+            self.late.set()
+
     async def _generate_input_for_peer(self, peer_index: int):
         count = 0
         async for part in super()._generate_input_for_peer(peer_index):
@@ -199,6 +215,7 @@ class Starter(Fast):
     """Begins when the others are done."""
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+        self.late.set()
         await self.others()
         await super()._communicate_with_peer(peer_id)
 
@@ -215,9 +232,9 @@ class SlowReducer(Fast):
 async def of_four(last: type[Fast], **options) -> tuple[list[Fast], list[torch.Tensor]]:
     """Return the sides of a round whose last peer is slow, and what each has after it."""
     async with peers_of_hivemind(4) as peers:
-        done = [asyncio.Event() for _ in peers]
+        done, late = [asyncio.Event() for _ in peers], asyncio.Event()
         kinds = [Fast, Fast, Fast, last]
-        runners = [kind(p2p, peers, done, **options) for kind, p2p in zip(kinds, peers, strict=True)]
+        runners = [kind(p2p, peers, done, late, **options) for kind, p2p in zip(kinds, peers, strict=True)]
         return runners, await averages_of(runners)
 
 
