@@ -154,7 +154,7 @@ def test_a_user_who_is_banned_after_a_look_has_no_more_votes_by_that(spreading, 
 
 def test_paused_peers_and_those_of_earlier_versions_are_not_asked(spreading, optimizer, parameters):
     damage(spreading, optimizer, parameters, 3, "a", "b")
-    right = spreading._others["a"]
+    right, _user = spreading._others["a"]
     paused = [peer_status(name, name, sketch=right, held="you") for name in "ab"]
     spreading.see([*paused, *others("", "c", "d")])
     spreading.mend()
