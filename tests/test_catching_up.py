@@ -198,6 +198,18 @@ def test_who_has_another_epoch_than_its_group_brings_no_parameters_to_the_next_a
     assert peer.parameter_rounds.due_after == (None if lacks is None else of_group)
 
 
+@pytest.mark.parametrize("after_the_look", [5, 6])
+def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_own_update(after_the_look):
+    peer = waiting(eta_s=300.0)
+    peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
+    peer.tracker.newcomers, peer._gradient_epoch, peer.tracker.epochs.reported = 0, 5, 5
+    peer.tracker.pause_updates = contextlib.nullcontext
+    peer.tracker.look = lambda: setattr(peer.tracker.epochs, "reported", after_the_look)
+    peer._outcome = lambda _: (Group({"own": 1.0, "liar": 1.0}, 6), None)
+    peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
+    assert peer._joined_later_round == (after_the_look == 6)
+
+
 @pytest.mark.parametrize("misses_next", [False, True])
 def test_a_round_of_parameters_that_ends_while_gradients_are_averaged_is_taken_over_before_the_next(misses_next):
     peer = waiting(eta_s=300.0)

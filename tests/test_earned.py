@@ -47,6 +47,29 @@ def test_an_epoch_is_believed_when_most_users_report_it(others, expected):
     assert part_of_the_run(10).believed(10, "me", claims(*others), 3 * SHORTEST_S) == expected
 
 
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([11], 11),  # of two users the one that is behind may have missed a round
+        ([10, 11], 10),
+        ([11, 11], 11),
+        ([10, 11, 11], 11),
+        ([10, *[("eve", 11)] * 4], 10),
+        ([9, 9], 9),
+    ],
+)
+def test_a_round_is_of_no_later_epoch_than_half_of_the_users_report(others, expected):
+    believes = part_of_the_run(10)
+    believes.believed(10, "me", claims(*others), 3 * SHORTEST_S)
+    assert believes.reported == expected
+
+
+def test_a_newcomer_may_be_in_a_round_of_any_epoch_of_the_run():
+    believes = EarnedEpochs(TOTAL, SHORTEST_S)
+    believes.believed(0, "me", claims(7, 7, 8), 0.0)
+    assert believes.reported == believes.latest == 7 + SLACK
+
+
 def test_epochs_pass_no_faster_than_they_can():
     believes = part_of_the_run(10)
     assert believes.believed(10, "me", claims(11, 11, 11), 0.9 * SHORTEST_S) == 10

@@ -70,7 +70,8 @@ async def within(
 
     `limit_s` is told for how many seconds they have been, `waited_s` at first, and says for how many they may be.
     `owes` says whether this peer still has answers for the sender, which keeps in step with them and so waits itself
-    (`in_step`). Up to half of the limit more is waited meanwhile: one that reads no answers must not hold up a round.
+    (`in_step`). Up to a quarter of the limit more is waited meanwhile: others give this peer up as a reducer after
+    half of it more (`patience.REDUCER_PATIENCE`), and one that reads no answers must not bring that about.
     """
     owed_s = 0.0
     async with contextlib.aclosing(parts):
@@ -83,7 +84,7 @@ async def within(
                     began = time.monotonic()
                     await asyncio.wait((coming,), timeout=min(LOOK_EVERY_S, most_s - waited_s))
                     more_s = time.monotonic() - began
-                    if owes() and owed_s < most_s / 2:
+                    if owes() and owed_s < most_s / 4:
                         owed_s += more_s
                     else:
                         waited_s += more_s

@@ -59,6 +59,8 @@ class EarnedEpochs:
         self.ahead = 0
         """The latest epoch that half of the users report, as far as the time allows it: reason enough to ask for a
         state, which then says the epoch."""
+        self.reported = total_epochs
+        """The latest epoch that a round of gradients can be of: half of the users report it, and the time allows it."""
         self.latest = total_epochs
         """The latest epoch that a state of another peer, or an average of parameters, can be of."""
         self._agreed: tuple[int, float] | None = None
@@ -86,6 +88,7 @@ class EarnedEpochs:
         epoch = max(own, min(most, possible))
         self.ahead = max(epoch, half if half <= possible and not is_newcomer else 0)
         self.latest = min(self.total_epochs, max(most, self.ahead) + SLACK) if claims else self.total_epochs
+        self.reported = self.latest if is_newcomer else (half if half <= possible else 0)
         return epoch
 
     def _possible(self, now: float) -> int:

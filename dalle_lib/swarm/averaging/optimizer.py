@@ -156,7 +156,7 @@ class CollaborativeOptimizer(StandingBy):
         self.parameter_rounds.give_up()
         epoch = self._gradient_epoch
         self.new_rounds = 0 if len(group) > 1 else max(0, self.new_rounds - 1)
-        common = group.epoch if group.epoch <= self.tracker.epochs.latest else epoch
+        common = self._common_epoch(group.epoch)
         self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
@@ -169,6 +169,19 @@ class CollaborativeOptimizer(StandingBy):
             came = "came too late for" if self._joined_later_round else "was an epoch ahead of"
             reason = f"it {came} the others' round; its gradient counts in that of epoch {common}"
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=common))
+
+    def _common_epoch(self, of_group: int) -> int:
+        """Return the epoch of a round: that of its group, or this peer's own if the users do not report so late a one.
+
+        Of two peers the later one says the epoch. If that were enough, one that leads each other peer alone, an epoch
+        ahead, would have all of them skip their updates.
+        """
+        if of_group > self._gradient_epoch and of_group > self.tracker.epochs.reported:
+            with self.tracker.pause_updates():
+                self.tracker.look()  # they may have ended an epoch since the last look
+            if of_group > self.tracker.epochs.reported:
+                return self._gradient_epoch
+        return of_group
 
     def _with_parameters(self, group: Group) -> tuple[int, int]:
         """Return the bytes sent and received in a round, with those of the rounds of parameters before it."""
