@@ -21,6 +21,7 @@ that averages gradients* is the update thread if `delay_grad_averaging`, else th
 groups and exchange tensors in processes of their own.
 """
 
+import contextlib
 import logging
 import queue
 import time
@@ -177,7 +178,8 @@ class CollaborativeOptimizer(StandingBy):
         ahead, would have all of them skip their updates.
         """
         if of_group > self._gradient_epoch and of_group > self.tracker.epochs.reported:
-            with self.tracker.pause_updates():
+            # The training thread has paused updates while it waits for a round; it computes on beside the update thread.
+            with self.tracker.lock_global_progress if self.delay_grad_averaging else contextlib.nullcontext():
                 self.tracker.look()  # they may have ended an epoch since the last look
             if of_group > self.tracker.epochs.reported:
                 return self._gradient_epoch
