@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from bare_optimizer import Averager, waiting
 from hivemind.averaging.control import AveragingStage
+from hivemind.optim.progress_tracker import ProgressTracker
+from hivemind.utils.performance_ema import PerformanceEMA
 
 from dalle_lib.swarm.averaging.catching_up import NEW_ROUNDS
 from dalle_lib.swarm.averaging.introductions import Introduction
@@ -198,15 +200,43 @@ def test_who_has_another_epoch_than_its_group_brings_no_parameters_to_the_next_a
     assert peer.parameter_rounds.due_after == (None if lacks is None else of_group)
 
 
+class Tracker(SimpleNamespace):
+    """What others report, as a peer's threads look at it: one after the other."""
+
+    pause_updates = ProgressTracker.pause_updates
+
+    def look(self) -> None:
+        assert self.lock_global_progress.is_held
+        self.performance_ema.update(task_size=8)  # by the thread that trains on, if another one averages
+        self.epochs.reported = self.after_the_look
+
+
+class Held(contextlib.AbstractContextManager):
+    """A lock for which nobody waits in vain, as a thread would that holds it already."""
+
+    is_held = False
+
+    def __enter__(self) -> None:
+        assert not self.is_held, "it would be waited for without end"
+        self.is_held = True
+
+    def __exit__(self, *_error) -> None:
+        self.is_held = False
+
+
 @pytest.mark.parametrize("after_the_look", [5, 6])
-def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_own_update(after_the_look):
+@pytest.mark.parametrize("is_delayed", [True, False])
+def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_own_update(is_delayed, after_the_look):
     peer = waiting(eta_s=300.0)
     peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
-    peer.tracker.newcomers, peer._gradient_epoch, peer.tracker.epochs.reported = 0, 5, 5
-    peer.tracker.pause_updates = contextlib.nullcontext
-    peer.tracker.look = lambda: setattr(peer.tracker.epochs, "reported", after_the_look)
+    peer._gradient_epoch, peer.delay_grad_averaging = 5, is_delayed
+    tracker = peer.tracker = Tracker(epochs=SimpleNamespace(reported=5), newcomers=0, after_the_look=after_the_look)
+    tracker.lock_global_progress, tracker.performance_ema = Held(), PerformanceEMA()
+    if not is_delayed:
+        tracker.performance_ema.update = lambda **_: None  # hivemind pauses it, and nobody trains meanwhile
     peer._outcome = lambda _: (Group({"own": 1.0, "liar": 1.0}, 6), None)
-    peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
+    with contextlib.nullcontext() if is_delayed else tracker.pause_updates():  # as hivemind does
+        peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
     assert peer._joined_later_round == (after_the_look == 6)
 
 

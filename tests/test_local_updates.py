@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from dalle_lib.auth import Identity
 from dalle_lib.optimizer import linear_warmup_schedule
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.local_updates import LocalUpdateOptimizer
+from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.build import shared_options
 
@@ -50,6 +52,33 @@ def ends_of_epochs(card: RunCard, epochs: int, **outer) -> list[float]:
     optimizer.shutdown()
     dht.shutdown()
     return places
+
+
+class Stepping(LocalUpdateOptimizer):
+    """One without processes and other peers."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.inner_schedule = inner, linear_warmup_schedule(inner, 4, 10)
+        self.state_averager = SimpleNamespace()
+
+    def __del__(self) -> None:
+        """Nothing has to end."""
+
+
+def test_the_learning_rate_of_a_peers_own_steps_follows_it_back(monkeypatch):
+    monkeypatch.setattr(CollaborativeOptimizer, "step", lambda *_, **__: None)
+    place = torch.nn.Parameter(torch.zeros(3))
+    place.grad = torch.ones_like(place)
+    peer, rates = Stepping(torch.optim.SGD([place], lr=1.0)), {}
+    for epoch in 0, 1, 2, 3, 7:
+        peer.state_averager.local_epoch = epoch
+        peer.step(batch_size=BATCH)
+        rates[epoch] = peer.learning_rate
+    for epoch in 2, 3, 1, 1, 7, 0:
+        peer.state_averager.local_epoch = epoch
+        peer.step(batch_size=BATCH)
+        assert peer.learning_rate == rates[epoch]
+    assert len({*rates.values()}) > 3
 
 
 # An epoch lowers the parameter by 4. With Nesterov momentum m the first common step is lr (1 + m) times that, the

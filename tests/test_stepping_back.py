@@ -1,5 +1,9 @@
 """A peer that was too slow for the others says so for some rounds: it reduces only in need, and hurries nobody."""
 
+import queue
+
+import pytest
+from bare_optimizer import Averager, waiting
 from hivemind.averaging.allreduce import AveragingMode
 from hivemind.p2p import PeerID
 from hivemind.utils.crypto import RSAPrivateKey
@@ -10,6 +14,7 @@ from dalle_lib.swarm.averaging import averagers
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.carried import Carried
 from dalle_lib.swarm.averaging.introductions import Introduction, read
+from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import FIRST_REST, Upload
 
@@ -45,6 +50,21 @@ def test_who_was_too_slow_reduces_only_in_need_and_has_nobody_average_parameters
     for _ in range(FIRST_REST):
         peer.upload.note_round(is_late=False)
     assert peer.tells() == Introduction(epoch=3, is_behind=True)
+
+
+@pytest.mark.usefixtures("no_event_loop")
+@pytest.mark.parametrize(("is_late", "others_ask"), [(False, False), (True, False), (True, True)])
+def test_who_was_too_slow_looks_for_no_average_of_parameters_to_which_only_others_as_slow_would_come(
+    is_late, others_ask
+):
+    peer = waiting(eta_s=300.0)
+    peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
+    peer.tracker.newcomers, peer._gradient_epoch = 0, 6
+    peer.upload.note_round(is_late)
+    peer._outcome = lambda _: (Group({"own": 1.0, "b": 1.0}, 6, is_behind=others_ask, is_whole=False), "in part")
+    peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
+    assert peer.is_behind
+    assert peer.parameter_rounds.due_after == (None if is_late and not others_ask else 6)
 
 
 def rests(upload: Upload, *late: bool) -> list[bool]:

@@ -64,6 +64,8 @@ class LocalUpdateOptimizer(CollaborativeOptimizer):
 
     def step(self, *args, **kwargs):
         """Make this peer's own step on the gradient of a batch, and the common one at the end of an epoch."""
+        if self.inner_schedule.last_epoch > self.local_epoch:  # PyTorch's goes forward alone
+            self.inner_schedule.last_epoch = self.local_epoch - 1
         while self.inner_schedule.last_epoch < self.local_epoch:
             self.inner_schedule.step()
         self.inner.step()

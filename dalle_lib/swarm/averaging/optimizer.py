@@ -21,6 +21,7 @@ that averages gradients* is the update thread if `delay_grad_averaging`, else th
 groups and exchange tensors in processes of their own.
 """
 
+import contextlib
 import logging
 import queue
 import time
@@ -160,7 +161,8 @@ class CollaborativeOptimizer(StandingBy):
         self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
-        self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
+        asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
+        self.parameter_rounds.plan(common, is_urgent=asks or group.is_behind or self.tracker.newcomers > 0)
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
@@ -177,7 +179,8 @@ class CollaborativeOptimizer(StandingBy):
         ahead, would have all of them skip their updates.
         """
         if of_group > self._gradient_epoch and of_group > self.tracker.epochs.reported:
-            with self.tracker.pause_updates():
+            # The training thread has paused updates before it waits; beside the update thread it computes on.
+            with self.tracker.lock_global_progress if self.delay_grad_averaging else contextlib.nullcontext():
                 self.tracker.look()  # they may have ended an epoch since the last look
             if of_group > self.tracker.epochs.reported:
                 return self._gradient_epoch
