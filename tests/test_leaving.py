@@ -244,7 +244,12 @@ def test_who_is_to_leave_while_it_goes_back_waits_for_no_round_of_parameters(ave
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("delayed", "fault"),
-    [(False, "freezes_in"), ("step", "freezes_in"), ("averaging", "freezes_in"), ("step", "freezes_after")],
+    [
+        ("step", "freezes_in"),
+        pytest.param(False, "freezes_in", marks=pytest.mark.long),
+        pytest.param("averaging", "freezes_in", marks=pytest.mark.long),
+        pytest.param("step", "freezes_after", marks=pytest.mark.long),
+    ],
 )
 def test_who_leaves_a_group_that_hangs_saves_all_updates_that_it_has_made(mini, swarm_folder, delayed, fault):
     card = one_hot_card(mini, state_every=3, delayed=delayed, timeout_s=300.0)

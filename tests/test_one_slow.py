@@ -25,6 +25,7 @@ def blamed(by: OneHotPeer) -> set[str]:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_one_slow_peer_of_eight_costs_nobody_a_round_and_is_the_only_one_that_is_named(mini, swarm_folder):
     card = one_hot_card(mini, **CARD, state_every=5, least_wait_s=1.0)
     with Relay() as relay, OneHotSwarm(card, swarm_folder) as swarm:

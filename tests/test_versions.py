@@ -127,6 +127,7 @@ def test_kits_of_one_protocol_train_together(card, earlier, swarm_folder):
             assert kits["ada"] == __version__ != kits["bob"], "bob has another kit"
 
 
+@pytest.mark.long
 def test_a_newcomer_with_a_newer_kit_is_told_and_so_is_the_first_peer(card, later, swarm_folder):
     with local_swarm(card, swarm_folder) as swarm:
         for_any_kit(swarm.run)
