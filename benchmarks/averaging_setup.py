@@ -43,7 +43,7 @@ class Benchmark:
     def ideal_s(self) -> float:
         """Seconds for which the fullest link is full, with parts for reducers, with answers, or with both.
 
-        That of a slow peer does not count: the others shall not need longer for it.
+        The link of a slow peer does not count: the others shall not need longer for it.
         """
         return max(self._full_s(0), self._full_s(self.peers - 1 - self.is_slow(self.peers - 1)))
 

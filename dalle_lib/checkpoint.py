@@ -48,7 +48,7 @@ def save_tensors(
 ) -> None:
     """Write a safetensors file, whole or not at all: an error, a crash or a power cut leaves the old one.
 
-    That one is kept as `before`, where that is given.
+    The old one is kept as `before`, where that is given.
 
     Raises OSError if it cannot be written, as on a full disk: safetensors 0.8 says so in words alone.
     """

@@ -3,6 +3,7 @@
 import itertools
 import re
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from dalle_lib.checks import doctor as doctors
 from dalle_lib.checks.doctor import doctor
 from dalle_lib.checks.preflight import in_words, preflight, preflight_checks
 from dalle_lib.planning import Work
+from dalle_lib.run.kit import Kit
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.peer.dry_run import Findings
 from dalle_lib.swarm.peer.membership import IDENTITY
@@ -182,6 +184,18 @@ def test_a_first_peer_that_trains_is_told_apart_from_one_that_cannot_reach_this_
     found = Findings(codecs=None, p2pd=None, first_peers={"peer": None}, greeting=refusal, upload=refusal)
     for check in doctors._reachable(found, here()), doctors._upload(found, here(), mini):
         assert "(this first peer trains: only a bootstrap peer tries it)" in check.here
+
+
+def test_the_kit_is_that_of_a_first_peer_only_where_one_tells_the_same(mini):
+    own = Kit.own(mini)
+    other = replace(own, fingerprint="0" * 16, protocol=own.protocol + 1)
+    for kits, known in (
+        ([own, other], "as a first peer has it"), ([other, None], "no first peer tells that it has it"),
+        ([None], "no first peer tells that it has it"), ([], "no first peer tells that it has it"),
+    ):  # fmt: skip
+        found = doctors._kit(mini, kits)
+        assert (found.ok, found.here) == (True, f"{own}, {known}")
+    assert not doctors._kit(mini, [other]).ok
 
 
 def test_each_row_of_words_has_its_mark_and_its_remedy(monkeypatch):

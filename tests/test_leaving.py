@@ -32,7 +32,7 @@ from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
-from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
+from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 pytestmark = pytest.mark.usefixtures("no_event_loop")
 HALF_AVERAGED = 99.0
@@ -208,6 +208,37 @@ def test_who_leaves_waits_no_more_for_a_round_of_parameters(averager, grace):
     averager.is_over = lambda: True
     with pytest.raises(Interrupted):
         rounds.wait(search_s=60.0)
+
+
+def optimizer_of(averager: Averager) -> CollaborativeOptimizer:
+    """Return what of an optimizer goes back to a snapshot."""
+    grads = SimpleNamespace(reset_accumulated_grads_=lambda: None)
+    tracker = SimpleNamespace(report_local_progress=lambda *_, **__: None)
+    return bare(
+        CollaborativeOptimizer,
+        state_averager=averager, opt=averager.optimizer, grad_averager=grads, tracker=tracker, client_mode=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_waiting", ["for a round of parameters", "for an update"])
+def test_who_leaves_goes_back_to_its_last_good_copy_though_others_keep_it_waiting(averager, average, is_waiting):
+    good = take_snapshot(averager)
+    if is_waiting == "for an update":
+        averager.begin(average.wait)
+    else:
+        in_a_round(averager)
+    averager.main_parameters[0].data.fill_(torch.nan)
+    restore_snapshot(optimizer_of(averager), good, patience_s=0.1)
+    assert averager.main_parameters[0].eq(0.0).all(), "the model is what is saved"
+    assert averager.local_epoch == 3
+
+
+def test_who_is_to_leave_while_it_goes_back_waits_for_no_round_of_parameters(averager, grace):
+    good = take_snapshot(averager)
+    in_a_round(averager)
+    averager.is_over = lambda: True
+    with pytest.raises(Interrupted):
+        restore_snapshot(optimizer_of(averager), good)
 
 
 @pytest.mark.chaos

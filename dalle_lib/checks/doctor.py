@@ -190,7 +190,8 @@ def _kit(card: RunCard, kits: Sequence[Kit | None]) -> Check:
     own, needed = Kit.own(card), f"{card.kit or 'any'}, with protocol {card.protocol}"
     if (other := own.kept_out_by(kits)) is not None:
         return Check("kit", needed, f"{own}, but the first peers have {other}", False, own.way_to(other, card.name))
-    known = "as a first peer has it" if any(kits) else "no first peer tells its own"
+    is_known = any(kit is not None and kit.fingerprint == own.fingerprint for kit in kits)
+    known = "as a first peer has it" if is_known else "no first peer tells that it has it"
     return Check("kit", needed, f"{own}, {known}", True)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dalle_lib.run.card import RunCard
 
 MAX_BYTES = 1000
-"""Of what a peer tells of its kit; a longer message is refused unread."""
+"""Longest message that tells a kit; a longer one is refused unread."""
 MAX_PROTOCOL = 10**6
 _FINGERPRINT, _VERSION = re.compile("[0-9a-f]{16}"), re.compile("[0-9][0-9A-Za-z.+]{0,31}")
 """A version has no sign that a shell would obey: volunteers are told to type it."""
@@ -25,7 +25,7 @@ class Kit:
     """What decides whether two peers of a run's name can meet, and what to install where they cannot."""
 
     fingerprint: str
-    """That of the peer's card."""
+    """The fingerprint of the peer's card."""
     protocol: int
     kit: str
     """The version of this package."""

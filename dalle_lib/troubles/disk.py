@@ -44,8 +44,8 @@ TROUBLES = (
         severity="costs",
         patterns=("its saved progress ... is broken",),
         means="The progress that the peer had saved last cannot be used: it is cut off, not finite or of another run, "
-        "as after a power cut or on a failing disk. The peer keeps the last two, and goes on from the one before, of "
-        "at most ten epochs earlier, or from the others' progress.",
+        "as after a power cut or on a failing disk. The peer keeps the last two, and goes on from the one before, ten "
+        "epochs earlier as a rule, or from the others' progress.",
         remedy="Remove the file that is named, which nothing reads any more. If it happens again, check the disk, or "
         "name another `--folder`.",
     ),

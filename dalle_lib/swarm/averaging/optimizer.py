@@ -175,7 +175,7 @@ class CollaborativeOptimizer(StandingBy):
     def _common_epoch(self, of_group: int) -> int:
         """Return the epoch of a round: that of its group, or this peer's own if the users do not report so late a one.
 
-        Of two peers the later one says the epoch. If that were enough, one that leads each other peer alone, an epoch
+        The later one of two peers says the epoch. If that were enough, one that leads each other peer alone, an epoch
         ahead, would have all of them skip their updates.
         """
         if of_group > self._gradient_epoch and of_group > self.tracker.epochs.reported:

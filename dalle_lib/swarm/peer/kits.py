@@ -89,7 +89,8 @@ async def tell_kit(dht: hivemind.DHT, node: DHTNode, *, run: str, own: Kit, fold
 def kits_at(addresses: Iterable[str], card: RunCard) -> list[Kit | None]:
     """Return the kit of each peer that is at these well-formed addresses, None for one that does not tell it.
 
-    Those of versions before do not. A p2pd with an id of its own is started to ask them, and ended: no swarm is joined.
+    Peers of versions before do not tell it. A p2pd with an id of its own is started to ask them, and ended: no swarm is
+    joined.
     """
     try:
         return asyncio.run(_kits_from_outside(list(addresses)[:MAX_ASKED], card))

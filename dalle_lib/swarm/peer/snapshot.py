@@ -76,19 +76,24 @@ def _copied(value: object, earlier: object) -> Any:
     return copy.deepcopy(value)
 
 
-def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot) -> None:
+def restore_snapshot(optimizer: CollaborativeOptimizer, snapshot: Snapshot, patience_s: float | None = None) -> None:
     """Go back to `snapshot`, and drop the gradients accumulated since then.
 
-    If the other peers are ahead, the next step takes over their state.
+    If the other peers are ahead, the next step takes over their state. Raises Interrupted if this peer leaves while an
+    update or a round is waited for. With `patience_s`, for a peer that leaves, a round is waited for no longer than
+    that; while it goes on, the model and the statistics alone go back, and no update is made any more.
     """
     averager = optimizer.state_averager
-    averager.step(wait_for_delayed_updates=True)
-    with torch.no_grad(), averager.lock_averaged_tensors:
-        parameters = [p for group in optimizer.opt.param_groups for p in group["params"]]
-        torch._foreach_copy_(parameters, snapshot.parameters)
+    if patience_s is None:
+        averager.step(wait_for_delayed_updates=True)
+        averager.wait_until_free(averager.lock_averaged_tensors)
+    with torch.no_grad(), averager.held(patience_s) as is_held:
+        of_optimizer = [p for group in optimizer.opt.param_groups for p in group["params"]]
+        torch._foreach_copy_(of_optimizer if is_held else list(averager.main_parameters), snapshot.parameters)
         optimizer.opt.load_state_dict(copy.deepcopy(snapshot.statistics))
         averager.changed()
-    averager._apply_optimizer_parameters_()
+    if is_held:
+        averager._apply_optimizer_parameters_()
     averager.local_epoch = snapshot.epoch
     averager._update_scheduler()
     optimizer.grad_averager.reset_accumulated_grads_()

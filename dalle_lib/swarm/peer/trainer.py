@@ -174,9 +174,11 @@ class Trainer(Telling):
 
         Where they are not finite, this peer goes back to the last copy that is.
         """
-        taken = take_snapshot(self.optimizer.state_averager, self.snapshot, patience_s)
+        averager = self.optimizer.state_averager
+        taken = take_snapshot(averager, self.snapshot, patience_s)
         if taken is self.snapshot:
-            self._roll_back("statistics or parameters were no longer finite")
+            left_s = None if patience_s is None else averager.left_s
+            self._roll_back("statistics or parameters were no longer finite", left_s)
         self.snapshot = taken
         save_state(self.folder, self.card, self.model, self.snapshot, self.batches)
 
@@ -289,7 +291,7 @@ class Trainer(Telling):
             return
         self._roll_back("parameters were no longer finite")
 
-    def _roll_back(self, error: str) -> None:
-        restore_snapshot(self.optimizer, self.snapshot)
+    def _roll_back(self, error: str, patience_s: float | None = None) -> None:
+        restore_snapshot(self.optimizer, self.snapshot, patience_s)
         self.epoch = self.optimizer.local_epoch
         self.events.write("rolled_back", epoch=self.epoch, error=error)
