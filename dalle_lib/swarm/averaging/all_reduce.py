@@ -111,9 +111,9 @@ class Runner(SameAnswers):
 
     @property
     def is_late(self) -> bool:
-        """Whether most of the other reducers say that this peer's tensors came too late: a few may lie, to be blamed
-        for nothing."""
-        return 2 * len(self.late_to) > len(self._other_reducers)
+        """Whether most of the other reducers, and two at least, say that this peer's tensors came too late: a few may
+        lie, to be blamed for nothing."""
+        return 2 * len(self.late_to) > max(len(self._other_reducers), 2)
 
     def counted(self) -> Counted:
         """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
