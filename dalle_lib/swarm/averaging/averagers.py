@@ -39,9 +39,10 @@ from dalle_lib.swarm.averaging.donors import (
     states_at_once,
     waiting_message,
 )
+from dalle_lib.swarm.averaging.group_keys import LOOK_EVERY_S
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, vote
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
-from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
 from dalle_lib.swarm.averaging.tasks import KeepsTasks
