@@ -119,6 +119,7 @@ class RunAverager(KeepsTasks):
                 trust=self.trust,
                 is_by_epoch=self.is_by_epoch,
                 tell=self.tell,
+                expected=self.rounds_now.expected,
                 client_mode=self.client_mode,
                 **self.matchmaking_kwargs,
             )

@@ -114,7 +114,7 @@ class CollaborativeOptimizer(StandingBy):
         super()._update_global_epoch(grad_scaler)
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
-            self.parameter_rounds.wait(SEARCH * self.matchmaking_time)
+            self.parameter_rounds.wait(max(SEARCH * self.matchmaking_time, self.longest_matchmaking_s))
             self._collect_parameters()
             self.state_averager.step(apply_delayed_updates=True)
 

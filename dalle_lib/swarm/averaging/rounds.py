@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dalle_lib.swarm.averaging.expected import Expected
+
 Counted = dict[str, float]
 """Weight of each peer's tensors in an average, by peer id: in samples for gradients."""
 
@@ -86,9 +88,11 @@ class LeftOut:
 
 
 class RoundsNow:
-    """The rounds that a peer is in: one count for all of its processes, made before these are forked."""
+    """The rounds that a peer is in, and who is expected in the next: of all its processes, made before the forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float = 0.0) -> None:
+        """Let groups wait for others that are ready for up to `longest_s`, as `Expected` has it."""
+        self.expected = Expected(longest_s)
         self._count = multiprocessing.Value("i", 0)
 
     @contextmanager
