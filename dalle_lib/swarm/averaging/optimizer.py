@@ -30,6 +30,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.splits import SPLIT, Splits
 from dalle_lib.swarm.averaging.standing_by import StandingBy
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class CollaborativeOptimizer(StandingBy):
     """
 
     def __init__(self, *, average_state_every: int = 5, **kwargs) -> None:
-        self.rounds = queue.SimpleQueue()
+        self.rounds, self.splits = queue.SimpleQueue(), Splits()
         super().__init__(**kwargs)
         self.parameter_rounds = ParameterRounds(self.state_averager, average_state_every, self.averaging_timeout)
 
@@ -153,7 +154,8 @@ class CollaborativeOptimizer(StandingBy):
         self._joined_later_round = common > epoch
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
-        self.parameter_rounds.plan(common, is_urgent=self.is_behind or group.is_behind or self.tracker.newcomers > 0)
+        is_urgent = self._was_split(epoch, group) or self.is_behind or group.is_behind or self.tracker.newcomers > 0
+        self.parameter_rounds.plan(common, is_urgent)
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
@@ -161,6 +163,13 @@ class CollaborativeOptimizer(StandingBy):
         if self._joined_later_round:
             reason = f"it came too late for the others' round; its gradient counts in that of epoch {group.epoch}"
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=group.epoch))
+
+    def _was_split(self, epoch: int, group: Group) -> bool:
+        """Return whether parameters are to be averaged because two groups averaged gradients in the epoch before."""
+        if not (apart := self.splits.apart(epoch, group.counted, self.tracker.voters)):
+            return False
+        self.grad_averager.complaints.tell(str(self.dht.peer_id), SPLIT.format(epoch - 1, apart))
+        return self.splits.is_urgent(epoch)
 
     def _with_parameters(self, group: Group) -> tuple[int, int]:
         """Return the bytes sent and received in a round, with those of the rounds of parameters before it."""
