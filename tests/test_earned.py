@@ -55,6 +55,18 @@ def test_epochs_pass_no_faster_than_they_can():
     assert believes.believed(10, "me", claims(15, 15, 15), 60 * SHORTEST_S) == 15, "a peer that slept catches up"
 
 
+def test_a_peer_whose_clock_was_set_back_follows_the_others_and_counts_their_samples():
+    believes, counts, ahead = EarnedEpochs(TOTAL, SHORTEST_S), EarnedSamples(TARGET, 0.5, SHORTEST_S), 3600.0
+    believes.enter(10, 10, ahead)
+    assert believes.believed(10, "me", claims(10), ahead) == 10
+    counts.look(10, "me", claims(10, samples=10, per_s=1.0, time=ahead), ahead)
+    assert believes.believed(10, "me", claims(11, 11), 0.0) == 10, "an epoch takes its time"
+    assert believes.believed(10, "me", claims(11, 11), 1.1 * SHORTEST_S) == 11
+    counts.look(10, "me", claims(10, samples=11, per_s=1.0, time=0.0), 0.0)
+    ((samples, _),) = counts.look(10, "me", claims(10, samples=13, per_s=1.0, time=2.0), 2.0)
+    assert samples == pytest.approx(13)
+
+
 def test_a_peer_of_two_that_was_away_asks_for_the_others_state_but_counts_no_epoch_for_it():
     believes = part_of_the_run(10)
     assert believes.believed(10, "me", claims(30), 25 * SHORTEST_S) == 10

@@ -73,6 +73,8 @@ class EarnedEpochs:
 
     def believed(self, own: int, user: str | None, claims: Iterable[Claim], now: float) -> int:
         """Return the epoch of the run, at least this peer's own one; `user` is its user, None if it has no vote."""
+        if self._agreed is not None:  # nothing is of a time to come, unless the clock was set back
+            self._agreed, self._entered = (self._agreed[0], min(self._agreed[1], now)), min(self._entered, now)
         is_newcomer, claims = self._agreed is None, list(claims)
         others = [claim for claim in claims if claim.votes and claim.epoch >= own - 1]
         has_vote = user is not None and not is_newcomer
@@ -136,6 +138,8 @@ class EarnedSamples:
         claims = [claim for claim in claims if claim.votes]
         users = {claim.user for claim in claims} | ({user} - {None})
         self.max_samples = self.target * (self.max_share if len(users) * self.max_share > 1 else 1.0)
+        if now < self._last_look:  # the clock was set back
+            self._seen, self._began = {}, (None, 0.0)
         self._began = self._began if self._began[0] == epoch else (epoch, now)
         self._seen = {claim.peer: self._judged(epoch, claim, now) for claim in claims}
         self._last_look, self._has_met = now, self._has_met or bool(claims)
