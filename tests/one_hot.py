@@ -15,6 +15,7 @@ from torch import Tensor
 from waiting import wait_until
 
 from dalle_lib.auth import AccessToken, Authority, Identity, Role
+from dalle_lib.rehearsal.links import Plug
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.peer.membership import IDENTITY, TOKEN
 from dalle_lib.swarm.process.events import EventReader
@@ -118,8 +119,11 @@ class OneHotSwarm:
                 peer.kill()
             peer.process.stdin.close()
 
-    def add(self, found_by: int = 0, **settings) -> OneHotPeer:
-        """Start the next peer, which finds the others by peer number `found_by`; settings are those of its script."""
+    def add(self, found_by: int = 0, plug: Plug | None = None, script: Path = SCRIPT, **settings) -> OneHotPeer:
+        """Start the next peer, which finds the others by peer number `found_by`; settings are those of its script.
+
+        With a plug, all that it sends and gets passes the plug's relay.
+        """
         index = len(self.peers)
         initial = self.peers[found_by].events("joined")[0]["addresses"] if self.peers else []
         folder = self.folder / f"peer{index}"
@@ -127,8 +131,12 @@ class OneHotSwarm:
         if self.authority is not None:
             give_token(self.authority, self.card, folder, f"user{index}")
         places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
+        if plug is not None:
+            places |= {"port": plug.listens_on, "announce": [plug.announced_at]}
         (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
-        self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder), EventReader(folder)))
+        self.peers.append(OneHotPeer(folder, index, start_script(script, folder), EventReader(folder)))
+        if plug is not None:
+            plug.process = self.peers[-1].process.pid
         if index == 0:
             self.wait(lambda: self.peers[0].events("joined"))
         return self.peers[-1]
