@@ -183,7 +183,7 @@ class Averager(RunStateAverager):
     def __init__(self) -> None:
         self.parameter = torch.nn.Parameter(torch.ones(1000))
         self.optimizer = torch.optim.SGD([self.parameter], lr=0.1, momentum=0.9)
-        self.lock_averaged_tensors, self.lock_optimizer = torch.no_grad(), threading.Lock()
+        self.lock_averaged_tensors, self.lock_optimizer = threading.Lock(), threading.Lock()
         self.finished_optimizer_step, self.finished_averaging_round = threading.Event(), threading.Event()
         self.scheduler, self.reuse_tensors = None, False
 
