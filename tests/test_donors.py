@@ -263,7 +263,7 @@ def test_those_who_ask_and_hang_up_leave_one_copy_of_the_state_behind():
 
 @pytest.mark.chaos
 def test_a_newcomer_refuses_spoilt_states_and_takes_the_next(mini, swarm_folder):
-    spoilt = {"with_nan": "NaN", "too_long": "it is larger than", "silent": "did not arrive"}
+    spoilt = {"with_nan": "NaN", "too_long": "its tensor 0 is torch.float32 (1000000,)", "silent": "did not arrive"}
     with OneHotSwarm(one_hot_card(mini, state_every=1000), swarm_folder) as swarm:
         honest, *liars = swarm.add(), *(swarm.add(spoils=how) for how in spoilt)
         swarm.go()

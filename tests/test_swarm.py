@@ -1,5 +1,6 @@
 """Swarms of real peers, each a process of its own, on 127.0.0.1."""
 
+import contextlib
 import json
 import os
 import signal
@@ -175,10 +176,16 @@ os._exit(0)  # as a peer's process ends: what hivemind leaves behind would keep 
 
 @pytest.mark.chaos
 def test_a_peer_goes_back_when_its_parameters_or_statistics_are_no_longer_finite(swarm_folder):
-    done = subprocess.run(
-        [sys.executable, "-c", ROLLBACK, str(swarm_folder)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    output = swarm_folder / "output.txt"
+    with open(output, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ROLLBACK, str(swarm_folder)], stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            assert process.wait(300) == 0, output.read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its averagers go on without it
     events = read_events(swarm_folder)
     told = [
         (event["event"], event.get("loss_scale")) for event in events if event["event"] in ("skipped", "rolled_back")
