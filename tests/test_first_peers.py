@@ -87,6 +87,7 @@ def run(script: str, *arguments) -> str:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_the_cards_only_first_peer_starts_again_and_newcomers_find_it_past_silent_ones(mini, swarm_folder):
     card = mini.with_changes(initial_peers=()).save(swarm_folder / "run")
     settings = PeerSettings(run=str(card), role="bootstrap", name="first", host="127.0.0.1", port=free_port())

@@ -30,6 +30,7 @@ def problems(peer: Peer) -> str:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_trainer_on_a_full_disk_trains_on_saves_later_and_goes_on_from_the_state_before_a_broken_one(
     mini, swarm_folder
 ):

@@ -43,6 +43,7 @@ def rounds_with_others(peer: Peer) -> list[dict]:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_paused_peer_hands_in_what_it_has_lets_others_go_on_and_comes_back(card, swarm_folder):
     here = {"folder": swarm_folder / PEERS, "name": "bob"}
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:

@@ -268,6 +268,7 @@ def test_who_leaves_a_group_that_hangs_saves_all_updates_that_it_has_made(mini, 
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_trainer_asked_to_leave_while_another_one_hangs_has_saved_before_its_time_is_up(mini, swarm_folder):
     card = mini.with_changes(
         optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000, "warmup_epochs": 1},

@@ -133,6 +133,7 @@ def test_where_no_state_can_be_taken_volunteers_are_asked_more_and_more_seldom(t
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_monitor_that_is_killed_goes_on_and_its_checkpoints_draw(mini, swarm_folder):
     quick = mini.with_changes(averaging={**mini.averaging.model_dump(), "target_batch_size": 48})
     trainers = [PeerSettings(run="", name=name, batch_size=8) for name in ("ada", "bob")]

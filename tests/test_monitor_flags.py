@@ -19,6 +19,7 @@ NAMES = ("ada", "bob", "cleo")
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_peer_that_boasts_of_weight_and_loss_is_flagged_and_honest_ones_are_not(mini, swarm_folder):
     quick = mini.with_changes(averaging={**mini.averaging.model_dump(), "target_batch_size": 128})
     trainers = [PeerSettings(run="", name=name, batch_size=8) for name in NAMES]

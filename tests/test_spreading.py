@@ -188,6 +188,7 @@ EPOCHS, NAMES = 12, ("ada", "bob", "cleo")
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_peer_whose_parameters_are_damaged_in_silence_sees_it_and_has_the_others_again(mini, swarm_folder):
     card = mini.with_changes(
         optimizer={**mini.optimizer.model_dump(), "total_epochs": EPOCHS, "warmup_epochs": 1},
