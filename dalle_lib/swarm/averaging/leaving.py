@@ -53,15 +53,19 @@ class Leaving:
         self.wait_for(lambda timeout_s: lock.acquire(True, timeout_s))
         lock.release()
 
+    def ends_within(self, round_of_peers: Future, timeout_s: float) -> bool:
+        """Return whether a round ends within `timeout_s`. Raises Interrupted if this peer leaves before."""
+        is_over = threading.Event()  # concurrent.futures.wait would not see that the round was cancelled
+        round_of_peers.add_done_callback(lambda _: is_over.set())
+        return self.wait_for(is_over.wait, timeout_s)
+
     def outcome_of(self, round_of_peers: Future, timeout_s: float) -> object:
         """Return the result of a round of averaging. Raises what has ended it otherwise, and TimeoutError.
 
         Raises Interrupted if this peer leaves before its end; a round that has no group yet is then called off.
         """
-        is_over = threading.Event()  # concurrent.futures.wait would not see that the round was cancelled
-        round_of_peers.add_done_callback(lambda _: is_over.set())
         try:
-            if not self.wait_for(is_over.wait, timeout_s):
+            if not self.ends_within(round_of_peers, timeout_s):
                 raise TimeoutError(f"no round ended in {timeout_s:g} s")
         except Interrupted:
             round_of_peers.cancel()

@@ -1,7 +1,6 @@
 """Rounds in which peers average their parameters: when one is due, and the one that runs."""
 
 import logging
-import threading
 
 from hivemind.averaging.control import AveragingStage, StepControl
 
@@ -90,13 +89,9 @@ class ParameterRounds:
 
         Raises Interrupted if this peer leaves before.
         """
-        if self.pending is None:
-            return
-        is_over = threading.Event()  # concurrent.futures.wait would not see that the round was cancelled
-        self.pending.add_done_callback(lambda _: is_over.set())
-        if not self.averager.wait_for(is_over.wait, search_s):
+        if (pending := self.pending) is not None and not self.averager.ends_within(pending, search_s):
             self.give_up()
-            self.averager.wait_for(is_over.wait, self.timeout_s)
+            self.averager.ends_within(pending, self.timeout_s)
 
     def collect(self) -> Group | None:
         """Return the group of a round that is over, once; None if none is over, or it failed or was given up.

@@ -52,7 +52,7 @@ class Sketch:
     epoch: int
     """Updates in them."""
     values: Float[np.ndarray, "64"]
-    """As `swarm.peer.sketch` makes them; the text has them to a 30,000th of the largest."""
+    """The numbers that `swarm.peer.sketch` returns; their text rounds each to a 30,000th of the largest."""
 
     def __str__(self) -> str:
         largest = float(abs(self.values).max())
