@@ -98,8 +98,9 @@ def test_where_no_state_can_be_used_others_give_theirs_and_a_peer_alone_is_told(
         (tmp_path / name).write_bytes(b"broken")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     for ask in begin, lambda: saved_epoch(tmp_path):
-        with pytest.raises(BrokenFile, match=rf"{OPTIMIZER} cannot be read .*Remove it: `dalle-lib join` then takes"):
+        with pytest.raises(BrokenFile, match=rf"{OPTIMIZER} cannot be read .*Remove it: `dalle-lib join` then takes") as told:
             ask()
+        assert f"Remove {tmp_path / BEFORE}, too: it is broken as well (" in str(told.value)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
     assert begin(has_others=True) is None
     assert all("takes over the others' progress. Remove" in told for told in problems(tmp_path))

@@ -20,7 +20,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import read_state, resume_batches
 from dalle_lib.swarm.process.events import HUB, TAKING, EventLog
-from dalle_lib.swarm.process.folder import epoch_in, saved_epoch, states_in
+from dalle_lib.swarm.process.folder import epoch_in, none_usable, saved_epoch, states_in
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def last_state(
             else:
                 broken[file] = error
     if broken and found is None and not has_others:
-        raise next(iter(broken.values()))
+        raise none_usable(broken)
     begins = "takes over the others' progress" if found is None else f"goes on from that of epoch {found[1].epoch:,}"
     for file, error in broken.items():
         why, aside = in_one_line(error.__cause__ or error), file.replace(file.with_suffix(".broken"))

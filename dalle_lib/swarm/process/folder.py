@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dalle_lib.auth.tokens import TOKEN
 from dalle_lib.files import BrokenFile, read_record, reading, replace_file, require_file
+from dalle_lib.one_line import in_one_line
 from dalle_lib.run.files import BEFORE
 from dalle_lib.run.files import MODEL as MODEL  # the files of the state that a peer has saved last
 from dalle_lib.run.files import OPTIMIZER as OPTIMIZER
@@ -155,15 +156,22 @@ def folders_of_peers(folder: Path) -> list[Path]:
 
 def _saved(folder: Path) -> dict[str, str]:
     """Return the metadata of the last progress that can be read; none where nothing is saved. Raises BrokenFile."""
-    broken = []
+    broken = {}
     for file in states_in(folder):
         try:
             return _metadata_of(file)
         except BrokenFile as error:
-            broken.append(error)
+            broken[file] = error
     if broken:
-        raise broken[0]
+        raise none_usable(broken)
     return {}
+
+
+def none_usable(broken: Mapping[Path, BrokenFile]) -> BrokenFile:
+    """Return the error that names all states of a peer, where none of them can be used."""
+    (_, error), *before = broken.items()
+    told = [f" Remove {file}, too: it is broken as well ({in_one_line(of.__cause__ or of)})." for file, of in before]
+    return BrokenFile(f"{error}{''.join(told)}")
 
 
 def states_in(folder: Path) -> list[Path]:
