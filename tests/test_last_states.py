@@ -97,8 +97,9 @@ def test_where_no_state_can_be_used_others_give_theirs_and_a_peer_alone_is_told(
     for name in OPTIMIZER, BEFORE:
         (tmp_path / name).write_bytes(b"broken")
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    words = rf"{OPTIMIZER} cannot be read .*Remove it: `dalle-lib join` then takes"
     for ask in begin, lambda: saved_epoch(tmp_path):
-        with pytest.raises(BrokenFile, match=rf"{OPTIMIZER} cannot be read .*Remove it: `dalle-lib join` then takes") as told:
+        with pytest.raises(BrokenFile, match=words) as told:
             ask()
         assert f"Remove {tmp_path / BEFORE}, too: it is broken as well (" in str(told.value)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -14,7 +14,7 @@ from dalle_lib.files import BrokenFile, sha256_of
 from dalle_lib.inference import TextToImage
 from dalle_lib.monitor.uploading import pointer
 from dalle_lib.run import RunCard, batches_of
-from dalle_lib.run.files import MODEL, OPTIMIZER
+from dalle_lib.run.files import BEFORE, MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST, ForeignSignature, newest_checkpoint
 from dalle_lib.swarm.peer import beginning
 from dalle_lib.swarm.peer.beginning import fetch_state
@@ -230,6 +230,21 @@ def test_a_broken_checkpoint_of_the_hub_stops_no_newcomer_and_own_progress_is_ne
     with pytest.raises(BrokenFile, match="it holds NaN"):
         beginning.give_up_fetched(folder, broken, EventLog(folder))
     assert (folder / OPTIMIZER).read_bytes() == b"own"
+
+
+@pytest.mark.parametrize("is_broken", [False, True], ids=["whole", "broken"])
+def test_a_checkpoint_of_the_hub_leaves_the_last_own_state_that_can_be_read(signed, tmp_path, monkeypatch, is_broken):
+    monkeypatch.setattr(beginning, "RECENT", 0)
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    for name, epoch in (BEFORE, 1), (OPTIMIZER, 2):
+        save_tensors(folder / name, {"a": torch.zeros(1)}, {"epoch": str(epoch)})
+    if is_broken:
+        (folder / OPTIMIZER).write_bytes(b"")
+    expected = (folder / (BEFORE if is_broken else OPTIMIZER)).read_bytes()
+    fetch_state(signed[0], folder, EventLog(folder))
+    assert (folder / OPTIMIZER).read_bytes() == (tmp_path / OPTIMIZER).read_bytes()
+    assert (folder / BEFORE).read_bytes() == expected
 
 
 def test_a_file_that_differs_from_its_hash_is_fetched_anew_the_next_time(signed, hub):

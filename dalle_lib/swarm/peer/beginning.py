@@ -20,7 +20,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import read_state, resume_batches
 from dalle_lib.swarm.process.events import HUB, TAKING, EventLog
-from dalle_lib.swarm.process.folder import epoch_in, none_usable, saved_epoch, states_in
+from dalle_lib.swarm.process.folder import epoch_in, none_usable, readable_state, saved_epoch, states_in
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,10 @@ def fetch_state(card: RunCard, folder: Path, events: EventLog) -> None:
         if (epoch := epoch_in(read_header(here[OPTIMIZER])[1])) != newest.epoch:
             raise ValueError(f"expected a state of epoch {newest.epoch:,}, but it is of epoch {epoch:,}")
         (folder / FROM_HUB).touch()
+        own_state, _ = readable_state(folder)  # a broken one is not kept in place of the one before
         for name, fetched in here.items():  # by the second one a peer has progress
-            own_state = folder / BEFORE if name == OPTIMIZER else None
-            with replace_file(folder / name, durable=True, before=own_state) as unfinished:
+            kept_as = folder / BEFORE if own_state == folder / name else None
+            with replace_file(folder / name, durable=True, before=kept_as) as unfinished:
                 shutil.copyfile(fetched, unfinished)
         logger.info("begins with %r", newest)
     except (OSError, ValueError) as error:

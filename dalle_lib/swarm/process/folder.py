@@ -156,15 +156,23 @@ def folders_of_peers(folder: Path) -> list[Path]:
 
 def _saved(folder: Path) -> dict[str, str]:
     """Return the metadata of the last progress that can be read; none where nothing is saved. Raises BrokenFile."""
+    return readable_state(folder)[1]
+
+
+def readable_state(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """Return the file and metadata of the last progress that can be read; none where nothing is saved.
+
+    Raises BrokenFile if there are files, and none of them can be read.
+    """
     broken = {}
     for file in states_in(folder):
         try:
-            return _metadata_of(file)
+            return file, _metadata_of(file)
         except BrokenFile as error:
             broken[file] = error
     if broken:
         raise none_usable(broken)
-    return {}
+    return None, {}
 
 
 def none_usable(broken: Mapping[Path, BrokenFile]) -> BrokenFile:
