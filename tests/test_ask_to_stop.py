@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from filelock import FileLock
+from full_disk import fill_disk
 from waiting import wait_until
 
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
 from dalle_lib.swarm.process import join
+from dalle_lib.swarm.process.events import EVENTS
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +87,17 @@ def test_of_two_programs_that_start_a_peer_at_once_the_second_only_watches(tmp_p
         assert first[0].wait(60) == 0
     finally:
         first[0].stdin.close()
+
+
+def test_who_has_only_begun_to_write_that_it_starts_has_not_started(swarm_folder, monkeypatch):
+    start = join._start_supervisor
+
+    def start_on_a_full_disk(folder, token):
+        supervisor = start(folder, token)
+        fill_disk(psutil.Process(supervisor.pid), room_bytes=40)  # it waits for the Hub token, and writes nothing yet
+        return supervisor
+
+    monkeypatch.setattr(join, "_start_supervisor", start_on_a_full_disk)
+    with pytest.raises(join.CannotJoin, match=r"could not write to .*events\.jsonl, and ended"):
+        join.join(PeerSettings(run="emoji-mini", host="127.0.0.1"), swarm_folder)
+    assert (swarm_folder / EVENTS).stat().st_size == 40

@@ -92,6 +92,14 @@ def read_events(folder: Path) -> list[dict]:
     return read_starts(folder)[-1]
 
 
+def has_start(folder: Path, from_byte: int) -> bool:
+    """Return whether a peer's events, from a byte on, hold a start: a whole line, not what a full disk left of one."""
+    with open(folder / EVENTS, "rb") as file:
+        file.seek(from_byte)
+        lines = [line for line in file if line.endswith(b"\n")]
+    return any(event["event"] == STARTED for event in map(event_in, lines) if event)
+
+
 def samples_in(events: list[dict]) -> int:
     """Return how many samples a peer has computed, by its events since one start; until it left, in whole epochs."""
     left = [event["samples"] for event in events if event["event"] == "left"]

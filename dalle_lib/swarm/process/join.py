@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from dalle_lib.files import end_of
 from dalle_lib.one_line import in_one_line, printable_lines
-from dalle_lib.swarm.process.events import EVENTS, read_events
+from dalle_lib.swarm.process.events import EVENTS, has_start, read_events
 from dalle_lib.swarm.process.folder import SETTINGS, bind, require_own
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -254,7 +254,7 @@ def join(settings: PeerSettings, folder: str | Path, token: str | None = None, c
 
     def has_begun() -> bool:
         with contextlib.suppress(OSError, ValueError):  # nothing is written yet
-            return events.stat().st_size > size_before and peer.supervisor_id == process.pid
+            return has_start(folder, size_before) and peer.supervisor_id == process.pid
         return False
 
     while process.poll() is None and not has_begun():
