@@ -178,6 +178,7 @@ def test_the_panel_says_how_far_parameters_are_apart_and_that_a_peer_was_off_wit
         html = panel_html(peer)
     assert re.search(r"<b>1\.1\d%</b>parameters apart", html)
     assert "The parameters of this peer were off by 31.2% after update 10" in html
+    assert "averaging explains 12.0%: those of the others take their place." in html, "no peer may have given its state"
     (trouble,) = [trouble for trouble in TROUBLES if trouble.title == "Parameters off"]
     assert html.count(f'<a href="{trouble.link}"') == 1
     lost = "8 samples of yours are not in the others' update of epoch 10: " + OFF.format(0.312, 0.12)

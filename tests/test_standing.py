@@ -55,6 +55,7 @@ def stopped_clock(monkeypatch):
         ([*BEGINNING, BROKE], False, "failed", "error: its GPU broke"),
         ([*BEGINNING, BROKE, BROKE | {"error": "exit code 1"}], False, "failed", "error: its GPU broke"),
         (BEGINNING, False, "killed", "Ended without saving"),
+        (BEGINNING, False, "killed", "or its disk took no more events"),
         ([STARTED, {"event": "ended", "exit_code": 0}], False, "ended", "Stopped, with nothing to save"),
     ],
 )

@@ -141,7 +141,8 @@ REAL = {
     "FAILED  first peers      0 of 1 answer, not QmX (refused); needed: one that answers": "no-first-peer-answers",
     "FAILED  run it serves    status 404; needed: cats": "authority-not-ready",
     "Ended by an error: OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB": "out-of-memory",
-    "Ended without saving: it was killed, or the machine was switched off": "killed",
+    "Ended without saving, as far as its events tell: it was killed, the machine was switched off, or its disk took no "
+    "more events": "killed",
     "peers/cats/ada/model.safetensors cannot be read as progress (it is cut off). Remove it": "progress-broken",
     "32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30: took over their state.":
         "samples-lost",

@@ -29,6 +29,10 @@ COMPLETE_HERE = "Peers that have left say that the run is complete; newcomers le
 UNREACHED = "Others cannot reach this machine: it computes, others reduce"
 NOBODY_REDUCES = "Others cannot reach this machine, and nobody else is there yet who reduces: so it does"
 LOOKING = f"Looking for the other peers, for at most {CONNECT_S:.0f} s"
+UNTOLD = (
+    "Ended without saving, as far as its events tell: it was killed, the machine was switched off, or its disk took no "
+    "more events"
+)
 ASKED = {"pause": "it pauses after this batch", "finish": "it leaves after this epoch"}
 """What a peer at work that its volunteer has asked something of is about to do."""
 MAX_NAMED = 8
@@ -67,7 +71,7 @@ def _state_in_words(standing: Standing) -> str:
         "left": f"Left the run; progress is saved{at}",
         "complete": f"The run is complete{at}; the model is saved",
         "failed": f"Ended by an error: {printable(standing.error or '')}",
-        "killed": "Ended without saving: it was killed, or the machine was switched off",
+        "killed": UNTOLD,
         "ended": "Stopped, with nothing to save",
     }[standing.state]
 
@@ -259,7 +263,7 @@ def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
             usual = f"those of most are {event['usual']:.1%} apart, and averaging explains {event['explained']:.1%}"
             lines.append(
                 f"The parameters of this peer were off by {event['off']:.1%} after update {event['epoch']}, where "
-                f"{usual}: another peer's take their place."
+                f"{usual}: those of the others take their place."
             )
         if event["event"] == "problem":
             who = f"Peer {names.get(event['peer'], '')}(…{event['peer'][-6:]})"

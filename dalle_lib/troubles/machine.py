@@ -152,9 +152,10 @@ TROUBLES = (
         severity="costs",
         patterns=("the peer's process was killed", "Ended without saving"),
         means="The peer was ended from outside: somebody killed it, the system did because memory ran out, or the "
-        "machine was switched off. What it gave to ended epochs stays in the run. Its own copy of the model is that "
-        "of when it last saved.",
-        remedy="Join again: it goes on from there. If memory ran out, end other programs.",
+        "machine was switched off. Or it left by itself, and a full or failing disk took no word of it. What it gave "
+        "to ended epochs stays in the run. Its own copy of the model is that of when it last saved.",
+        remedy="Join again: it goes on from there. If memory ran out, end other programs; if the disk is full, free "
+        "some space first.",
     ),
     Trouble(
         title="Does not end",
