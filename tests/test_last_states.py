@@ -129,6 +129,17 @@ def test_two_states_are_kept_and_a_full_disk_takes_neither(save, begin, tmp_path
     assert not list(tmp_path.glob("*.unfinished"))
 
 
+def test_a_state_of_the_same_epoch_and_a_broken_one_are_not_kept_in_place_of_the_state_before(save, begin, tmp_path):
+    for epoch in 11, 21, 21:  # as after going back to the last copy
+        save(epoch)
+    assert begin() == 21
+    (tmp_path / OPTIMIZER).write_bytes(b"")
+    save(31)
+    assert begin() == 31
+    (tmp_path / OPTIMIZER).write_bytes(b"")
+    assert begin() == 11
+
+
 def test_a_broken_checkpoint_of_the_hub_gives_way_to_own_progress(save, begin, tmp_path):
     save(11)
     (tmp_path / OPTIMIZER).rename(tmp_path / BEFORE)

@@ -12,7 +12,7 @@ from dalle_lib.files import BrokenFile, replace_file
 from dalle_lib.machine import require_room_in_cache
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import BEFORE, MODEL, OPTIMIZER
+from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.run.newest import newest_checkpoint
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.averaging.donors import SLOWEST_BYTES_PER_S, TELL_EVERY_S, Taking
@@ -20,7 +20,7 @@ from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.snapshot import Snapshot, restore_snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import read_state, resume_batches
 from dalle_lib.swarm.process.events import HUB, TAKING, EventLog
-from dalle_lib.swarm.process.folder import epoch_in, none_usable, readable_state, saved_epoch, states_in
+from dalle_lib.swarm.process.folder import epoch_in, none_usable, place_of_last, saved_epoch, states_in
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +53,9 @@ def fetch_state(card: RunCard, folder: Path, events: EventLog) -> None:
         if (epoch := epoch_in(read_header(here[OPTIMIZER])[1])) != newest.epoch:
             raise ValueError(f"expected a state of epoch {newest.epoch:,}, but it is of epoch {epoch:,}")
         (folder / FROM_HUB).touch()
-        own_state, _ = readable_state(folder)  # a broken one is not kept in place of the one before
+        last = place_of_last(folder, epoch)
         for name, fetched in here.items():  # by the second one a peer has progress
-            kept_as = folder / BEFORE if own_state == folder / name else None
-            with replace_file(folder / name, durable=True, before=kept_as) as unfinished:
+            with replace_file(folder / name, durable=True, before=last if name == OPTIMIZER else None) as unfinished:
                 shutil.copyfile(fetched, unfinished)
         logger.info("begins with %r", newest)
     except (OSError, ValueError) as error:

@@ -12,10 +12,10 @@ from dalle_lib.files import BrokenFile, reading
 from dalle_lib.model import DALLE
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard
-from dalle_lib.run.files import BEFORE, MODEL, OPTIMIZER
+from dalle_lib.run.files import MODEL, OPTIMIZER
 from dalle_lib.streaming.batches import TrainingBatches
 from dalle_lib.swarm.peer.snapshot import Snapshot
-from dalle_lib.swarm.process.folder import START_ANEW, epoch_in
+from dalle_lib.swarm.process.folder import START_ANEW, epoch_in, place_of_last
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +25,14 @@ def save_state(
 ) -> None:
     """Write the model, and in a second file what the optimizer and the data, if any, need to go on with it.
 
-    `snapshot` is that of the model's parameters now. What that second file was is kept as BEFORE.
+    `snapshot` is that of the model's parameters now. What that second file was is kept as BEFORE, unless it is of
+    the same epoch or broken.
     """
     save_model(folder / MODEL, model, snapshot.epoch)
     about = {"epoch": str(snapshot.epoch), "param_groups": _groups_of(snapshot)}
     data = {} if batches is None else {"data": json.dumps(batches.state_dict())}
     about |= {"fingerprint": card.fingerprint, **data}
-    save_tensors(folder / OPTIMIZER, _named(snapshot), about, before=folder / BEFORE)
+    save_tensors(folder / OPTIMIZER, _named(snapshot), about, before=place_of_last(folder, snapshot.epoch))
 
 
 def resume_batches(file: Path, batches: TrainingBatches) -> None:

@@ -156,23 +156,15 @@ def folders_of_peers(folder: Path) -> list[Path]:
 
 def _saved(folder: Path) -> dict[str, str]:
     """Return the metadata of the last progress that can be read; none where nothing is saved. Raises BrokenFile."""
-    return readable_state(folder)[1]
-
-
-def readable_state(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """Return the file and metadata of the last progress that can be read; none where nothing is saved.
-
-    Raises BrokenFile if there are files, and none of them can be read.
-    """
     broken = {}
     for file in states_in(folder):
         try:
-            return file, _metadata_of(file)
+            return _metadata_of(file)
         except BrokenFile as error:
             broken[file] = error
     if broken:
         raise none_usable(broken)
-    return None, {}
+    return {}
 
 
 def none_usable(broken: Mapping[Path, BrokenFile]) -> BrokenFile:
@@ -185,6 +177,18 @@ def none_usable(broken: Mapping[Path, BrokenFile]) -> BrokenFile:
 def states_in(folder: Path) -> list[Path]:
     """Return the files of the states that a trainer has saved, the last one first."""
     return [folder / name for name in (OPTIMIZER, BEFORE) if (folder / name).exists()]
+
+
+def place_of_last(folder: Path, next_epoch: int) -> Path | None:
+    """Return where the last state is kept when that of `next_epoch` is saved; None if the one before it stays there.
+
+    It stays where the last one is of the same epoch, as after a peer has gone back to it, or cannot be read.
+    """
+    try:
+        last_epoch = epoch_in(_metadata_of(folder / OPTIMIZER))
+    except (OSError, BrokenFile):
+        return None
+    return None if last_epoch == next_epoch else folder / BEFORE
 
 
 def _metadata_of(file: Path) -> dict[str, str]:
