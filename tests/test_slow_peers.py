@@ -17,7 +17,7 @@ from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
-from dalle_lib.swarm.averaging.upload import Upload
+from dalle_lib.swarm.averaging.upload import FIRST_REST, Upload
 
 PARTS = 5
 """Parts of 100 values that each of two reducers gets of each peer."""
@@ -153,6 +153,32 @@ def test_a_round_that_failed_is_not_over_and_tells_nobody_that_they_came_late():
         raise ZeroDivisionError
     assert not rounds.is_over(b"group")
     assert not rounds.is_any
+
+
+def test_a_round_that_is_called_off_shows_of_nobody_that_they_are_in_time():
+    async def call_off() -> Runner:
+        begun, patience = asyncio.Event(), Patience()
+
+        class Waits(Noted):
+            async def _communicate_with_peer(self, peer_id: PeerID) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+        peers = [SimpleNamespace(peer_id=PeerID(name)) for name in (b"ada", b"bob", b"cat")]
+        patience.note([peers[1].peer_id], {peers[1].peer_id})
+        runner = Waits(peers[0], peers, patience=patience)
+        runner.upload.note_round(is_late=True)
+        round_ = asyncio.create_task(runner.average())
+        await begun.wait()
+        round_.cancel()
+        await asyncio.wait([round_])
+        return runner
+
+    runner = asyncio.run(call_off())
+    assert runner.patience._late == {PeerID(b"bob"): 1}
+    for _ in range(FIRST_REST):
+        assert runner.upload.steps_back, "for as many rounds as before"
+        runner.upload.note_round(is_late=False)
 
 
 class Short(Patience):

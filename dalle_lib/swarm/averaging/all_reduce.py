@@ -123,26 +123,32 @@ class Runner(SameAnswers):
 
     async def run(self) -> AsyncIterator[Tensor]:
         """Average, and iterate over each tensor's average if there are `answers`, else the difference to add to it."""
+        has_ended = False
         try:
             async for update in super().run():
                 yield update
+            has_ended = True
         finally:
-            self._blame()
+            self._blame(has_ended)
         for sender in self.tensor_part_reducer.far:
             self.tell(self.sender_peer_ids[sender], "its tensors did not count: they are far longer than the others'")
         for sender, weight in self.tensor_part_reducer.beyond.items():
             limit = self.tensor_part_reducer.trust.max_weight
             self.tell(self.sender_peer_ids[sender], f"it claims a weight of {weight:.3g}: it counts as {limit:.3g}")
 
-    def _blame(self) -> None:
-        """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it."""
-        self.upload.note_round(self.is_late)
+    def _blame(self, has_ended: bool) -> None:
+        """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it.
+
+        Who was in time is known of a round that `has_ended` alone: one may be called off at any moment.
+        """
+        if has_ended or self.is_late:
+            self.upload.note_round(self.is_late)
         if self.is_late:
             self.failed.clear()
             self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")
             return
         self.failed |= self.late_to
-        self.patience.note(self.ordered_peer_ids, self.failed)
+        self.patience.note(self.ordered_peer_ids if has_ended else self.failed, self.failed)
         for peer in self.late_to:
             self.tell(peer, "it did not reduce its parts: it says that ours came too slowly, and most others do not")
         for peer, what in self._in_vain.items():
