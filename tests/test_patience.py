@@ -7,7 +7,7 @@ from hivemind.p2p import PeerID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dalle_lib.swarm.averaging.patience import FEWEST, REDUCER_PATIENCE, SHARE, TYPICAL, Patience
+from dalle_lib.swarm.averaging.patience import AGAIN, FEWEST, REDUCER_PATIENCE, SHARE, TYPICAL, Patience
 
 ADA, BOB, CAT, DAN, EVE = PEERS = [PeerID(name) for name in (b"ada", b"bob", b"cat", b"dan", b"eve")]
 MOST_S = 100.0
@@ -70,6 +70,15 @@ def test_a_peer_that_is_late_again_and_again_is_waited_for_less_and_less_until_i
     assert of.spared_s(ADA) == SHARE * 80.0 / 2**8, "it was not in that round"
     of.note([ADA], set())
     assert of.spared_s(ADA) == SHARE * 80.0
+
+
+def test_a_peer_that_has_got_faster_after_many_late_rounds_is_waited_for_again_and_one_that_has_not_costs_little():
+    of, waits_s = patience(80.0), []
+    for _ in range(10 * AGAIN):
+        waits_s.append(of.spared_s(ADA))
+        of.note([ADA], {ADA})
+    assert [round for round, wait_s in enumerate(waits_s) if wait_s == SHARE * 80.0] == [*range(0, 10 * AGAIN, AGAIN)]
+    assert sum(waits_s) < 0.02 * 80.0 * len(waits_s), "of the time of all rounds"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ REDUCER_PATIENCE = 1.5
 """How long a reducer is waited for, in multiples of how long it waits for senders."""
 ROUNDS = 3
 """Rounds whose distance is known: the median is neither that of a round that was tried again nor of a long sleep."""
+AGAIN = 32
+"""Late rounds in a row after which a peer is waited for as if it had been in time: one that has got faster is. A
+hopeless one costs two such waits in so many rounds."""
 MAX_LATE = 1000
 """Peers of which is known how often in a row they were late."""
 
@@ -53,9 +56,9 @@ class Patience:
 
     def spared_s(self, peer: PeerID) -> float:
         """Return the seconds that a peer is waited for in any case: half as many with each round in which it was late
-        again, so that a hopeless one soon costs nothing."""
+        again, so that a hopeless one soon costs nothing; every AGAIN rounds, all of them again."""
         between_s = statistics.median_high(self._between_s) if self._between_s else 0.0
-        return max(self.least_s, SHARE * between_s) * 0.5 ** self._late.get(peer, 0)
+        return max(self.least_s, SHARE * between_s) * 0.5 ** (self._late.get(peer, 0) % AGAIN)
 
     def for_sender(self, sender: PeerID, waited_s: Mapping[PeerID, float], most_s: float) -> float:
         """Return the seconds that a sender is waited for in all, at most `most_s`.
