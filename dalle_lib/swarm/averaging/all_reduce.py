@@ -12,13 +12,14 @@ from functools import partial
 
 import torch
 from hivemind.averaging.partition import AllreduceException
-from hivemind.p2p import PeerID, StubBase
+from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.answers import LOOK_EVERY_S, made_ahead, within
 from dalle_lib.swarm.averaging.in_step import InStep
+from dalle_lib.swarm.averaging.listening import Listening
 from dalle_lib.swarm.averaging.own_parts import Parts
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.packed_weights import pack_weights, unpack_weights
@@ -154,9 +155,9 @@ class Runner(SameAnswers):
         for peer, what in self._in_vain.items():
             self.tell(peer, what)
 
-    def _get_peer_stub(self, peer: PeerID) -> "_Listening":
-        expected = self.tensor_part_container.num_parts_by_peer[self.ordered_peer_ids.index(peer)]
-        return _Listening(super()._get_peer_stub(peer), partial(self._hear, peer), expected)
+    def _get_peer_stub(self, peer: PeerID) -> Listening:
+        shapes = self.tensor_part_container.shapes_for(self.ordered_peer_ids.index(peer))
+        return Listening(super()._get_peer_stub(peer), partial(self._hear, peer), shapes)
 
     async def _generate_input_for_peer(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
         in_step, number = self._in_step[self.ordered_peer_ids[peer_index]], 0
@@ -275,25 +276,3 @@ class Runner(SameAnswers):
                 self.failed.add(peer_id)
                 self._in_vain.setdefault(peer_id, what)
             raise
-
-
-class _Listening:
-    """The stub of a reducer, which tells of each answer and hangs up after the expected number of them."""
-
-    def __init__(self, stub: StubBase, hear: Callable[[averaging_pb2.AveragingData], None], expected: int) -> None:
-        self._stub, self._hear, self._expected = stub, hear, expected
-
-    def __getattr__(self, name: str):
-        return getattr(self._stub, name)
-
-    async def rpc_aggregate_part(self, parts: AsyncIterator[averaging_pb2.AveragingData]):
-        """Return the averages of parts, as hivemind's stub does."""
-        return self._heard(await self._stub.rpc_aggregate_part(parts))
-
-    async def _heard(self, answers: AsyncIterator[averaging_pb2.AveragingData]):
-        count = 0
-        async with contextlib.aclosing(answers):
-            while count < self._expected and (answer := await anext(answers, None)) is not None:
-                self._hear(answer)
-                yield answer
-                count += 1

@@ -45,6 +45,10 @@ class Parts(TensorPartContainer):
         options["return_deltas"] = not hasattr(made.compression, "answers")
         return cls(made.local_tensors, made.peer_fractions, **options, keeps_sent=keeps_sent, own=own)
 
+    def shapes_for(self, peer_index: int) -> list[torch.Size]:
+        """Return the shapes of the parts for a reducer, in order."""
+        return [part.shape for part, _info in self._input_parts_by_peer[peer_index]]
+
     def watch(self, peer_index: int, part_index: int) -> asyncio.Future[Tensor]:
         """Return a future of the average that a reducer will give for one of its parts; cancelled if it fails."""
         average = self._watched[peer_index, part_index] = asyncio.get_running_loop().create_future()
