@@ -17,7 +17,7 @@ from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
-from dalle_lib.swarm.averaging.upload import FIRST_REST, Upload
+from dalle_lib.swarm.averaging.upload import Upload
 
 PARTS = 5
 """Parts of 100 values that each of two reducers gets of each peer."""
@@ -155,32 +155,6 @@ def test_a_round_that_failed_is_not_over_and_tells_nobody_that_they_came_late():
     assert not rounds.is_any
 
 
-def test_a_round_that_is_called_off_shows_of_nobody_that_they_are_in_time():
-    async def call_off() -> Runner:
-        begun, patience = asyncio.Event(), Patience()
-
-        class Waits(Noted):
-            async def _communicate_with_peer(self, peer_id: PeerID) -> None:
-                begun.set()
-                await asyncio.Event().wait()
-
-        peers = [SimpleNamespace(peer_id=PeerID(name)) for name in (b"ada", b"bob", b"cat")]
-        patience.note([peers[1].peer_id], {peers[1].peer_id})
-        runner = Waits(peers[0], peers, patience=patience)
-        runner.upload.note_round(is_late=True)
-        round_ = asyncio.create_task(runner.average())
-        await begun.wait()
-        round_.cancel()
-        await asyncio.wait([round_])
-        return runner
-
-    runner = asyncio.run(call_off())
-    assert runner.patience._late == {PeerID(b"bob"): 1}
-    for _ in range(FIRST_REST):
-        assert runner.upload.steps_back, "for as many rounds as before"
-        runner.upload.note_round(is_late=False)
-
-
 class Short(Patience):
     """Waits for the last of some peers, once it is late, as it does for the others, and for ever for these."""
 
@@ -272,6 +246,7 @@ def test_a_round_goes_on_without_a_slow_sender_when_the_others_are_waited_for_no
         torch.testing.assert_close(average, expected)
         assert runner.is_whole
     for reducer in fast[:2]:
+        assert reducer.cheap == {slow.peer_id}
         assert [peer for peer, _ in reducer.told] == [slow.peer_id]
         assert "came too slowly" in reducer.told[0][1]
         assert reducer.patience._late == {slow.peer_id: 1}
@@ -294,7 +269,7 @@ def test_a_round_goes_on_without_a_slow_reducer_when_half_of_the_others_are_done
     for runner, average in zip(fast, averages[:-1], strict=True):
         own = float(fast.index(runner))
         torch.testing.assert_close(average, torch.tensor([1.5] * 600 + [own] * 400))
-        assert runner.failed == {slow.peer_id}
+        assert runner.failed == runner.unreduced == {slow.peer_id}
         assert [peer for peer, _ in runner.told] == [slow.peer_id]
         assert "did not reduce its parts" in runner.told[0][1]
     assert slow.is_whole

@@ -23,7 +23,7 @@ from dalle_lib.swarm.averaging.listening import Listening
 from dalle_lib.swarm.averaging.own_parts import Parts
 from dalle_lib.swarm.averaging.paces import Paces
 from dalle_lib.swarm.averaging.packed_weights import pack_weights, unpack_weights
-from dalle_lib.swarm.averaging.patience import Patience
+from dalle_lib.swarm.averaging.patience import Patience, are_cheap
 from dalle_lib.swarm.averaging.reducing import Reducer
 from dalle_lib.swarm.averaging.rounds import Counted
 from dalle_lib.swarm.averaging.same_answers import SameAnswers
@@ -83,6 +83,8 @@ class Runner(SameAnswers):
         """Senders that had sent some of their tensors when this peer went on without the rest."""
         self.late_to: set[PeerID] = set()
         """Reducers that have gone on without the rest of this peer's tensors, as they say."""
+        self.unreduced: set[PeerID] = set()
+        """Reducers that have not given back all averages."""
         others = set(self.ordered_peer_ids) - {self.peer_id}
         parts_of = zip(self.ordered_peer_ids, self.tensor_part_container.num_parts_by_peer, strict=True)
         self._other_reducers = others & {peer for peer, parts in parts_of if parts}
@@ -115,6 +117,12 @@ class Runner(SameAnswers):
         """Whether most of the other reducers, and two at least, say that this peer's tensors came too late: a few may
         lie, to be blamed for nothing."""
         return 2 * len(self.late_to) > max(len(self._other_reducers), 2)
+
+    @property
+    def cheap(self) -> set[PeerID]:
+        """Slow senders that have failed in nothing else, where waiting for them soon costs little."""
+        late = self.failed - self.unreduced
+        return late & self.slow if are_cheap(len(late), self.group_size) else set()
 
     def counted(self) -> Counted:
         """Return each sender's weight in the average, the mean over the parts whose reducers told it; else NaN."""
@@ -265,6 +273,7 @@ class Runner(SameAnswers):
             async with self.waiting.for_reducer(peer_id):
                 await super()._communicate_with_peer(peer_id)
         except Exception as error:
+            self.unreduced.add(peer_id)
             what = f"it did not reduce its parts: {in_one_line(error)}"
             if peer_id == self.peer_id:  # hivemind registers the failure of other reducers only
                 self.tensor_part_container.register_failed_reducer(self.ordered_peer_ids.index(peer_id))

@@ -199,19 +199,19 @@ class MemberMatchmaking(Matchmaking):
         if (times := self.wasted[leader]) > MAX_WASTED:
             self._avoid(leader, f"it {did}, {times} times in a row")
 
-    def note_round(self, group: GroupInfo, failed: Peers, refused: Peers, slow: Peers = ()) -> None:
+    def note_round(self, group: GroupInfo, failed: Peers, refused: Peers, slow: Peers = (), cheap: Peers = ()) -> None:
         """Take note of who has not done its part in a round, as `Runner` has them.
 
         A leader that tells each follower of another group makes them fail for each other. So this peer judges others
-        one by one only where it leads; elsewhere it judges the leader, by whether all did their part. Whose tensors
-        were refused has cost no time, and is judged by that only as the leader of a group that would be better without
-        it. Who was in the round, as its tensors show, but too slow, is no other's fault. Who fails again and again is
-        named, and neither followed nor let into a group for some time.
+        one by one only where it leads, but for `cheap` failures; elsewhere it judges the leader, by whether all did
+        their part. Whose tensors were refused has cost no time: it is judged by that only as the leader of a group that
+        would be better without it. Who was in the round, as its tensors show, but too slow, is no other's fault. Who
+        fails again and again is named, and neither followed nor let into a group for some time.
         """
         if (leader := self.leader_of.pop(group.group_id, None)) is None:
             return  # it was found many groups ago
         if leader == self.peer_id:
-            judged = {peer: peer in failed for peer in group.peer_ids if peer != self.peer_id}
+            judged = {peer: peer in failed for peer in group.peer_ids if peer not in {self.peer_id, *cheap}}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"
         else:
             has_failed = any(peer == leader or peer not in slow for peer in failed) or leader in refused

@@ -32,6 +32,11 @@ MAX_LATE = 1000
 """Peers of which is known how often in a row they were late."""
 
 
+def are_cheap(late: int, peers: int) -> bool:
+    """Return whether so many late senders of a round of so many peers cost little, as most others say what is usual."""
+    return peers > FEWEST + 1 and 2 * late < peers
+
+
 class Patience:
     """What a peer has seen of its rounds that says how long it waits in the next one; one for each kind of rounds."""
 
