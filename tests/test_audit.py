@@ -61,7 +61,7 @@ class LyingRunner(Lying, AuditedRunner):
 
 
 async def round_of_three(
-    last: type[AuditedRunner], audits: float, upload_bits: int = 8
+    last: type[AuditedRunner], audits: float, upload_bits: int = 8, others: type[AuditedRunner] = AuditedRunner
 ) -> tuple[list, list[Runner], list[tuple]]:
     """Return each peer's average, its runner, and (teller, accused, what) of all that was told.
 
@@ -93,7 +93,7 @@ async def round_of_three(
             part_size_bytes=12 * (4 if upload_bits == 8 else 1),  # in 4 bits a part is as long as its answer in 8
             compression=compression,
         )
-        for kind, peer, own, weight in zip((AuditedRunner, AuditedRunner, last), peers, tensors, WEIGHTS, strict=True)
+        for kind, peer, own, weight in zip((others, others, last), peers, tensors, WEIGHTS, strict=True)
     ]
     checks = []
     for runner in runners:
@@ -152,6 +152,24 @@ def test_an_audit_names_a_reducer_that_lies_and_no_other(installed, upload_bits)
         if caught:
             break
     assert set(caught) == {runners[2].peer_id}
+
+
+class Impatient(AuditedRunner):
+    """A runner whose reducer goes on without what the last peer sends after its first part."""
+
+    async def _counting(self, parts, sender_index: int):
+        async for part in super()._counting(parts, sender_index):
+            yield part
+            if sender_index == len(self.sender_peer_ids) - 1:
+                raise TimeoutError("it kept the others waiting")
+
+
+def test_an_audit_names_no_reducer_that_went_on_without_a_slow_sender():
+    for _ in range(5):  # each of the two auditors checks one of two reducers, and one of eight parts
+        _, runners, told = asyncio.run(asyncio.wait_for(round_of_three(AuditedRunner, 3.0, others=Impatient), 30))
+        slow = runners[2].peer_id
+        assert {accused for _, accused, _ in told} == {slow}
+        assert {what.split(":")[0] for teller, _, what in told if teller != slow} == {"its tensors came too slowly"}
 
 
 def test_an_auditor_is_answered_and_nothing_else_of_the_round_is_kept():

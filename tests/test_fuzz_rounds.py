@@ -135,7 +135,7 @@ def test_audit_answer(question):
     auditor = Auditor(Trust(audits=1.0))
     auditor.evidence = Evidence(
         group_id=b"round", peers=(PeerID(b"a"), PeerID(b"b")), own=0, weight=2.0, sent=[[], SENT[:1]],
-        own_parts=[VALUES], codec=NoCompression(), infos=[CompressionInfo.from_tensor(VALUES)],
+        left_out_from={1: 3}, own_parts=[VALUES], codec=NoCompression(), infos=[CompressionInfo.from_tensor(VALUES)],
     )  # fmt: skip
     assert auditor.answer(question, PeerID(b"c")).code == averaging_pb2.BAD_GROUP_ID
     answer = auditor.answer(question, PeerID(b"b"))

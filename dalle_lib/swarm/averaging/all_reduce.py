@@ -179,6 +179,8 @@ class Runner(SameAnswers):
         """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
         if answer.code == averaging_pb2.CANCELLED:
             self.late_to.add(reducer)
+            place = self.ordered_peer_ids.index(reducer)
+            self.tensor_part_container.left_out_from[place] = self._in_step[reducer].answers
         self._in_step[reducer].answered()
         self.bytes_received += answer.tensor_part.ByteSize()
         self.upload.receive(answer.ByteSize())

@@ -7,9 +7,10 @@ it itself, and compares. The reducer cannot know which part that will be.
 
 import asyncio
 import logging
+import math
 import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -52,6 +53,8 @@ class Evidence:
     weight: float
     sent: list[list[runtime_pb2.Tensor]]
     """Messages sent to each peer, in order; they are added while the round goes on."""
+    left_out_from: Mapping[int, int]
+    """The first part that did not count, by the index of a reducer that went on without it; added as `sent` is."""
     own_parts: list[Tensor]
     """What it reduced itself, which it sent to nobody."""
     codec: CompressionBase
@@ -71,10 +74,15 @@ class Evidence:
             own=own,
             weight=runner.weight,
             sent=parts.sent,
+            left_out_from=parts.left_out_from,
             own_parts=[part.clone() for part in runner.parts_for_local_averaging],
             codec=getattr(parts.compression, "answers", parts.compression),
             infos=parts.infos[own],
         )
+
+    def is_left_out(self, reducer: int, part: int) -> bool:
+        """Return whether one reducer has gone on without a part, as it has said."""
+        return part >= self.left_out_from.get(reducer, math.inf)
 
     def message(self, reducer: int, part: int) -> runtime_pb2.Tensor:
         """Return the part that one reducer got. Raises IndexError if there is none."""
@@ -135,8 +143,9 @@ class Auditor:
     def answer(self, request: averaging_pb2.AveragingData, asker: PeerID) -> averaging_pb2.AveragingData:
         """Return the part that we sent to one reducer, for a peer of the same round.
 
-        The request names them as (reducer, part) in the size of its tensor. Others, and peers that ask for a part that
-        does not exist or ask too often, get a message with the code of their mistake.
+        The request names them as (reducer, part) in the size of its tensor. Where the reducer went on without that
+        part, the answer is CANCELLED. Others, and peers that ask for a part that does not exist or ask too often, get a
+        message with the code of their mistake.
         """
         evidence = self.evidence
         if evidence is None or request.group_id != evidence.group_id or asker not in evidence.peers:
@@ -145,6 +154,8 @@ class Auditor:
         try:
             if evidence.asked[asker] > MAX_ASKED:
                 raise IndexError("an auditor checks one part of a round")
+            if evidence.is_left_out(*request.tensor_part.size):
+                return averaging_pb2.AveragingData(code=averaging_pb2.CANCELLED)
             message = evidence.message(*request.tensor_part.size)
         except (IndexError, TypeError):
             return averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
@@ -194,7 +205,7 @@ class Auditor:
         return average
 
     async def _collect(self, check: Recheck, tell: Tell) -> dict[PeerID, tuple[Tensor, float]]:
-        """Return the part that each sender says it sent, with its weight; our own is as the reducer got it.
+        """Return the part that each sender says it sent in time, with its weight; our own is as the reducer got it.
 
         A peer that does not answer is reported, or a liar could keep its averages from being checked. Raises the error
         of the first such peer.
@@ -213,6 +224,8 @@ class Auditor:
                 if isinstance(answer, BaseException):
                     raise answer
                 runner.upload.receive(answer.ByteSize())
+                if answer.code == averaging_pb2.CANCELLED:  # it came too late to count, as it says itself
+                    continue
                 if answer.code != averaging_pb2.PART_FOR_AVERAGING:
                     raise LookupError(f"it answered {averaging_pb2.MessageCode.Name(answer.code)}")
                 if tuple(answer.tensor_part.size) == own.shape:  # else the reducer has refused it

@@ -24,17 +24,19 @@ class InStep:
     def __init__(self, senders: int, part_bytes: int) -> None:
         """`senders` is the number of all who send parts of so many bytes to the reducer."""
         self.ahead = max(AHEAD, ROOM_BYTES // (senders * part_bytes))
-        self._answers, self._another, self._waits = 0, asyncio.Event(), True
+        self.answers = 0
+        """How many averages have come back."""
+        self._another, self._waits = asyncio.Event(), True
 
     def answered(self) -> None:
         """Note that another average has come."""
-        self._answers += 1
+        self.answers += 1
         self._waits = True  # one peer's pause may have held it up: the others' links need their turns after that, too
         self._another.set()
 
     async def turn(self, part: int) -> None:
         """Return when this part, counted from 0, may be sent."""
-        while self._waits and part >= self._answers + self.ahead:
+        while self._waits and part >= self.answers + self.ahead:
             self._another.clear()
             try:
                 async with asyncio.timeout(PATIENCE_S):

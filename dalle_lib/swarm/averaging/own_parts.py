@@ -31,6 +31,8 @@ class Parts(TensorPartContainer):
         self.keeps_sent, self.own = keeps_sent, own
         self.sent: list[list[runtime_pb2.Tensor]] = [[] for _ in range(self.group_size)]
         """Messages sent to each reducer, in order; empty unless `keeps_sent`."""
+        self.left_out_from: dict[int, int] = {}
+        """The first part without which each reducer went on that has said so, by its index."""
         self.infos: list[list[CompressionInfo]] = [[info for _, info in parts] for parts in self._input_parts_by_peer]
         """How each part for each reducer is to be compressed."""
         self.longest = RESULT_BOUND * math.hypot(*(float(tensor.norm()) for tensor in self.local_tensors))
