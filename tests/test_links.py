@@ -1,19 +1,27 @@
-"""The relay between peers on this machine: bytes arrive whole, are counted for both ends, and take their time."""
+"""The relay between peers on this machine: bytes arrive whole, are counted for both ends, and take their time.
 
+Links can be cut without a word to either end, and connections ended.
+"""
+
+import contextlib
 import hashlib
 import os
 import socket
+import struct
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from dalle_lib.rehearsal.links import Link, Relay
+from dalle_lib.rehearsal.links import Link, Plug, Relay
 from dalle_lib.swarm import PeerSettings, join
 from dalle_lib.swarm.process.addresses import peer_in
 
 SLOW, FAST = Link(up_mbps=4, down_mbps=400), Link(up_mbps=400, down_mbps=400)
 SENT = os.urandom(300_000)
+SILENT_S = 0.3
+"""Seconds after which nothing is taken to come. A busy machine can only hold up what must not come at all."""
 
 
 @pytest.fixture
@@ -83,6 +91,139 @@ def test_a_peer_that_is_gone_hangs_up_and_the_relay_goes_on(relay):
     thread = answering(called.listens_on)
     assert call(called.announced) == hashlib.sha256(SENT).digest()
     thread.join()
+
+
+@contextlib.contextmanager
+def connected(plug: Plug) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Give both ends of a connection to the peer of a plug, which have heard each other; first the caller's."""
+    with socket.create_server(("127.0.0.1", plug.listens_on)) as server:
+        caller = socket.create_connection(("127.0.0.1", plug.announced), timeout=60)
+        called, _ = server.accept()
+    with caller, called:
+        called.settimeout(60)
+        for one, other in (caller, called), (called, caller):
+            one.sendall(b"hello")
+            assert heard(other, 5) == b"hello"
+        yield caller, called
+
+
+def heard(end: socket.socket, count: int) -> bytes:
+    """Return so many bytes that arrive at an end of a connection, or fewer if it ends before that."""
+    received = b""
+    while len(received) < count and (piece := end.recv(count - len(received))):
+        received += piece
+    return received
+
+
+def is_silent(end: socket.socket) -> bool:
+    """Return whether an end of a connection hears nothing, neither bytes nor that it has ended."""
+    end.settimeout(SILENT_S)
+    try:
+        end.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        end.settimeout(60)
+    return False
+
+
+def test_a_cut_link_is_silent_and_what_was_sent_arrives_when_it_is_mended(relay):
+    plug, other = relay.plug(FAST), relay.plug(FAST)
+    with connected(plug) as (caller, called), connected(other) as (theirs, its):
+        relay.cut(plug)
+        caller.sendall(b"there")
+        called.sendall(b"back")
+        theirs.sendall(b"on")
+        assert heard(its, 2) == b"on", "nobody else's link is cut"
+        assert is_silent(caller)
+        assert is_silent(called)
+        relay.mend(plug)
+        assert (heard(called, 5), heard(caller, 4)) == (b"there", b"back")
+        caller.shutdown(socket.SHUT_WR)
+        assert heard(called, 1) == b""
+
+
+@pytest.mark.parametrize("how", ["it ends", "it breaks"])
+def test_who_is_cut_off_does_not_hear_that_the_other_end_is_gone(relay, how):
+    plug = relay.plug(FAST)
+    with connected(plug) as (caller, called):
+        relay.cut(plug)
+        if how == "it breaks":  # its system says so instead of ending it in order
+            called.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        called.close()
+        assert is_silent(caller)
+        relay.mend(plug)
+        with contextlib.suppress(ConnectionResetError):
+            assert caller.recv(1) == b""
+
+
+def test_a_new_connection_over_a_cut_link_opens_and_is_silent(relay):
+    plug = relay.plug(FAST)
+    relay.cut(plug)
+    thread = answering(plug.listens_on)
+    with socket.create_connection(("127.0.0.1", plug.announced), timeout=60) as connection:
+        connection.sendall(SENT)
+        connection.shutdown(socket.SHUT_WR)
+        assert is_silent(connection)
+        relay.mend(plug)
+        assert heard(connection, 32) == hashlib.sha256(SENT).digest()
+    thread.join()
+
+
+def test_two_that_are_cut_off_from_each_other_hear_all_others(relay):
+    caller, called, other = (relay.plug(FAST) for _ in range(3))
+    with connected(called) as (outside, its):  # while this process is nobody's
+        caller.process = os.getpid()
+        relay.cut(caller, called)
+        thread = answering(called.listens_on)
+        with connected(other), socket.create_connection(("127.0.0.1", called.announced), timeout=60) as cut:
+            outside.sendall(b"on")
+            assert heard(its, 2) == b"on"
+            cut.sendall(SENT)
+            cut.shutdown(socket.SHUT_WR)
+            assert is_silent(cut)
+            relay.mend(called)
+            assert heard(cut, 32) == hashlib.sha256(SENT).digest()
+        thread.join()
+
+
+def test_both_ends_hear_that_the_relay_hangs_up_and_may_call_again(relay):
+    plug, other = relay.plug(FAST), relay.plug(FAST)
+    with connected(plug) as (caller, called), connected(other) as (theirs, its):
+        relay.cut(plug)
+        relay.hang_up(plug)
+        for end in caller, called:
+            with contextlib.suppress(ConnectionResetError):
+                assert end.recv(1) == b""
+        theirs.sendall(b"on")
+        assert heard(its, 2) == b"on", "nobody else is hung up on"
+        relay.mend(plug)
+    thread = answering(plug.listens_on)
+    assert call(plug.announced) == hashlib.sha256(SENT).digest()
+    thread.join()
+
+
+def test_delays_of_both_ends_add_up_and_hold_up_no_bytes_behind_the_first(relay):
+    caller = relay.plug(Link(up_mbps=10, down_mbps=10, delay_s=0.5))
+    called = relay.plug(Link(up_mbps=400, down_mbps=400, delay_s=0.25))
+    caller.process = os.getpid()
+    with (
+        socket.create_server(("127.0.0.1", called.listens_on)) as server,
+        socket.create_connection(("127.0.0.1", called.announced), timeout=60) as connection,
+    ):
+        began = time.monotonic()
+        connection.sendall(SENT)
+        with server.accept()[0] as end:
+            assert end.recv(1) == SENT[:1]
+            assert time.monotonic() - began >= 0.75  # a busy machine can only make it longer
+            assert caller.up.bytes_through == len(SENT), "all are under way when the first arrives"
+            assert heard(end, len(SENT) - 1) == SENT[1:]
+
+
+@pytest.mark.parametrize("delay_s", [-0.1, float("nan"), float("inf")])
+def test_a_delay_that_no_link_has_is_refused(delay_s):
+    with pytest.raises(ValueError, match="delay_s must be at least 0"):
+        Link(up_mbps=1, down_mbps=1, delay_s=delay_s)
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])

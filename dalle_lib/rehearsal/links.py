@@ -1,17 +1,18 @@
-"""Slow links on one machine: a relay in user space through which peers on 127.0.0.1 reach each other.
+"""Slow and broken links on one machine: a relay in user space through which peers on 127.0.0.1 reach each other.
 
 Each peer listens on a port that nobody is told, and announces a port of the relay. All that is sent to it passes its
 download, and all that it sends passes its upload, also over connections that it has opened itself: the relay finds out
 which peer is at the other end of a connection by the port that it comes from. It needs no root, and counts every byte.
 
 A direction of a link is a queue: each piece waits until the ones before it are through, at the link's rate. Connections
-take turns, and one whose receiver is slow keeps its sender waiting, as TCP does. Nothing is dropped and nothing of TCP
-and IP is counted: rates and bytes are those of the data.
+take turns, and one whose receiver is slow keeps its sender waiting, as TCP does. What is cut off arrives later, as with
+TCP, and nothing of TCP and IP is counted: rates and bytes are those of the data.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import threading
 from concurrent.futures import Future
@@ -41,18 +42,22 @@ class Link:
     """Rate of its upload in megabits a second."""
     down_mbps: float
     """Rate of its download in megabits a second."""
+    delay_s: float = 0.0
+    """Seconds that each byte is under way on it, up or down. Between two peers, those of both links add up."""
 
     def __post_init__(self) -> None:
         for name in "up_mbps", "down_mbps":
-            if not 0 < (rate := getattr(self, name)) < float("inf"):
+            if not 0 < (rate := getattr(self, name)) < math.inf:
                 raise ValueError(f"Link.{name} must be above 0 and finite, but is {rate}.")
+        if not 0 <= self.delay_s < math.inf:
+            raise ValueError(f"Link.delay_s must be at least 0 and finite, but is {self.delay_s}.")
 
 
 class Direction:
     """One direction of a link: bytes go through one after another."""
 
-    def __init__(self, mbps: float) -> None:
-        self.bytes_per_s = mbps * 1e6 / 8
+    def __init__(self, mbps: float, delay_s: float = 0.0) -> None:
+        self.bytes_per_s, self.delay_s = mbps * 1e6 / 8, delay_s
         self.bytes_through = 0
         """Bytes that have gone through since the link was made."""
         self._free_at = 0.0
@@ -70,7 +75,7 @@ class Plug:
     """A peer's end of its link, which the relay makes."""
 
     def __init__(self, link: Link) -> None:
-        self.up, self.down = Direction(link.up_mbps), Direction(link.down_mbps)
+        self.up, self.down = Direction(link.up_mbps, link.delay_s), Direction(link.down_mbps, link.delay_s)
         with _listener() as free:
             self.listens_on: int = free.getsockname()[1]
             """The port on which the peer has to listen."""
@@ -91,6 +96,16 @@ class Plug:
         return f"/ip4/{LOCALHOST}/tcp/{self.announced}"
 
 
+@dataclass(frozen=True, eq=False)
+class _Connection:
+    """A connection between the plugs `ends`, or to the one whose caller is nobody's."""
+
+    ends: frozenset[Plug]
+    task: asyncio.Task
+    is_whole: asyncio.Event
+    """Set unless it is cut."""
+
+
 class Relay:
     """The network between the plugs of all peers; a context manager, which runs in a thread of its own.
 
@@ -103,6 +118,9 @@ class Relay:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relay", daemon=True)
         self._tasks: set[asyncio.Task] = set()
+        self._connections: set[_Connection] = set()
+        self._cut: set[frozenset[Plug]] = set()
+        """Plugs that are cut off, and pairs of plugs that are cut off from each other."""
 
     def __enter__(self) -> "Relay":
         self._thread.start()
@@ -120,6 +138,39 @@ class Relay:
         self.plugs.append(made)
         self._call(self._begin(self._accept(made))).result()
         return made
+
+    def cut(self, plug: Plug, *others: Plug) -> None:
+        """Let nothing pass between a plug and these others, or anybody if none is named.
+
+        Connections stay open, and new ones open. Neither end hears anything of the other, nor that it closes one.
+        """
+        self._call(self._set({frozenset({plug, other}) for other in others or (plug,)}, set())).result()
+
+    def mend(self, plug: Plug, *others: Plug) -> None:
+        """Let all pass again that `cut` keeps from passing, beginning with what was sent meanwhile."""
+        mended = {frozenset({plug, other}) for other in others} or {cut for cut in self._cut if plug in cut}
+        self._call(self._set(set(), mended)).result()
+
+    def hang_up(self, plug: Plug, *others: Plug) -> None:
+        """End all connections between a plug and these others, or anybody if none is named; both ends are told."""
+        self._call(self._hang_up(plug, frozenset(others))).result()
+
+    async def _set(self, cut: set[frozenset[Plug]], mended: set[frozenset[Plug]]) -> None:
+        self._cut = (self._cut | cut) - mended
+        for connection in self._connections:
+            if self._is_cut(connection.ends):
+                connection.is_whole.clear()
+            else:
+                connection.is_whole.set()
+
+    def _is_cut(self, ends: frozenset[Plug]) -> bool:
+        return any(cut <= ends for cut in self._cut)
+
+    async def _hang_up(self, plug: Plug, others: frozenset[Plug]) -> None:
+        ended = [each for each in self._connections if plug in each.ends and (not others or others & each.ends)]
+        for connection in ended:
+            connection.task.cancel()
+        await asyncio.gather(*(connection.task for connection in ended), return_exceptions=True)
 
     def _call(self, coroutine) -> Future:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -155,12 +206,18 @@ class Relay:
             calling = await asyncio.to_thread(self._owner, port)
             there = [calling.up] if calling else [], [called.down]
             back = [called.up], [calling.down] if calling else []
+            ends = frozenset({calling or called, called})
+            connection = _Connection(ends, asyncio.current_task(), is_whole := asyncio.Event())
+            self._connections.add(connection)
+            await self._set(set(), set())
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(_carry(caller, onward, *there))
-                    both.create_task(_carry(onward, caller, *back))
+                    both.create_task(_carry(caller, onward, *there, is_whole))
+                    both.create_task(_carry(onward, caller, *back, is_whole))
             except* OSError as errors:
                 logger.debug("a connection to port %d broke off: %s", called.listens_on, errors.exceptions)
+            finally:
+                self._connections.discard(connection)
 
     def _owner(self, port: int) -> Plug | None:
         """Return whose connection comes from this port; None if it is nobody's, or this system does not tell."""
@@ -176,24 +233,40 @@ class Relay:
         return None
 
 
-async def _carry(source: socket.socket, sink: socket.socket, first: list[Direction], second: list[Direction]) -> None:
-    """Carry bytes one way over the sender's link and then the receiver's, until the sender has no more."""
+async def _carry(
+    source: socket.socket, sink: socket.socket, first: list[Direction], second: list[Direction], is_whole: asyncio.Event
+) -> None:
+    """Carry bytes one way over the sender's link and then the receiver's, until the sender has no more.
+
+    Nothing arrives while the connection is cut, neither bytes nor its end.
+    """
     loop = asyncio.get_running_loop()
-    between: asyncio.Queue[bytes] = asyncio.Queue(QUEUE)
     slowest = min((one.bytes_per_s for one in (*first, *second)), default=0.0)
     piece_bytes = int(min(max(slowest * PIECE_S, PIECE_BYTES[0]), PIECE_BYTES[1]))
+    delay_s = sum(one.delay_s for one in (*first, *second))
+    under_way = math.ceil(delay_s * slowest / piece_bytes)
+    between: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(QUEUE + under_way)
 
     async def send() -> None:
-        while piece := await loop.sock_recv(source, piece_bytes):
-            for direction in first:
-                await direction.carry(len(piece))
-            await between.put(piece)
-        await between.put(b"")
+        try:
+            while piece := await loop.sock_recv(source, piece_bytes):
+                for direction in first:
+                    await direction.carry(len(piece))
+                await between.put((loop.time() + delay_s, piece))
+        except OSError:
+            await is_whole.wait()
+            raise
+        await between.put((loop.time() + delay_s, b""))
 
     async def receive() -> None:
-        while piece := await between.get():
+        piece = None
+        while piece != b"":
+            due, piece = await between.get()
+            if due > (now := loop.time()):
+                await asyncio.sleep(due - now)
             for direction in second:
                 await direction.carry(len(piece))
+            await is_whole.wait()
             await loop.sock_sendall(sink, piece)
         sink.shutdown(socket.SHUT_WR)
 
