@@ -119,10 +119,10 @@ class OneHotSwarm:
                 peer.kill()
             peer.process.stdin.close()
 
-    def add(self, found_by: int = 0, plug: Plug | None = None, **settings) -> OneHotPeer:
+    def add(self, found_by: int = 0, plug: Plug | None = None, script: Path = SCRIPT, **settings) -> OneHotPeer:
         """Start the next peer, which finds the others by peer number `found_by`; settings are those of its script.
 
-        With a `plug` it is at the end of that link.
+        With a `plug`, all that it sends and gets passes the plug's relay.
         """
         if plug is not None:
             settings |= {"port": plug.listens_on, "announce": [plug.announced_at]}
@@ -134,7 +134,7 @@ class OneHotSwarm:
             give_token(self.authority, self.card, folder, f"user{index}")
         places = {"run": str(self.folder / "run"), "go": str(self.folder / GO), "initial_peers": initial}
         (folder / "settings.json").write_text(json.dumps({"index": index, **places, **settings}))
-        self.peers.append(OneHotPeer(folder, index, start_script(SCRIPT, folder), EventReader(folder)))
+        self.peers.append(OneHotPeer(folder, index, start_script(script, folder), EventReader(folder)))
         if plug is not None:
             plug.process = self.peers[-1].process.pid
         if index == 0:

@@ -42,16 +42,17 @@ from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 from dalle_lib.swarm.averaging.upload import Upload
+from dalle_lib.swarm.peer import first_peers
 from dalle_lib.swarm.peer.build import shared_options
 from dalle_lib.swarm.peer.main import connect, log_to
-from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.peer.membership import PROGRESS_EXPIRES_S, Membership
 from dalle_lib.swarm.peer.snapshot import take_snapshot
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
 TENSORS = 3
-SHOWN = 8
+SHOWN = 16
 """Number of first coordinates of each tensor that are recorded; each belongs to one peer."""
 DEFAULTS = {
     "step_s": 0.1,  # seconds between two steps
@@ -72,6 +73,8 @@ DEFAULTS = {
     "port": 0,  # on which it listens; 0 for any
     "announce": [],  # addresses that it tells others, where these are not its own
     "max_upload_mbps": None,  # what it sends at most
+    "records_s": PROGRESS_EXPIRES_S,  # seconds for which its records of progress live
+    "looks_every_s": first_peers.FIRST_PEERS_EVERY_S,  # seconds between its looks for the run's first peers
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
@@ -214,6 +217,7 @@ def main(folder: Path) -> None:
     hash_table.install()
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
+    first_peers.FIRST_PEERS_EVERY_S = settings["looks_every_s"]
     where = {"port": settings["port"], "announce": tuple(settings["announce"])}
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]), **where)
     dht = connect(card, place, membership, membership.validators())
@@ -233,6 +237,7 @@ def main(folder: Path) -> None:
         RunStateAverager.state_sharing_priority = later
     parameters = [torch.nn.Parameter(torch.zeros(settings["size"])) for _ in range(TENSORS)]
     options = shared_options(card, dht, membership.trust(dht)) | {"upload": Upload(settings["max_upload_mbps"])}
+    options["tracker_opts"]["metadata_expiration"] = settings["records_s"]
     CrampedSGD.no_memory_in = settings["no_memory_in"]
     optimizer = FaultyOptimizer(params=parameters, optimizer=partial(CrampedSGD, lr=1.0), **options)
     if optimizer.tracker.global_epoch > optimizer.local_epoch:
