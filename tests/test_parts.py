@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from hivemind.utils.mpfuture import MPFuture
 from supervised import supervised
 from test_resting import told
 
 from dalle_lib.dashboard.words import troubles
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm import PeerSettings
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.peer.parts import LostPart, living
 from dalle_lib.swarm.process.events import EventLog, read_events, read_starts
@@ -51,10 +53,27 @@ def test_a_part_that_ends_stops_the_peer_and_is_named(tmp_path, part, monkeypatc
     assert (event["event"], "exit code -9" in event["reason"]) == ("again", True)
 
 
+def test_a_peer_saves_though_it_waits_for_an_answer_of_a_process_that_is_gone(tmp_path, part, monkeypatch):
+    monkeypatch.setattr(parts, "LOOK_EVERY_S", 0.05)
+    saved = threading.Event()
+
+    @living({"process that averages": part}, EventLog(tmp_path), threading.Event(), saved)
+    def train() -> None:
+        part.kill()
+        with pytest.raises(Interrupted):
+            MPFuture().result(60)  # as hivemind waits for each of its processes
+        saved.set()
+        raise Interrupted
+
+    with pytest.raises(LostPart):
+        train()
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(600, ""), (0, "it goes on")])
 def test_a_peer_that_has_not_begun_leaves_soon_whatever_its_start_waits_for(seconds, told):
     start = f"""
 import threading, time
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer import parts
 parts.GRACE_S, stop = 0.2, threading.Event()
 with parts.nothing_to_save(stop):
@@ -101,6 +120,7 @@ def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again_thou
 HANGS = """
 import subprocess, sys, threading
 from pathlib import Path
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.process.events import EventLog
 

@@ -178,6 +178,9 @@ NAMES: dict[str, dict[str, str]] = {
         "strict=True, **kwargs)": "Node keeps no copies, and asks a silent peer again soon",
         "async def _call_find_with_blacklist(self, peer_id, keys)": "Node tells a search who has not answered",
     },
+    "utils.mpfuture.MPFuture": {
+        "_active_futures": "Keeper ends all waits for other processes of a peer that has lost one",
+    },
     "utils.timed_storage.TimedStorage": {
         "def store(self, key, value, expiration_time)": "hash_table.install puts keep in its place",
         "expiration_heap": "keep leaves out the notes of what is gone",

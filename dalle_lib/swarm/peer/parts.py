@@ -7,10 +7,13 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import InvalidStateError
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
+from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.process.events import AGAIN, EventLog
 from dalle_lib.swarm.process.join import STARTS_AGAIN
 
@@ -65,14 +68,15 @@ def living(
 ) -> Iterator["Keeper"]:
     """Set `stop` if one of the parts, by what they are, ends while the block runs; then raise LostPart after the block.
 
-    A block that does not end then is ended with the process, but not before `saved` is set, if it soon is. It is the
-    same where the keeper in the block notes that memory ran out.
+    What the block waits for from another process of this peer raises Interrupted then. A block that does not end is
+    ended with the process, but not before `saved` is set, if it soon is. It is the same, without Interrupted, where the
+    keeper in the block notes that memory ran out.
     """
     keeper = Keeper(parts, events, stop, saved)
     threading.Thread(target=keeper.keep, daemon=True).start()
     try:
         yield keeper
-    except Exception:
+    except (Exception, Interrupted):
         if not keeper.lost:
             raise
         logger.exception("this peer lacks a part")
@@ -126,9 +130,23 @@ class Keeper:
         self.stop.set()
 
     def _see_off(self) -> None:
-        if self.saved is not None:
-            self.saved.wait(SAVE_S)
+        ends = time.monotonic() + (0.0 if self.saved is None else SAVE_S)
+        while True:
+            if not all(part.is_alive() for part in self.parts.values()):
+                _end_waits()
+            if time.monotonic() >= ends or self.saved.wait(LOOK_EVERY_S):
+                break
         if self.is_over.wait(END_S):
             return
         logger.error("this peer does not end by itself, and is ended")
         os._exit(STARTS_AGAIN)
+
+
+def _end_waits() -> None:
+    """Raise Interrupted wherever this process waits for another one of its own; hivemind waits for the dead as well."""
+    from hivemind.utils.mpfuture import MPFuture
+
+    for reference in list((MPFuture._active_futures or {}).values()):
+        if (future := reference()) is not None:
+            with contextlib.suppress(InvalidStateError):  # its answer has just come
+                future.set_exception(Interrupted())
