@@ -52,11 +52,12 @@ from dalle_lib.swarm.process.settings import PeerSettings
 
 TENSORS = 3
 SHOWN = 8
-"""Number of first coordinates of each tensor that are recorded; each belongs to one peer."""
+"""Number of first coordinates of each tensor that are recorded, if no more are asked for; each belongs to one peer."""
 DEFAULTS = {
     "step_s": 0.1,  # seconds between two steps
     "batch_size": 4,
     "size": 1000,  # values of each tensor
+    "shown": SHOWN,  # coordinates of each that are recorded
     "fails_in": [],  # epochs whose rounds of gradients fail for this peer
     "no_memory_in": [],  # epochs in whose update its memory runs out, when some of it is made
     "dies_in": None,  # epoch in whose round it is killed ...
@@ -244,7 +245,7 @@ def main(folder: Path) -> None:
         train(optimizer, parameters, settings, events, stop, card.optimizer.total_epochs)
     stop.set()
     saved = take_snapshot(optimizer.state_averager, patience_s=optimizer.state_averager.left_s)
-    events.write("saved", epoch=saved.epoch, values=(-shown(saved.parameters)).tolist())
+    events.write("saved", epoch=saved.epoch, values=(-shown(saved.parameters, settings)).tolist())
     optimizer.shutdown()
     dht.shutdown()
     events.write("left", epoch=optimizer.local_epoch)
@@ -264,7 +265,7 @@ def train(
     is_early = not go.exists()
     while not go.exists() and not stop.is_set():
         time.sleep(0.02)
-    before, epoch, samples = shown(parameters), optimizer.local_epoch, 0
+    before, epoch, samples = shown(parameters, settings), optimizer.local_epoch, 0
     while not stop.is_set() and optimizer.local_epoch < total_epochs:
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
@@ -276,7 +277,7 @@ def train(
             events.write(type(done).__name__, computed=samples, **vars(done))
         for peer, problem in optimizer.problems():
             events.write("problem", peer=peer, problem=problem)
-        after = shown(parameters)
+        after = shown(parameters, settings)
         if optimizer.local_epoch != epoch or not torch.equal(before, after):
             epoch = optimizer.local_epoch
             events.write("update", epoch=epoch, delta=(before - after).tolist(), values=(-after).tolist())
@@ -289,9 +290,9 @@ def train(
         is_early = False
 
 
-def shown(parameters: list[torch.Tensor]) -> torch.Tensor:
+def shown(parameters: list[torch.Tensor], settings: dict) -> torch.Tensor:
     """Return the coordinates that belong to peers, one row for each tensor."""
-    return torch.stack([parameter.detach()[:SHOWN] for parameter in parameters])
+    return torch.stack([parameter.detach()[: settings["shown"]] for parameter in parameters])
 
 
 if __name__ == "__main__":

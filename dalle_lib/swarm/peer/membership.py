@@ -31,8 +31,8 @@ from dalle_lib.auth.roster import check_token_of, token_keys
 from dalle_lib.files import small_bytes
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.donors import offers_key
+from dalle_lib.swarm.averaging.group_keys import group_keys
 from dalle_lib.swarm.averaging.introductions import VALID_S
-from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.metrics import LOOK_S
 from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
