@@ -55,6 +55,7 @@ class Benchmark:
     computing_s: float = 10.0
     """Seconds in which all peers together compute the samples of an epoch, if they have the cores for themselves."""
     matchmaking_s: float = SMALL_AVERAGING.matchmaking_s
+    longest_matchmaking_s: float | None = SMALL_AVERAGING.longest_matchmaking_s
     timeout_s: float = SMALL_AVERAGING.timeout_s
     patience_s: float = 3600.0
     """Seconds after which the benchmark gives up."""
@@ -121,6 +122,7 @@ def measure(benchmark: Benchmark, folder: Path) -> dict:
         RunCard.load("emoji-mini"),
         target_batch_size=int(benchmark.peers * BATCH / STEP_S * benchmark.computing_s),
         matchmaking_s=benchmark.matchmaking_s,
+        longest_matchmaking_s=benchmark.longest_matchmaking_s,
         timeout_s=benchmark.timeout_s,
     )
     with OneHotSwarm(card, folder) as swarm, busy_cores(benchmark.busy):

@@ -17,6 +17,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import introductions, matchmaking
+from dalle_lib.swarm.averaging.expected import Expected, Patience
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.trust import Trust
@@ -45,7 +46,8 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
-    made.kept, made.searches_since = Counter(), 0.0
+    made.kept, made.searches_since, made.again = Counter(), 0.0, set()
+    made.expected, made.patience, made.in_vain = Expected(), Patience(least_s=5.0, longest_s=5.0), {}
     made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()

@@ -117,7 +117,7 @@ class RunAverager(KeepsTasks):
         # one takes its place here.
         if not isinstance(self._matchmaking, MemberMatchmaking):
             own = {"trust": self.trust, "is_by_epoch": self.is_by_epoch, "tell": self.tell}
-            own |= {"client_mode": self.client_mode, **self.matchmaking_kwargs}
+            own |= {"expected": self.rounds_now.expected, "client_mode": self.client_mode, **self.matchmaking_kwargs}
             self._matchmaking = self.matchmaking_type(self._p2p, self.schema_hash, self.dht, **own)
             if self.client_mode:  # hivemind registers no handlers for a client; its reducers may still question it
                 name = self._get_handle_name(self.prefix, "rpc_part_sent")

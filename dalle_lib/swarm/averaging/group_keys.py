@@ -42,6 +42,8 @@ class SignedKeyManager(GroupKeyManager):
         super().__init__(*args)
         self.mark = owner_key(identity.public_key)
         """The subkey under which this peer, and nobody else, writes."""
+        self.looking: set[PeerID] | None = None
+        """Who looked for a group when this peer last looked for them; None until it does in a search."""
         self._next_look = 0.0
 
     async def declare_averager(
@@ -57,6 +59,7 @@ class SignedKeyManager(GroupKeyManager):
         await asyncio.sleep(self._next_look - time.monotonic())
         found = await records_under(self.dht, group_key)
         self._next_look = time.monotonic() + max(LOOK_EVERY_S, LOOK_S_PER_PEER * len(found))
+        self.looking = {peer for peer, entry in found.items() if entry.value}
         return [(peer, entry.expiration_time) for peer, entry in found.items() if entry.value or not only_active]
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from google.protobuf.message import DecodeError
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
-from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
@@ -18,6 +18,7 @@ from hivemind.utils import get_dht_time
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
+from dalle_lib.swarm.averaging.completing import CompletingMatchmaking
 from dalle_lib.swarm.averaging.group_keys import SignedKeyManager, bits_of
 from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust
@@ -41,7 +42,7 @@ UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
 
-class MemberMatchmaking(Matchmaking):
+class MemberMatchmaking(CompletingMatchmaking):
     """hivemind's matchmaking, which follows members only and forms groups of members only.
 
     hivemind 1.1.12 checks access tokens in its hash table only; anybody who knows an address can lead or join a group,
@@ -54,14 +55,14 @@ class MemberMatchmaking(Matchmaking):
         self.trust, self.is_by_epoch, self.tell, self._is_client = trust, is_by_epoch, tell, self.client_mode
         self.avoided: dict[PeerID, float] = {}
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
-        self.shut_out: dict[PeerID, float] = {}
-        """The same of when it lets a peer into its groups again."""
         self.wasted: Counter[PeerID] = Counter()
         """How often in a row a leader has wasted this peer's time, or its search, and brought no group."""
         self.kept: Counter[PeerID] = Counter()
         """Seconds for which each leader has kept this peer since `searches_since`, and brought no group."""
         self.searches_since = 0.0
         """When the search for a group in progress began, in hivemind's time."""
+        self.again: set[PeerID] = set()
+        """Leaders that did not answer in time in this search, and are asked once more."""
         self.failures: dict[PeerID, int] = {}
         """In how many rounds more than not a peer has failed, as `note_round` judges it."""
         self.leader_of: dict[bytes, PeerID] = {}
@@ -85,7 +86,7 @@ class MemberMatchmaking(Matchmaking):
             self.client_mode = self._is_client or not self._own.may_lead
             if self.is_by_epoch:
                 self.group_key_manager.group_bits = bits_of(self._own.epoch)
-            self.kept, self.searches_since = Counter(), get_dht_time()
+            self.kept, self.again, self.searches_since = Counter(), set(), get_dht_time()
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
@@ -128,6 +129,13 @@ class MemberMatchmaking(Matchmaking):
             had_time = asked < due
             if group is None and had_time and let_go > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
+        is_first = leader not in self.again
+        if group is None and not was_accepted and had_time and is_first and let_go - asked >= self.request_timeout:
+            # On a busy machine even an honest leader may be late; hivemind would ask no more in this search.
+            self.again.add(leader)
+            attempts = self.potential_leaders.past_attempts
+            attempts -= {attempt for attempt in attempts if attempt[0] == leader}
+            return None
         was_late = let_go > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
         self.kept[leader] += max(0.0, let_go - asked)
         if was_accepted and self.kept[leader] > (due - self.searches_since) / 2:
@@ -230,16 +238,7 @@ class MemberMatchmaking(Matchmaking):
             raise ValueError("nobody in it can reduce, though whoever leads can")
         return told
 
-    @property
-    def _own(self) -> Introduction:
-        """What this peer tells the group that it looks for."""
-        return read(self.step_control.data_for_gather, self.peer_id, self._prefix, math.inf)
-
     def _avoid(self, leader: PeerID, why: str) -> None:
         self.avoided = self._still(self.avoided) | {leader: time.monotonic() + AVOID_S}
         self.wasted.pop(leader, None)
         self.tell(leader, why)
-
-    @staticmethod
-    def _still(until: dict[PeerID, float]) -> dict[PeerID, float]:
-        return {peer: end for peer, end in until.items() if end > time.monotonic()}

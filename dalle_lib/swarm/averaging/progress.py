@@ -17,6 +17,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
+from dalle_lib.swarm.averaging.expected import Expected, Told
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.records import writer_of
@@ -96,9 +97,11 @@ class PlausibleProgress(ProgressTracker):
         trust: Trust,
         total_epochs: int,
         shortest_epoch_s: float,
+        expected: Expected | None = None,
         **kwargs,
     ) -> None:
-        self.trust, self.total_epochs = trust, total_epochs
+        """Take `expected` to say there who comes to the rounds."""
+        self.trust, self.total_epochs, self.expected = trust, total_epochs, expected or Expected()
         self.who_reduces = WhoReduces(trust)
         self.epochs = EarnedEpochs(total_epochs, shortest_epoch_s)
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
@@ -191,7 +194,9 @@ class PlausibleProgress(ProgressTracker):
         self.are_clients = modes == {True}
         clients = {str(self.dht.peer_id): own.client_mode} | {peer: of.client_mode for peer, of in others.items()}
         self.who_reduces.look(clients, voters)
-        self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)
+        coming = [claim for claim in claims if claim.epoch >= own.epoch - 1 or not claim.votes]
+        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(of.time, of.votes) for of in coming})
+        self._meets = any(claim.votes for claim in coming)
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + voters
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))

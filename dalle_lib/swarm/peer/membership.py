@@ -69,7 +69,7 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
 
 def records_of(card: RunCard) -> RunRecords:
     """Return what admits the records of a run's progress, averagers and access tokens, and no others."""
-    key, longest_s = card.key, card.averaging.matchmaking_s + VALID_S
+    key, longest_s = card.key, card.averaging.search_s + VALID_S
     rules = {f"{key}_progress": Rule(is_own, PROGRESS_EXPIRES_S)}
     for averager in f"{key}_grad_averager", f"{key}_state_averager":
         rules[offers_key(averager)] = Rule(is_an_averagers, PROGRESS_EXPIRES_S)
