@@ -1,0 +1,128 @@
+"""When the group that a peer leads begins: the rules of expected.py, applied to those whom a peer knows."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+from hivemind.averaging.matchmaking import Matchmaking
+from hivemind.p2p import PeerID
+from hivemind.utils import get_dht_time
+from test_matchmaking import ADA, BOB, EVE, matchmaking_of, told_by
+
+from dalle_lib.swarm.averaging import completing
+from dalle_lib.swarm.averaging.completing import MAX_IN_VAIN
+from dalle_lib.swarm.averaging.expected import Patience, Told
+
+EPOCH = 5
+OWN, BOBS, EVES = (PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE))
+
+
+@pytest.fixture
+def assembled(monkeypatch) -> list[set[PeerID]]:
+    """The groups that were assembled."""
+    groups = []
+
+    async def assemble(self) -> None:
+        groups.append({self.peer_id, *self.current_followers})
+        self.assembled_group.set_result(None)
+
+    monkeypatch.setattr(Matchmaking, "leader_assemble_group", assemble)
+    return groups
+
+
+def leader(*, is_by_epoch: bool = False, waited_s: float = 0.0, longest_s: float = 60.0, **told: bool):
+    """Return the matchmaking of Ada, whom Bob follows, who expects Bob and Eve, and was waiting for so long."""
+    made = matchmaking_of(ADA, is_by_epoch=is_by_epoch)
+    made.patience, made.min_matchmaking_time = Patience(least_s=5.0, longest_s=longest_s), longest_s
+    made.potential_leaders = SimpleNamespace(declared_expiration_time=get_dht_time() + longest_s - waited_s)
+    made.current_leader, made.lock_request_join_group = None, asyncio.Lock()
+    made.assembled_group, made._epoch = asyncio.Future(), EPOCH
+    made.current_followers[BOBS] = None
+    others = {peer.to_bytes(): Told(get_dht_time(), **told) for peer in (BOBS, EVES)}
+    made.expected.tell(EPOCH, others)
+    made.group_key_manager.looking = {OWN, BOBS}
+    return made
+
+
+def test_a_group_begins_when_the_last_has_come_and_not_before(assembled):
+    async def search() -> None:
+        peer = leader()
+        async with peer.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, EPOCH))):
+            assert not peer._is_complete(), "it has not looked for others in this search"
+            peer.group_key_manager.looking = {OWN, BOBS}
+            assert not peer._is_complete()
+            peer.current_followers[EVES] = None
+            await asyncio.wait_for(peer.assembled_group, 30)
+            assert not peer._is_complete()
+
+    asyncio.run(search())
+    assert assembled == [{OWN, BOBS, EVES}]
+
+
+def test_who_follows_or_is_about_to_begins_no_group(assembled):
+    async def search() -> None:
+        peer = leader()
+        peer.current_followers[EVES] = None
+        async with peer.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, EPOCH))):
+            peer.group_key_manager.looking = {OWN}
+            async with peer.lock_request_join_group:  # it asks another peer
+                await asyncio.sleep(completing.LOOK_EVERY_S)
+                peer.current_leader = EVES
+            await asyncio.sleep(completing.LOOK_EVERY_S)
+
+    asyncio.run(search())
+    assert assembled == []
+
+
+def in_a_loop(make) -> bool:
+    async def made() -> bool:
+        return make()._is_complete()
+
+    return asyncio.run(made())
+
+
+def test_it_waits_for_peers_that_are_there_up_to_the_longest_time():
+    assert not in_a_loop(lambda: leader(waited_s=50))
+    assert not in_a_loop(lambda: leader(waited_s=4))
+
+    def without_eve():
+        peer = leader(waited_s=4)
+        peer.expected.tell(EPOCH, {BOBS.to_bytes(): Told(get_dht_time())})
+        return peer
+
+    assert in_a_loop(without_eve)
+
+
+def test_newcomers_come_to_rounds_of_parameters_alone_and_are_not_waited_for_longer():
+    assert in_a_loop(lambda: leader(counts=False))
+    assert not in_a_loop(lambda: leader(counts=False, is_by_epoch=True))
+    assert in_a_loop(lambda: leader(is_by_epoch=True, waited_s=6)), "not all average parameters in each epoch"
+
+
+def test_who_is_shut_out_is_not_waited_for():
+    def shut_out():
+        peer = leader()
+        peer.shut_out[EVES] = time.monotonic() + 60
+        peer.group_key_manager.looking.add(EVES)
+        return peer
+
+    assert in_a_loop(shut_out)
+
+
+def test_who_is_expected_in_vain_again_and_again_makes_groups_wait_no_longer(assembled):
+    async def epochs() -> list[bool]:
+        begun, in_vain = [], {}
+        for _ in range(MAX_IN_VAIN + 2):
+            peer = leader(waited_s=6)
+            peer.group_key_manager.looking.add(EVES)
+            peer.in_vain = in_vain
+            begun.append(peer._is_complete())
+            await peer.leader_assemble_group()
+        peer = leader(waited_s=6)
+        peer.in_vain = in_vain
+        peer.current_followers[EVES] = None
+        await peer.leader_assemble_group()
+        return [*begun, EVES in in_vain]
+
+    assert asyncio.run(epochs()) == [*[False] * (MAX_IN_VAIN + 1), True, False]
