@@ -20,6 +20,7 @@ from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
 from dalle_lib.swarm.averaging.expected import Expected, Told
+from dalle_lib.swarm.averaging.paced import PacedEvent
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.records import writer_of
@@ -119,6 +120,15 @@ class PlausibleProgress(ProgressTracker):
         self._doubts: dict[str, str] = {}
         """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""
         super().__init__(*args, target_batch_size=target_batch_size, **kwargs)
+
+    def start(self) -> None:
+        """Begin to publish and to read records, as hivemind does, which publishes one after each step of this peer.
+
+        Others look no more often than in `min_refresh_period`. What is published in between only keeps the hash tables
+        of all peers busy.
+        """
+        self.should_report_progress = PacedEvent(self.min_refresh_period)
+        super().start()
 
     @property
     def is_alone(self) -> bool:
