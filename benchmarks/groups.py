@@ -14,6 +14,7 @@ epoch (figure), 0.95, which is aimed at (reference), and
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -157,6 +158,7 @@ def measure(benchmark: Benchmark, folder: Path) -> dict:
 def main(benchmark: Benchmark) -> None:
     """Measure, and print the comparison."""
     load = os.getloadavg()[0]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended by `timeout`, it ends its peers too
     with tempfile.TemporaryDirectory() as folder:
         found = measure(benchmark, Path(folder))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, load {load:.1f} before"

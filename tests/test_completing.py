@@ -10,6 +10,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 from test_matchmaking import ADA, BOB, EVE, matchmaking_of, told_by
 
+from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import completing
 from dalle_lib.swarm.averaging.completing import MAX_IN_VAIN
 from dalle_lib.swarm.averaging.expected import Patience, Told
@@ -31,14 +32,25 @@ def assembled(monkeypatch) -> list[set[PeerID]]:
     return groups
 
 
+def follower(identity: Identity) -> SimpleNamespace:
+    """Return the request of a peer that follows another."""
+    return SimpleNamespace(gather=told_by(identity, EPOCH))
+
+
+def step() -> SimpleNamespace:
+    """Return the handle of a round of Ada's, whose epoch has ended."""
+    return SimpleNamespace(data_for_gather=told_by(ADA, EPOCH), triggered=True)
+
+
 def leader(*, is_by_epoch: bool = False, waited_s: float = 0.0, longest_s: float = 60.0, **told: bool):
     """Return the matchmaking of Ada, whom Bob follows, who expects Bob and Eve, and was waiting for so long."""
     made = matchmaking_of(ADA, is_by_epoch=is_by_epoch)
     made.patience, made.min_matchmaking_time = Patience(least_s=5.0, longest_s=longest_s), longest_s
     made.potential_leaders = SimpleNamespace(declared_expiration_time=get_dht_time() + longest_s - waited_s)
+    made.step_control = step()
     made.current_leader, made.lock_request_join_group = None, asyncio.Lock()
     made.assembled_group, made._epoch = asyncio.Future(), EPOCH
-    made.current_followers[BOBS] = None
+    made.current_followers[BOBS] = follower(BOB)
     others = {peer.to_bytes(): Told(get_dht_time(), **told) for peer in (BOBS, EVES)}
     made.expected.tell(EPOCH, others)
     made.group_key_manager.looking = {OWN, BOBS}
@@ -48,11 +60,15 @@ def leader(*, is_by_epoch: bool = False, waited_s: float = 0.0, longest_s: float
 def test_a_group_begins_when_the_last_has_come_and_not_before(assembled):
     async def search() -> None:
         peer = leader()
-        async with peer.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, EPOCH))):
+        peer.step_control = None
+        async with peer.looking_for_group(step()):
             assert not peer._is_complete(), "it has not looked for others in this search"
             peer.group_key_manager.looking = {OWN, BOBS}
             assert not peer._is_complete()
-            peer.current_followers[EVES] = None
+            peer.step_control.triggered = False
+            peer.current_followers[EVES] = follower(EVE)
+            assert not peer._is_complete(), "its epoch has not ended"
+            peer.step_control.triggered = True
             await asyncio.wait_for(peer.assembled_group, 30)
             assert not peer._is_complete()
 
@@ -63,8 +79,8 @@ def test_a_group_begins_when_the_last_has_come_and_not_before(assembled):
 def test_who_follows_or_is_about_to_begins_no_group(assembled):
     async def search() -> None:
         peer = leader()
-        peer.current_followers[EVES] = None
-        async with peer.looking_for_group(SimpleNamespace(data_for_gather=told_by(ADA, EPOCH))):
+        peer.current_followers[EVES] = follower(EVE)
+        async with peer.looking_for_group(step()):
             peer.group_key_manager.looking = {OWN}
             async with peer.lock_request_join_group:  # it asks another peer
                 await asyncio.sleep(completing.LOOK_EVERY_S)
@@ -121,7 +137,7 @@ def test_who_is_expected_in_vain_again_and_again_makes_groups_wait_no_longer(ass
             await peer.leader_assemble_group()
         peer = leader(waited_s=6)
         peer.in_vain = in_vain
-        peer.current_followers[EVES] = None
+        peer.current_followers[EVES] = follower(EVE)
         await peer.leader_assemble_group()
         return [*begun, EVES in in_vain]
 

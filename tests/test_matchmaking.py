@@ -46,7 +46,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
-    made.kept, made.searches_since, made.again = Counter(), 0.0, set()
+    made.kept, made.searches_since, made.again, made._epoch = Counter(), 0.0, set(), 0
     made.expected, made.patience, made.in_vain = Expected(), Patience(least_s=5.0, longest_s=5.0), {}
     made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))

@@ -23,7 +23,7 @@ MAX_IN_VAIN = 2
 
 
 class CompletingMatchmaking(Matchmaking):
-    """hivemind's matchmaking, whose groups begin as soon as those are there who are known to come.
+    """hivemind's matchmaking, whose groups begin as soon as the epoch has ended and those are there who come.
 
     hivemind's begin when their leader's search ends, with whoever has come. On busy machines some come later, and make
     a second group; where all come at once, they wait for nobody.
@@ -75,7 +75,8 @@ class CompletingMatchmaking(Matchmaking):
     def _is_complete(self) -> bool:
         """Return whether this peer leads a group that has not begun and waits for nobody."""
         leads = self.current_followers and self.current_leader is None and not self.assembled_group.done()
-        if not leads or (looking := self.group_key_manager.looking) is None:
+        # In the time between the group and the end of the epoch, peers may go, for whom the round would wait.
+        if not leads or not self.step_control.triggered or (looking := self.group_key_manager.looking) is None:
             return False
         group, now, expected = {self.peer_id, *self.current_followers}, get_dht_time(), self._expected()
         looking = looking - self._still(self.shut_out).keys() - self._given_up()
