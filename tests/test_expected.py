@@ -16,8 +16,8 @@ JUST = Told(NOW - 0.1)
 GONE = Told(NOW - 10.1)
 
 
-def begins(group, known, looking=(), waited_s: float = 0.0) -> bool:
-    return PATIENCE.begins({OWN, *group}, known, looking, now=NOW, waited_s=waited_s)
+def begins(group, known, looking=(), waited_s: float = 0.0, is_due: bool = True) -> bool:
+    return PATIENCE.begins({OWN, *group}, known, looking, is_due=is_due, now=NOW, waited_s=waited_s)
 
 
 def test_a_group_begins_at_once_when_all_are_there_and_not_before():
@@ -27,6 +27,12 @@ def test_a_group_begins_at_once_when_all_are_there_and_not_before():
     assert not begins([ADA], known)
     assert not begins([ADA, BOB], known, looking=[OWN, EVE]), "one looks for a group, of whom no record is known"
     assert not begins([ADA], {ADA: JUST, BOB: GONE}), "it waits a little for those who may be gone, too"
+
+
+def test_a_group_does_not_begin_long_before_its_round():
+    """Whoever goes in between would hold up the round."""
+    assert not begins([ADA, BOB], {ADA: JUST, BOB: JUST}, is_due=False)
+    assert begins([ADA, BOB], {ADA: JUST, BOB: JUST}, waited_s=3.1, is_due=False)
 
 
 def test_nobody_is_left_out_because_nothing_is_known_yet():

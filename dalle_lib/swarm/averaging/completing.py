@@ -75,13 +75,13 @@ class CompletingMatchmaking(Matchmaking):
     def _is_complete(self) -> bool:
         """Return whether this peer leads a group that has not begun and waits for nobody."""
         leads = self.current_followers and self.current_leader is None and not self.assembled_group.done()
-        # In the time between the group and the end of the epoch, peers may go, for whom the round would wait.
-        if not leads or not self.step_control.triggered or (looking := self.group_key_manager.looking) is None:
+        if not leads or (looking := self.group_key_manager.looking) is None:
             return False
         group, now, expected = {self.peer_id, *self.current_followers}, get_dht_time(), self._expected()
         looking = looking - self._still(self.shut_out).keys() - self._given_up()
         waited_s = now - self.potential_leaders.declared_expiration_time + self.min_matchmaking_time
-        return self.patience.begins(group, expected, looking, now=now, waited_s=waited_s)
+        is_due = self.step_control.triggered
+        return self.patience.begins(group, expected, looking, is_due=is_due, now=now, waited_s=waited_s)
 
     def _expected(self) -> dict[PeerID, Told] | None:
         """Return who comes to this peer's round, as far as is known; None if nothing is.

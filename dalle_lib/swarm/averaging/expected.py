@@ -71,6 +71,7 @@ class Patience:
         expected: Mapping[PeerID, Told] | None,
         looking: Collection[PeerID],
         *,
+        is_due: bool,
         now: float,
         waited_s: float,
     ) -> bool:
@@ -78,9 +79,10 @@ class Patience:
 
         `looking` are those that were found to look for a group. They are ready, and so is whoever has told of its
         progress within `longest_s`; others may be gone. What is `expected` is None while nobody is known to be there.
+        Before `least_s` no group begins unless its round `is_due`: for who goes in between, the round would wait.
         """
         inside, known = set(group), expected or {}
         missing = (known.keys() | set(looking)) - inside
         if waited_s < self.least_s:
-            return expected is not None and not missing
+            return is_due and expected is not None and not missing
         return not any(peer in looking or now - known[peer].at < self.longest_s for peer in missing)
