@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
@@ -24,9 +25,11 @@ def assembled(monkeypatch) -> list[set[PeerID]]:
     """The groups that were assembled."""
     groups = []
 
-    async def assemble(self) -> None:
+    async def assemble(self) -> GroupInfo:
         groups.append({self.peer_id, *self.current_followers})
-        self.assembled_group.set_result(None)
+        group = GroupInfo(b"", (), ())
+        self.assembled_group.set_result(group)
+        return group
 
     monkeypatch.setattr(Matchmaking, "leader_assemble_group", assemble)
     return groups
@@ -79,7 +82,7 @@ def test_a_group_begins_when_the_last_has_come_and_not_before(assembled):
 def test_who_follows_or_is_about_to_begins_no_group(assembled):
     async def search() -> None:
         peer = leader()
-        peer.current_followers[EVES] = follower(EVE)
+        peer.step_control, peer.current_followers[EVES] = None, follower(EVE)
         async with peer.looking_for_group(step()):
             peer.group_key_manager.looking = {OWN}
             async with peer.lock_request_join_group:  # it asks another peer
