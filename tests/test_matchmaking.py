@@ -52,6 +52,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
     made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
+    made.group_key_manager.looking = None
     return made
 
 
