@@ -1,4 +1,4 @@
-"""When the group that a peer leads begins: the rules of expected.py, applied to those whom a peer knows."""
+"""When the group that a peer leads begins, by the rules of expected.py; and whom a peer asks to lead it once more."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from hivemind.utils import get_dht_time
 from test_matchmaking import ADA, BOB, EVE, matchmaking_of, told_by
 
 from dalle_lib.auth import Identity
-from dalle_lib.swarm.averaging import completing
+from dalle_lib.swarm.averaging import completing, matchmaking
 from dalle_lib.swarm.averaging.completing import MAX_IN_VAIN
 from dalle_lib.swarm.averaging.expected import Patience, Told
 
@@ -145,3 +145,28 @@ def test_who_is_expected_in_vain_again_and_again_makes_groups_wait_no_longer(ass
         return [*begun, EVES in in_vain]
 
     assert asyncio.run(epochs()) == [*[False] * (MAX_IN_VAIN + 1), True, False]
+
+
+def test_a_leader_that_does_not_answer_in_time_is_asked_once_more(monkeypatch):
+    """On a busy machine an honest one may be late: whoever asked no more led a group of its own."""
+    follower, now = matchmaking_of(ADA), [0.0]
+    follower.request_timeout, follower.get_request_expiration_time = 3.0, lambda: now[0] + 10
+    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
+
+    async def silent(self, leader):
+        self.potential_leaders.past_attempts.add((leader, 10.0))
+        now[0] += 3.1
+
+    async def attempts_of_two_searches() -> list[int]:
+        left = []
+        for _ in range(2):
+            follower.potential_leaders = SimpleNamespace(past_attempts={(follower.peer_id, 5.0)})
+            follower.again, follower.searches_since = set(), now[0]
+            for _ in range(2):
+                assert await follower._request_join_group(BOBS) is None
+                left.append(len(follower.potential_leaders.past_attempts))
+        return left
+
+    monkeypatch.setattr(Matchmaking, "_request_join_group", silent)
+    assert asyncio.run(attempts_of_two_searches()) == [1, 2, 1, 2]
+    assert follower.wasted[BOBS] == 2, "it counts once in a search"

@@ -301,28 +301,3 @@ def test_groups_that_come_to_no_round_take_no_memory(monkeypatch):
         group = asyncio.run(peer.leader_assemble_group())
         assert peer.leader_of[group.group_id] == peer.peer_id
     assert len(peer.leader_of) <= matchmaking.MAX_GROUPS
-
-
-def test_a_leader_that_does_not_answer_in_time_is_asked_once_more(monkeypatch):
-    """On a busy machine an honest one may be late: whoever asked no more led a group of its own."""
-    follower, leader, now = matchmaking_of(ADA), PeerID.from_base58(BOB.peer_id), [0.0]
-    follower.request_timeout, follower.get_request_expiration_time = 3.0, lambda: now[0] + 10
-    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: now[0])
-
-    async def silent(self, leader):
-        self.potential_leaders.past_attempts.add((leader, 10.0))
-        now[0] += 3.1
-
-    async def attempts_of_two_searches() -> list[int]:
-        left = []
-        for _ in range(2):
-            follower.potential_leaders = SimpleNamespace(past_attempts={(follower.peer_id, 5.0)})
-            follower.again, follower.searches_since = set(), now[0]
-            for _ in range(2):
-                assert await follower._request_join_group(leader) is None
-                left.append(len(follower.potential_leaders.past_attempts))
-        return left
-
-    monkeypatch.setattr(Matchmaking, "_request_join_group", silent)
-    assert asyncio.run(attempts_of_two_searches()) == [1, 2, 1, 2]
-    assert follower.wasted[leader] == 2, "it counts once in a search"
