@@ -1,6 +1,7 @@
 """When the group that a peer leads begins, by the rules of expected.py; and whom a peer asks to lead it once more."""
 
 import asyncio
+import random
 import time
 from types import SimpleNamespace
 
@@ -170,3 +171,15 @@ def test_a_leader_that_does_not_answer_in_time_is_asked_once_more(monkeypatch):
     monkeypatch.setattr(Matchmaking, "_request_join_group", silent)
     assert asyncio.run(attempts_of_two_searches()) == [1, 2, 1, 2]
     assert follower.wasted[BOBS] == 2, "it counts once in a search"
+
+
+def test_groups_that_come_to_no_round_take_no_memory(monkeypatch):
+    async def assembled(self) -> GroupInfo:
+        return GroupInfo(random.randbytes(20), (self.peer_id,), (b"",))
+
+    monkeypatch.setattr(Matchmaking, "leader_assemble_group", assembled)
+    peer = matchmaking_of(ADA)
+    for _ in range(100):
+        group = asyncio.run(peer.leader_assemble_group())
+        assert peer.leader_of[group.group_id] == peer.peer_id
+    assert len(peer.leader_of) <= matchmaking.MAX_GROUPS
