@@ -15,7 +15,7 @@ from test_matchmaking import ADA, BOB, EVE, matchmaking_of, told_by
 from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import completing, matchmaking
 from dalle_lib.swarm.averaging.completing import MAX_IN_VAIN
-from dalle_lib.swarm.averaging.expected import Patience, Told
+from dalle_lib.swarm.averaging.expected import GroupPatience, Told
 
 EPOCH = 5
 OWN, BOBS, EVES = (PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE))
@@ -49,7 +49,7 @@ def step() -> SimpleNamespace:
 def leader(*, is_by_epoch: bool = False, waited_s: float = 0.0, longest_s: float = 60.0, **told: bool):
     """Return the matchmaking of Ada, whom Bob follows, who expects Bob and Eve, and was waiting for so long."""
     made = matchmaking_of(ADA, is_by_epoch=is_by_epoch)
-    made.patience, made.min_matchmaking_time = Patience(least_s=5.0, longest_s=longest_s), longest_s
+    made.patience, made.min_matchmaking_time = GroupPatience(least_s=5.0, longest_s=longest_s), longest_s
     made.potential_leaders = SimpleNamespace(declared_expiration_time=get_dht_time() + longest_s - waited_s)
     made.step_control = step()
     made.current_leader, made.lock_request_join_group = None, asyncio.Lock()

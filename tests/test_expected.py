@@ -7,11 +7,11 @@ import pytest
 from hivemind.p2p import PeerID
 
 from dalle_lib.swarm.averaging import expected
-from dalle_lib.swarm.averaging.expected import Expected, Patience, Told
+from dalle_lib.swarm.averaging.expected import Expected, GroupPatience, Told
 
 OWN, ADA, BOB, EVE = (PeerID(bytes([18, 32]) + bytes([number]) * 32) for number in range(4))
 NOW = 1000.0
-PATIENCE = Patience(least_s=3.0, longest_s=10.0)
+PATIENCE = GroupPatience(least_s=3.0, longest_s=10.0)
 JUST = Told(NOW - 0.1)
 GONE = Told(NOW - 10.1)
 

@@ -17,7 +17,7 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import introductions, matchmaking
-from dalle_lib.swarm.averaging.expected import Expected, Patience
+from dalle_lib.swarm.averaging.expected import Expected, GroupPatience
 from dalle_lib.swarm.averaging.group_keys import SignedKeyManager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
@@ -48,7 +48,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
     made.kept, made.searches_since, made.again, made._epoch = Counter(), 0.0, set(), 0
-    made.expected, made.patience, made.in_vain = Expected(), Patience(least_s=5.0, longest_s=5.0), {}
+    made.expected, made.patience, made.in_vain = Expected(), GroupPatience(least_s=5.0, longest_s=5.0), {}
     made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()

@@ -13,7 +13,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import cancel_and_wait
 
-from dalle_lib.swarm.averaging.expected import MAX_EXPECTED, Expected, Patience, Told
+from dalle_lib.swarm.averaging.expected import MAX_EXPECTED, Expected, GroupPatience, Told
 from dalle_lib.swarm.averaging.group_keys import LOOK_EVERY_S, SignedKeyManager
 from dalle_lib.swarm.averaging.introductions import Introduction, read
 from dalle_lib.swarm.bounded import put
@@ -37,7 +37,7 @@ class CompletingMatchmaking(Matchmaking):
         """Take who is expected; until `min_matchmaking_time` has passed, a group waits for each of them."""
         longest_s = max(min_matchmaking_time, expected.longest_s)
         super().__init__(*args, min_matchmaking_time=longest_s, **kwargs)
-        self.expected, self.patience = expected, Patience(least_s=min_matchmaking_time, longest_s=longest_s)
+        self.expected, self.patience = expected, GroupPatience(least_s=min_matchmaking_time, longest_s=longest_s)
         self.shut_out: dict[PeerID, float] = {}
         """When this peer lets another one into its groups again, in seconds of `time.monotonic`."""
         self.in_vain: dict[PeerID, int] = {}

@@ -57,7 +57,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patience:
+class GroupPatience:
     """How long a group waits for others."""
 
     least_s: float
