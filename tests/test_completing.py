@@ -3,17 +3,18 @@
 import asyncio
 import random
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking
 from hivemind.p2p import PeerID
-from hivemind.utils import get_dht_time
+from hivemind.utils import ValueWithExpiration, get_dht_time
 from test_matchmaking import ADA, BOB, EVE, matchmaking_of, told_by
 
 from dalle_lib.auth import Identity
-from dalle_lib.swarm.averaging import completing, matchmaking
+from dalle_lib.swarm.averaging import completing, group_keys, matchmaking
 from dalle_lib.swarm.averaging.completing import MAX_IN_VAIN
 from dalle_lib.swarm.averaging.expected import GroupPatience, Told
 
@@ -95,6 +96,11 @@ def test_who_follows_or_is_about_to_begins_no_group(assembled):
     assert assembled == []
 
 
+async def given(records: dict, *_where) -> dict:
+    """Return these records, wherever they are looked for."""
+    return records
+
+
 def in_a_loop(make) -> bool:
     async def made() -> bool:
         return make()._is_complete()
@@ -128,6 +134,27 @@ def test_who_is_shut_out_is_not_waited_for():
         return peer
 
     assert in_a_loop(shut_out)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_who_looked_for_a_group_and_does_no_more_is_not_waited_for_longer(returns, monkeypatch):
+    """It leaves, or averages in another group, though it has just told of its progress."""
+
+    async def begins_after(says: list[bool]) -> list[bool]:
+        peer, begun = leader(waited_s=6), []
+        keys = peer.group_key_manager
+        keys.begin_search()
+        for looks in says:
+            found = {BOBS: True, EVES: looks}
+            records = {who: ValueWithExpiration(value, get_dht_time() + 60) for who, value in found.items()}
+            monkeypatch.setattr(group_keys, "records_under", partial(given, records))
+            keys._next_look = 0.0
+            await keys.get_averagers("key", only_active=True)
+            begun.append(peer._is_complete())
+        return begun
+
+    assert asyncio.run(begins_after([False])) == [False], "that is of the search before"
+    assert asyncio.run(begins_after([True, False, returns, returns])) == [False, True, not returns, not returns]
 
 
 def test_who_is_expected_in_vain_again_and_again_makes_groups_wait_no_longer(assembled):

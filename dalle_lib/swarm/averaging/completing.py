@@ -48,7 +48,8 @@ class CompletingMatchmaking(Matchmaking):
     async def looking_for_group(self, step_control: StepControl):
         """Look for a group while this context is open, and begin it when it is complete."""
         async with super().looking_for_group(step_control):
-            self._epoch, self.group_key_manager.looking = self._own.epoch, None
+            self._epoch = self._own.epoch
+            self.group_key_manager.begin_search()
             beginning = asyncio.create_task(self._begin_when_complete())
             try:
                 yield
@@ -86,13 +87,14 @@ class CompletingMatchmaking(Matchmaking):
     def _expected(self) -> dict[PeerID, Told] | None:
         """Return who comes to this peer's round, as far as is known; None if nothing is.
 
-        Who comes to a round of parameters is seen by its looking for a group alone, and so of those given up.
+        Who comes to a round of parameters is seen by its looking for a group alone. So it is with peers that were given
+        up, and with those that looked for one and do no more.
         """
         if (told := self.expected.of(self._epoch)) is None:
             return None
-        shut_out, given_up = self._still(self.shut_out), self._given_up()
+        shut_out, doubted = self._still(self.shut_out), self._given_up() | self.group_key_manager.gone
         return {
-            peer: replace(of, at=-math.inf) if self.is_by_epoch or peer in given_up else of
+            peer: replace(of, at=-math.inf) if self.is_by_epoch or peer in doubted else of
             for peer, of in told.items()
             if peer not in shut_out and (of.counts or self.is_by_epoch)
         }

@@ -44,7 +44,13 @@ class SignedKeyManager(GroupKeyManager):
         """The subkey under which this peer, and nobody else, writes."""
         self.looking: set[PeerID] | None = None
         """Who looked for a group when this peer last looked for them; None until it does in a search."""
+        self.gone: set[PeerID] = set()
+        """Who has looked for a group during this search, and said since that it does no more: it has one, or leaves."""
         self._next_look = 0.0
+
+    def begin_search(self) -> None:
+        """Forget who looked for a group in the search before."""
+        self.looking, self.gone = None, set()
 
     async def declare_averager(
         self, group_key: str, peer_id: PeerID, expiration_time: float, looking_for_group: bool = True
@@ -59,7 +65,9 @@ class SignedKeyManager(GroupKeyManager):
         await asyncio.sleep(self._next_look - time.monotonic())
         found = await records_under(self.dht, group_key)
         self._next_look = time.monotonic() + max(LOOK_EVERY_S, LOOK_S_PER_PEER * len(found))
-        self.looking = {peer for peer, entry in found.items() if entry.value}
+        looking = {peer for peer, entry in found.items() if entry.value}
+        self.gone = (self.gone | (self.looking or set())) & (found.keys() - looking)
+        self.looking = looking
         return [(peer, entry.expiration_time) for peer, entry in found.items() if entry.value or not only_active]
 
 
