@@ -14,9 +14,10 @@ SPLIT = "the round of epoch {} was split: {} peers made their update in another 
 class Splits:
     """Finds rounds that were split.
 
-    Whoever was in an epoch when this peer's group averaged its gradients, was not in that group, and has gone on to the
-    next epoch since, has made another update. So both groups find that out, an epoch later. Newcomers were in no epoch
-    before, and a peer that came too late for a round is still in the old one.
+    Whoever was in an epoch when this peer's group averaged its gradients, or had ended it, was not in that group, and
+    is in the next epoch when this peer averages there, has made another update. So both groups find that out, an epoch
+    later, also if one was done before the other began. Newcomers were in no epoch before, and a peer that came too late
+    for a round is still in the old one.
     """
 
     def __init__(self) -> None:
@@ -26,12 +27,13 @@ class Splits:
     def apart(self, epoch: int, group: Collection[str], voters: Mapping[str, int]) -> int:
         """Take in this peer's round of an epoch, and return how many peers made the update before it in another group.
 
+        `epoch` is that of the round, which is not this peer's own where it came too late, or was an epoch ahead.
         `voters` are the epochs that others report, by their ids. It returns 0 where the round was not split.
         """
         is_next, others = epoch == self._epoch + 1, self._others
         is_group = len(group) > 1
         self._epoch = epoch
-        self._others = frozenset(peer for peer, at in voters.items() if at == epoch and peer not in group and is_group)
+        self._others = frozenset(peer for peer, at in voters.items() if at >= epoch and peer not in group and is_group)
         apart = sum(voters.get(peer, -1) >= epoch for peer in others) if is_next else 0
         return apart if apart >= FEWEST else 0
 
