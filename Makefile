@@ -53,12 +53,13 @@ test: setup ## run the tests and every notebook, the longer ones shortened
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "peers and not chaos and not images and not site" -n 2 --maxschedchunk 1 \
 	  $(call FILES_WITH,mark.peers|swarm_folder) $(PYTEST) || [ $$? = 5 ]
 
-# Seven peers at a time attack and defend themselves, alone. The other swarms are small, and two at a time fit
-# (conftest.py mixes those that wait with those that train a model).
+# Seven peers at a time attack and defend themselves, alone; twelve meet beside busy loops. The other swarms are small,
+# and two at a time fit (conftest.py mixes those that wait with those that train a model).
+ALONE = AttackSwarm|busy_cores
 chaos: setup ## kill, freeze and attack peers of real swarms, and run the demo
-	$(BIN)/python -m pytest -m "chaos and not long" $(call FILES_WITH,AttackSwarm) $(PYTEST) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m "chaos and not long" $(call FILES_WITH,$(ALONE)) $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m "chaos and not long" -n 2 --maxschedchunk 1 \
-	  $$(grep -L AttackSwarm $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
+	  $$(grep -LE '$(ALONE)' $(call FILES_WITH,mark.chaos)) $(PYTEST) || [ $$? = 5 ]
 
 # What takes long, and whose claims shorter tests guard in CI, too.
 chaos-long: setup ## send more changed messages, play evenings of members and liars, and an hour of a run

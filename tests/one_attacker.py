@@ -20,8 +20,8 @@ from hivemind.utils import MSGPackSerializer, get_dht_time
 
 from dalle_lib.auth import Identity
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.group_keys import group_keys
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
-from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.peer.membership import IDENTITY
 
 FAR_S = 1e6

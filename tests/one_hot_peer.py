@@ -52,7 +52,7 @@ from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
 TENSORS = 3
-SHOWN = 16
+SHOWN = 24
 """Number of first coordinates of each tensor that are recorded; each belongs to one peer."""
 DEFAULTS = {
     "step_s": 0.1,  # seconds between two steps

@@ -230,7 +230,9 @@ def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_o
     peer = waiting(eta_s=300.0)
     peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
     peer._gradient_epoch, peer.delay_grad_averaging = 5, is_delayed
-    tracker = peer.tracker = Tracker(epochs=SimpleNamespace(reported=5), newcomers=0, after_the_look=after_the_look)
+    tracker = peer.tracker = Tracker(
+        epochs=SimpleNamespace(reported=5), newcomers=0, voters={}, after_the_look=after_the_look
+    )
     tracker.lock_global_progress, tracker.performance_ema = Held(), PerformanceEMA()
     if not is_delayed:
         tracker.performance_ema.update = lambda **_: None  # hivemind pauses it, and nobody trains meanwhile

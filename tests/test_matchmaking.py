@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from hivemind.averaging.group_info import GroupInfo
-from hivemind.averaging.key_manager import GroupKeyManager, is_valid_group
+from hivemind.averaging.key_manager import is_valid_group
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
@@ -17,6 +17,8 @@ from hivemind.utils.crypto import RSAPrivateKey
 
 from dalle_lib.auth import Identity
 from dalle_lib.swarm.averaging import introductions, matchmaking
+from dalle_lib.swarm.averaging.expected import Expected, GroupPatience
+from dalle_lib.swarm.averaging.group_keys import SignedKeyManager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.trust import Trust
@@ -45,11 +47,12 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.trust, made.peer_id, made.avoided, made.told = Trust(**trust), PeerID.from_base58(identity.peer_id), {}, []
     made.asked, made.wasted, made.was_accepted_to_group = {}, Counter(), asyncio.Event()
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
-    made.kept, made.searches_since = Counter(), 0.0
+    made.kept, made.searches_since, made.again, made._epoch = Counter(), 0.0, set(), 0
+    made.expected, made.patience, made.in_vain = Expected(), GroupPatience(least_s=5.0, longest_s=5.0), {}
     made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()
-    made.group_key_manager = GroupKeyManager(SimpleNamespace(peer_id=None), "run", "", None)
+    made.group_key_manager = SignedKeyManager(SimpleNamespace(peer_id=None), "run", "", None, identity=identity)
     return made
 
 
@@ -286,15 +289,3 @@ def test_a_leader_is_judged_by_its_round_also_while_the_next_groups_are_found():
         peer.leader_of[next_group.group_id] = eve
         peer.note_round(group, {bob}, set())
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
-
-
-def test_groups_that_come_to_no_round_take_no_memory(monkeypatch):
-    async def assembled(self) -> GroupInfo:
-        return GroupInfo(random.randbytes(20), (self.peer_id,), (b"",))
-
-    monkeypatch.setattr(Matchmaking, "leader_assemble_group", assembled)
-    peer = matchmaking_of(ADA)
-    for _ in range(100):
-        group = asyncio.run(peer.leader_assemble_group())
-        assert peer.leader_of[group.group_id] == peer.peer_id
-    assert len(peer.leader_of) <= matchmaking.MAX_GROUPS

@@ -17,7 +17,7 @@ from dalle_lib.auth.roster import token_keys
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import LocalSwarm, records, wire
 from dalle_lib.swarm.averaging.donors import offers_key
-from dalle_lib.swarm.averaging.matchmaking import group_keys
+from dalle_lib.swarm.averaging.group_keys import group_keys
 from dalle_lib.swarm.peer.membership import Membership
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 

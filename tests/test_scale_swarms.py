@@ -17,7 +17,7 @@ from dalle_lib.planning.constants import (
     ROUND_SLOWDOWN,
     TABLE_REPLICAS,
 )
-from dalle_lib.swarm.averaging import matchmaking
+from dalle_lib.swarm.averaging import group_keys
 from dalle_lib.swarm.averaging.donors import MAX_DOWNLOADS
 from dalle_lib.swarm.searches import SEARCH_S
 from scaling.distributions import BYTES_PER_MBIT, Distributions, Population
@@ -204,8 +204,8 @@ def test_a_flat_group_ends_at_the_first_size_that_fails():
 
 
 def test_planning_and_matchmaking_look_as_often():
-    assert constants.LOOK_EVERY_S == matchmaking.LOOK_EVERY_S
-    assert constants.LOOK_S_PER_PEER == matchmaking.LOOK_S_PER_PEER
+    assert constants.LOOK_EVERY_S == group_keys.LOOK_EVERY_S
+    assert constants.LOOK_S_PER_PEER == group_keys.LOOK_S_PER_PEER
 
 
 def test_the_kit_itself_does_not_need_simpy():

@@ -22,8 +22,8 @@ from hivemind.utils.crypto import RSAPrivateKey
 from dalle_lib.auth import Authority, Identity, Role
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table, wire
+from dalle_lib.swarm.averaging.group_keys import group_keys
 from dalle_lib.swarm.averaging.introductions import Introduction, read, signed
-from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.peer.membership import records_of
 
 PEERS, TABLES, CALLS, REPEATS = 20, 8, 100, 5

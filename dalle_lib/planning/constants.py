@@ -18,7 +18,7 @@ RECORD_BYTES, MAX_ASKED = 1400, 20
 be reached, up to those in a bucket of hivemind's. The bytes are what `python benchmarks/plan.py` found beside tensors
 in its first scenario, eight peers that all hold a share of the table; more peers were not tried."""
 LOOK_EVERY_S, LOOK_S_PER_PEER = 0.3, 0.03
-"""Seconds between two looks at who is looking for a group: as in dalle_lib/swarm/averaging/matchmaking.py."""
+"""Seconds between two looks at who is looking for a group: as in dalle_lib/swarm/averaging/group_keys.py."""
 PROGRESS_EVERY_S = 10.0
 """Seconds between two readings of the others' progress, at most: `shared_options` in dalle_lib/swarm/peer/build.py."""
 

@@ -24,7 +24,7 @@ SHARED = {
     "averaging": (
         *("target_batch_size", "matchmaking_s", "timeout_s", "state_every", "delayed", "strategy", "outer_lr"),
         *("outer_momentum", "eight_bit_from", "upload_bits", "part_bytes", "rule", "reducers", "parts", "audits"),
-        "least_wait_s",
+        *("least_wait_s", "longest_matchmaking_s"),
     ),
     "members": ("max_peers", "max_share"),
     "recipe": ("code_corruption", "caption_dropout"),

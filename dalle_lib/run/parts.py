@@ -99,7 +99,10 @@ class AveragingCard(Part):
     """Samples over all peers that make one epoch, which is one optimizer step. Raise it if averaging takes much of an
     epoch."""
     matchmaking_s: float = Field(gt=0, le=3600)
-    """Seconds in which peers find each other before a round. Raise it if rounds often lack peers."""
+    """Seconds in which peers find each other before a round; it begins sooner if all are there."""
+    longest_matchmaking_s: float | None = Field(default=None, gt=0, le=3600)
+    """Seconds for which a round waits for peers that compute in its epoch, at most. None: it waits for nobody longer
+    than `matchmaking_s`. Raise it if rounds often lack peers."""
     timeout_s: float = Field(gt=0, le=86_400)
     """Seconds after which a round that hangs is given up; who lets the others wait for half of them is left out, and
     among four peers and more who lets them wait much longer than the others do. Raise it if slow links make rounds
@@ -142,6 +145,11 @@ class AveragingCard(Part):
     audits: float = Field(default=1.0, ge=0, le=1000)
     """How many parts of a round, on average, another peer averages a second time and compares. Raise it if reducers are
     strangers."""
+
+    @property
+    def search_s(self) -> float:
+        """Seconds in which a peer finds a group, if there is one."""
+        return max(self.matchmaking_s, self.longest_matchmaking_s or 0.0)
 
 
 def is_printable(text: str) -> str:

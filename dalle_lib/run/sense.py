@@ -22,6 +22,11 @@ def require_sense(card: Any) -> None:
             f"matchmaking_s={averaging.matchmaking_s:g} is above timeout_s={averaging.timeout_s:g}: no "
             "round would be whole before it is given up."
         )
+    if averaging.longest_matchmaking_s is not None and averaging.search_s > averaging.timeout_s / 2:
+        raise ValueError(
+            f"longest_matchmaking_s={averaging.longest_matchmaking_s:g} is above half of timeout_s="
+            f"{averaging.timeout_s:g}: too little would be left for the round."
+        )
     if optimizer.total_epochs < optimizer.warmup_epochs:
         raise ValueError(f"total_epochs={optimizer.total_epochs} is below warmup_epochs={optimizer.warmup_epochs}.")
     is_elsewhere = any(source.startswith("hf://") for source in (data.train, data.held_out))

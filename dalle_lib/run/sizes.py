@@ -13,6 +13,8 @@ SMALL_GRID = 16
 """Rows of codes up to which a picture is small."""
 SMALL_BATCH, PASSES = 192, 60
 """Samples of an epoch of a small model, and how often it sees each row of its data."""
+SMALL_AVERAGING = AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20, parts="measured")
+"""How peers of a small model average."""
 PAPER_EPOCHS = 31_250
 STATE_EVERY = 20
 """Epochs between averages of the parameters at the paper's learning rate, where eight bits themselves keep peers
@@ -45,7 +47,7 @@ def sizes_for(
         return {
             "model": replace(ModelConfig.emoji(), **own),
             "optimizer": OptimizerCard(lr=2e-2, warmup_epochs=max(5, epochs // 20), total_epochs=epochs),
-            "averaging": AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20, parts="measured"),
+            "averaging": SMALL_AVERAGING,
             "recipe": RecipeCard(caption_dropout=0.1),
         }
     if preset == "paper":

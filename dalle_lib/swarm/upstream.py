@@ -51,6 +51,13 @@ NAMES: dict[str, dict[str, str]] = {
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
         "async def leader_assemble_group(self)": "MemberMatchmaking notes that this peer leads the group",
+        "lock_request_join_group": "CompletingMatchmaking begins no group while this peer is about to follow another",
+        "assembled_group": "the same, once it is there",
+        "potential_leaders": "CompletingMatchmaking reads when its search ends",
+    },
+    "averaging.matchmaking.PotentialLeaders": {
+        "declared_expiration_time": "the same",
+        "past_attempts": "MemberMatchmaking takes a leader out of it that is to be asked once more",
     },
     "averaging.control.StepControl": {
         "def cancel(self)": "CalledOff cancels the round first",
@@ -138,6 +145,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "optim.progress_tracker.ProgressTracker": {
         "def _parse_swarm_progress_data(self, metadata)": "PlausibleProgress believes members, within bounds",
+        "should_report_progress": "PlausibleProgress puts an event in its place that wakes seldom",
         "def update_epoch(self, new_epoch=None)": "PlausibleProgress notes when it entered an epoch",
         "def _get_local_progress(self, local_epoch, samples_accumulated)": "PlausibleProgress gives newcomers no vote",
     },

@@ -53,6 +53,15 @@ TROUBLES = (
         remedy="Nothing: the parameters are averaged soon.",
     ),
     Trouble(
+        title="Two groups",
+        severity="costs",
+        patterns=("the round of epoch ... was split",),
+        means="The peers of an epoch averaged their gradients in two groups, each with fewer samples, so their "
+        "parameters differ a little. They are averaged after the next update.",
+        remedy="Nothing. If it happens often, machines or lines are slow for the run: its organiser may raise "
+        "`longest_matchmaking_s` in the next one.",
+    ),
+    Trouble(
         title="Too late for a round",
         severity="note",
         patterns=("it came too late for the others' round",),

@@ -39,9 +39,10 @@ from dalle_lib.swarm.averaging.donors import (
     states_at_once,
     waiting_message,
 )
+from dalle_lib.swarm.averaging.group_keys import LOOK_EVERY_S
 from dalle_lib.swarm.averaging.introductions import Introduction, for_hivemind, read, shares_and_counted, signed, vote
 from dalle_lib.swarm.averaging.letting_go import give_back, let_go
-from dalle_lib.swarm.averaging.matchmaking import LOOK_EVERY_S, MemberMatchmaking
+from dalle_lib.swarm.averaging.matchmaking import MemberMatchmaking
 from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import Group, RoundsNow
 from dalle_lib.swarm.averaging.shares import shares_of
@@ -115,16 +116,9 @@ class RunAverager(KeepsTasks):
         # middle of `_run_internal`, where no override reaches. Nobody uses that one before the first step, so a new
         # one takes its place here.
         if not isinstance(self._matchmaking, MemberMatchmaking):
-            self._matchmaking = self.matchmaking_type(
-                self._p2p,
-                self.schema_hash,
-                self.dht,
-                trust=self.trust,
-                is_by_epoch=self.is_by_epoch,
-                tell=self.tell,
-                client_mode=self.client_mode,
-                **self.matchmaking_kwargs,
-            )
+            own = {"trust": self.trust, "is_by_epoch": self.is_by_epoch, "tell": self.tell}
+            own |= {"expected": self.rounds_now.expected, "client_mode": self.client_mode, **self.matchmaking_kwargs}
+            self._matchmaking = self.matchmaking_type(self._p2p, self.schema_hash, self.dht, **own)
             if self.client_mode:  # hivemind registers no handlers for a client; its reducers may still question it
                 name = self._get_handle_name(self.prefix, "rpc_part_sent")
                 await self._p2p.add_protobuf_handler(name, self.rpc_part_sent, averaging_pb2.AveragingData)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
-from dalle_lib.swarm.averaging.matchmaking import records_under
+from dalle_lib.swarm.averaging.group_keys import records_under
 from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""How averagers find each other: as in hivemind, at a gentler pace and among members only."""
+"""How averagers form groups: as in hivemind, among members only."""
 
 import asyncio
 import contextlib
@@ -7,32 +7,25 @@ import math
 import time
 from collections import Counter
 
-import hivemind
 from google.protobuf.message import DecodeError
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
-from hivemind.averaging.key_manager import GroupKeyManager
-from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
+from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import ValueWithExpiration, get_dht_time
+from hivemind.utils import get_dht_time
 
-from dalle_lib.auth import Identity
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
+from dalle_lib.swarm.averaging.completing import CompletingMatchmaking
+from dalle_lib.swarm.averaging.group_keys import SignedKeyManager, bits_of
 from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
-from dalle_lib.swarm.averaging.trust import Trust, owner_key
+from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.bounded import put
-from dalle_lib.swarm.records import writer_of
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S, LOOK_S_PER_PEER = 0.3, 0.03
-"""Seconds between two looks at who else is looking for a group: at least, and for each peer that the last one found. A
-peer's record has 0.8 kB, so looks of any number of peers take 27 kB a second."""
-GROUP_KEYS = 16
-"""Keys under which peers of an epoch meet: epochs take turns, as the keys of a run must be few and known."""
 AVOID_S = 300.0
 """Seconds in which this peer does not follow a leader that has forged a group, or gathered one and never begun, or
 answered what no peer does."""
@@ -49,54 +42,7 @@ UNUSABLE = (ValueError, TypeError, DecodeError)
 """What hivemind's reading of a leader's answer ends with: bytes of no message, an unknown code, an id of no peer."""
 
 
-def group_keys(rounds: str) -> list[str]:
-    """Return the keys of the hash table under which averagers of these rounds look for each other."""
-    return [f"{rounds}.0b{bits}" for bits in ("", *map(_bits, range(GROUP_KEYS)))]
-
-
-def _bits(epoch: int) -> str:
-    return f"{epoch % GROUP_KEYS:04b}"
-
-
-class SignedKeyManager(GroupKeyManager):
-    """hivemind's view of who else is looking for a group, by records that only their peer can write, at a gentler pace.
-
-    hivemind 1.1.12 writes them under the bare id of a peer, where anybody may, and looks again as soon as the last look
-    is done: on a fast network a peer that waits for its group keeps half a core busy, and everybody's hash table too.
-    """
-
-    def __init__(self, *args, identity: Identity) -> None:
-        super().__init__(*args)
-        self.mark = owner_key(identity.public_key)
-        """The subkey under which this peer, and nobody else, writes."""
-        self._next_look = 0.0
-
-    async def declare_averager(
-        self, group_key: str, peer_id: PeerID, expiration_time: float, looking_for_group: bool = True
-    ) -> bool:
-        """Say until when this peer looks for a group, or that it does no more; return whether that was stored."""
-        if not looking_for_group:
-            expiration_time = math.nextafter(expiration_time, math.inf)  # it replaces what this peer said before
-        return await self.dht.store(group_key, looking_for_group, expiration_time, subkey=self.mark, return_future=True)
-
-    async def get_averagers(self, group_key: str, only_active: bool) -> list[tuple[PeerID, float]]:
-        """Return the averagers that are looking for a group, and until when; the more there are, the more seldom."""
-        await asyncio.sleep(self._next_look - time.monotonic())
-        found = await records_under(self.dht, group_key)
-        self._next_look = time.monotonic() + max(LOOK_EVERY_S, LOOK_S_PER_PEER * len(found))
-        return [(peer, entry.expiration_time) for peer, entry in found.items() if entry.value or not only_active]
-
-
-async def records_under(dht: hivemind.DHT, key: str) -> dict[PeerID, ValueWithExpiration]:
-    """Return the newest record that each peer has under a key, by its writer; what has no writer is left out."""
-    found, records = await dht.get(key, latest=True, return_future=True), {}
-    for mark, entry in found.value.items() if found is not None and isinstance(found.value, dict) else ():
-        with contextlib.suppress(ValueError, TypeError):
-            records[PeerID.from_base58(writer_of(mark))] = entry
-    return records
-
-
-class MemberMatchmaking(Matchmaking):
+class MemberMatchmaking(CompletingMatchmaking):
     """hivemind's matchmaking, which follows members only and forms groups of members only.
 
     hivemind 1.1.12 checks access tokens in its hash table only; anybody who knows an address can lead or join a group,
@@ -109,14 +55,14 @@ class MemberMatchmaking(Matchmaking):
         self.trust, self.is_by_epoch, self.tell, self._is_client = trust, is_by_epoch, tell, self.client_mode
         self.avoided: dict[PeerID, float] = {}
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
-        self.shut_out: dict[PeerID, float] = {}
-        """The same of when it lets a peer into its groups again."""
         self.wasted: Counter[PeerID] = Counter()
         """How often in a row a leader has wasted this peer's time, or its search, and brought no group."""
         self.kept: Counter[PeerID] = Counter()
         """Seconds for which each leader has kept this peer since `searches_since`, and brought no group."""
         self.searches_since = 0.0
         """When the search for a group in progress began, in hivemind's time."""
+        self.again: set[PeerID] = set()
+        """Leaders that did not answer in time in this search, and are asked once more."""
         self.failures: dict[PeerID, int] = {}
         """In how many rounds more than not a peer has failed, as `note_round` judges it."""
         self.leader_of: dict[bytes, PeerID] = {}
@@ -139,8 +85,8 @@ class MemberMatchmaking(Matchmaking):
             # hivemind lets nobody follow a client, and does not tell others that it is looking for a group.
             self.client_mode = self._is_client or not self._own.may_lead
             if self.is_by_epoch:
-                self.group_key_manager.group_bits = _bits(self._own.epoch)
-            self.kept, self.searches_since = Counter(), get_dht_time()
+                self.group_key_manager.group_bits = bits_of(self._own.epoch)
+            self.kept, self.again, self.searches_since = Counter(), set(), get_dht_time()
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
@@ -183,6 +129,13 @@ class MemberMatchmaking(Matchmaking):
             had_time = asked < due
             if group is None and had_time and let_go > due + self.request_timeout / 2:
                 self._avoid(leader, "it gathered a group and never began its round")
+        is_first = leader not in self.again
+        if group is None and not was_accepted and had_time and is_first and let_go - asked >= self.request_timeout:
+            # On a busy machine even an honest leader may be late; hivemind would ask no more in this search.
+            self.again.add(leader)
+            attempts = self.potential_leaders.past_attempts
+            attempts -= {attempt for attempt in attempts if attempt[0] == leader}
+            return None
         was_late = let_go > ((asked + due) / 2 if was_accepted else asked + self.request_timeout / 2)
         self.kept[leader] += max(0.0, let_go - asked)
         if was_accepted and self.kept[leader] > (due - self.searches_since) / 2:
@@ -285,16 +238,7 @@ class MemberMatchmaking(Matchmaking):
             raise ValueError("nobody in it can reduce, though whoever leads can")
         return told
 
-    @property
-    def _own(self) -> Introduction:
-        """What this peer tells the group that it looks for."""
-        return read(self.step_control.data_for_gather, self.peer_id, self._prefix, math.inf)
-
     def _avoid(self, leader: PeerID, why: str) -> None:
         self.avoided = self._still(self.avoided) | {leader: time.monotonic() + AVOID_S}
         self.wasted.pop(leader, None)
         self.tell(leader, why)
-
-    @staticmethod
-    def _still(until: dict[PeerID, float]) -> dict[PeerID, float]:
-        return {peer: end for peer, end in until.items() if end > time.monotonic()}

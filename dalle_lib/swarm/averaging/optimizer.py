@@ -32,6 +32,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.splits import SPLIT, Splits
 from dalle_lib.swarm.averaging.standing_by import StandingBy
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class CollaborativeOptimizer(StandingBy):
     """
 
     def __init__(self, *, average_state_every: int = 5, **kwargs) -> None:
-        self.rounds = queue.SimpleQueue()
+        self.rounds, self.splits = queue.SimpleQueue(), Splits()
         super().__init__(**kwargs)
         self.parameter_rounds = ParameterRounds(self.state_averager, average_state_every, self.averaging_timeout)
 
@@ -122,7 +123,7 @@ class CollaborativeOptimizer(StandingBy):
         self._go_back_to_their_epoch()
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
-            self.parameter_rounds.wait(SEARCH * self.matchmaking_time)
+            self.parameter_rounds.wait(max(SEARCH * self.matchmaking_time, self.longest_matchmaking_s))
             self._collect_parameters()
             self.state_averager.step(apply_delayed_updates=True)
 
@@ -161,8 +162,12 @@ class CollaborativeOptimizer(StandingBy):
         self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
+        if apart := self.splits.apart(common, group.counted, self.tracker.voters):
+            self.grad_averager.complaints.tell(str(self.dht.peer_id), SPLIT.format(common - 1, apart))
+        was_split = apart > 0 and self.splits.is_urgent(common)
         asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
-        self.parameter_rounds.plan(common, is_urgent=asks or group.is_behind or self.tracker.newcomers > 0)
+        is_urgent = was_split or asks or group.is_behind or self.tracker.newcomers > 0
+        self.parameter_rounds.plan(common, is_urgent)
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))

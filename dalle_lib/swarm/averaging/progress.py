@@ -5,7 +5,9 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 import hivemind
 import numpy as np
@@ -17,6 +19,8 @@ from hivemind.utils.multiaddr import Multiaddr
 from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
+from dalle_lib.swarm.averaging.expected import Expected, Told
+from dalle_lib.swarm.averaging.paced import PacedEvent
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.records import writer_of
@@ -82,6 +86,8 @@ class PlausibleProgress(ProgressTracker):
     """Whether there are others that count, and all of them are clients, which can lead no group."""
     newcomers: int = 0
     """How many others there are whose gradients do not count yet."""
+    voters: Mapping[str, int] = MappingProxyType({})
+    """The epoch of each other peer that counts, by its id."""
     others_compute: bool = False
     """Whether there are others that count and compute now."""
     is_withdrawn: bool = False
@@ -96,9 +102,11 @@ class PlausibleProgress(ProgressTracker):
         trust: Trust,
         total_epochs: int,
         shortest_epoch_s: float,
+        expected: Expected | None = None,
         **kwargs,
     ) -> None:
-        self.trust, self.total_epochs = trust, total_epochs
+        """Take `expected` to say there who comes to the rounds."""
+        self.trust, self.total_epochs, self.expected = trust, total_epochs, expected or Expected()
         self.who_reduces = WhoReduces(trust)
         self.epochs = EarnedEpochs(total_epochs, shortest_epoch_s)
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
@@ -112,6 +120,15 @@ class PlausibleProgress(ProgressTracker):
         self._doubts: dict[str, str] = {}
         """The next `doubted`, while records are read: another thread reads `doubted`, and must see it complete."""
         super().__init__(*args, target_batch_size=target_batch_size, **kwargs)
+
+    def start(self) -> None:
+        """Begin to publish and to read records, as hivemind does, which publishes one after each step of this peer.
+
+        Others look no more often than in `min_refresh_period`. What is published in between only keeps the hash tables
+        of all peers busy.
+        """
+        self.should_report_progress = PacedEvent(self.min_refresh_period)
+        super().start()
 
     @property
     def is_alone(self) -> bool:
@@ -184,16 +201,18 @@ class PlausibleProgress(ProgressTracker):
         own_per_s += self.performance_ema.eps
         left_s = seconds_until(self.target_batch_size, own_samples, own_per_s, believed, self._samples.max_samples)
         # hivemind looks the sooner, the more peers may have joined meanwhile. Nobody averages gradients with newcomers.
-        voters = sum(claim.votes for claim in claims)
-        self.newcomers = len(claims) - voters
+        self.voters = {claim.peer: claim.epoch for claim in claims if claim.votes}
+        self.newcomers = len(claims) - len(self.voters)
         self.others_compute = any(claim.per_s > STANDING_PER_S for claim in claims)
         modes = {others[claim.peer].client_mode for claim in claims if claim.votes}
         self.are_clients = modes == {True}
         clients = {str(self.dht.peer_id): own.client_mode} | {peer: of.client_mode for peer, of in others.items()}
-        self.who_reduces.look(clients, voters)
-        self._meets = any(claim.votes and claim.epoch >= own.epoch - 1 for claim in claims)
+        self.who_reduces.look(clients, len(self.voters))
+        coming = [claim for claim in claims if claim.epoch >= own.epoch - 1 or not claim.votes]
+        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(of.time, of.votes) for of in coming})
+        self._meets = any(claim.votes for claim in coming)
         self._met_at = time.monotonic() if self._meets else self._met_at
-        peers = 1 + voters
+        peers = 1 + len(self.voters)
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
         look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
         return GlobalTrainingProgress(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dalle_lib.swarm.averaging.expected import Expected
 from dalle_lib.swarm.bounded import put
 
 MAX_OVER = 16
@@ -90,12 +91,14 @@ class LeftOut:
 
 
 class RoundsNow:
-    """The rounds that a peer is in: one count for all of its processes, made before these are forked.
+    """The rounds that a peer is in, and who is expected in the next: of all its processes, made before the forks.
 
     Each process knows for itself which of its last rounds are over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest_s: float = 0.0) -> None:
+        """Let groups wait for others that are ready for up to `longest_s`, as `Expected` has it."""
+        self.expected = Expected(longest_s)
         self._count, self._over = multiprocessing.Value("i", 0), {}
 
     @contextmanager

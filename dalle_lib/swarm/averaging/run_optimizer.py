@@ -36,11 +36,16 @@ class RunOptimizer(hivemind.Optimizer):
         trust: Trust,
         part_bytes: int = 2**19,
         upload: Upload | None = None,
+        longest_matchmaking_s: float | None = None,
         **kwargs,
     ) -> None:
+        """Wait for peers that are ready for up to `longest_matchmaking_s`, or `matchmaking_time` if that is None."""
         self.trust, self.total_epochs, self.upload = trust, total_epochs, upload or Upload()
         self._doubted, self._pace = {}, Pace()
-        shared = {"rounds_now": RoundsNow(), "carried": Carried(), "upload": self.upload}
+        self.longest_matchmaking_s = longest_matchmaking_s or kwargs["matchmaking_time"]
+        rounds_now = RoundsNow(self.longest_matchmaking_s)
+        self._expected = rounds_now.expected
+        shared = {"rounds_now": rounds_now, "carried": Carried(), "upload": self.upload}
         averager_options = {"trust": trust, "part_size_bytes": part_bytes, **shared}
         super().__init__(
             dht=dht,
@@ -68,7 +73,7 @@ class RunOptimizer(hivemind.Optimizer):
     @property
     def _request_timeout_s(self) -> float:
         """Seconds to wait for another peer's answer: with more, two that ask each other miss the round."""
-        return min(3.0, self.matchmaking_time / 2)
+        return min(3.0, self.longest_matchmaking_s / 2)
 
     def _make_progress_tracker(self, target_batch_size: int, **kwargs) -> PlausibleProgress:
         return PlausibleProgress(
@@ -80,6 +85,7 @@ class RunOptimizer(hivemind.Optimizer):
             trust=self.trust,
             total_epochs=self.total_epochs,
             shortest_epoch_s=self.matchmaking_time,
+            expected=self._expected,
             private_key=self.trust.identity.private_key,
             start=True,
             **kwargs,

@@ -98,6 +98,7 @@ def shared_options(card: RunCard, dht: hivemind.DHT, trust: Trust) -> dict:
         "average_state_every": averaging.state_every,
         "part_bytes": averaging.part_bytes,
         "matchmaking_time": averaging.matchmaking_s,
+        "longest_matchmaking_s": averaging.longest_matchmaking_s,
         "averaging_timeout": averaging.timeout_s,
         "next_chunk_timeout": averaging.timeout_s / 2,
         "grad_compression": codec.compression(averaging.eight_bit_from, averaging.upload_bits),

@@ -31,8 +31,8 @@ from dalle_lib.auth.roster import check_token_of, token_keys
 from dalle_lib.files import small_bytes
 from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.donors import offers_key
+from dalle_lib.swarm.averaging.group_keys import group_keys
 from dalle_lib.swarm.averaging.introductions import VALID_S
-from dalle_lib.swarm.averaging.matchmaking import group_keys
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.metrics import LOOK_S
 from dalle_lib.swarm.process.folder import IDENTITY, TOKEN
@@ -69,7 +69,7 @@ def access_token(card: RunCard, folder: Path, identity: Identity) -> AccessToken
 
 def records_of(card: RunCard) -> RunRecords:
     """Return what admits the records of a run's progress, averagers and access tokens, and no others."""
-    key, longest_s = card.key, card.averaging.matchmaking_s + VALID_S
+    key, longest_s = card.key, card.averaging.search_s + VALID_S
     rules = {f"{key}_progress": Rule(is_own, PROGRESS_EXPIRES_S)}
     for averager in f"{key}_grad_averager", f"{key}_state_averager":
         rules[offers_key(averager)] = Rule(is_an_averagers, PROGRESS_EXPIRES_S)
