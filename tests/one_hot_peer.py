@@ -22,6 +22,7 @@ from typing import AsyncIterator  # noqa: UP035  (hivemind reads the type of a s
 import hivemind
 import torch
 from cramped_sgd import CrampedSGD
+from cut_network import obey
 from ended_in_rounds import end_in, epochs_of, freeze_after
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
@@ -214,6 +215,7 @@ def main(folder: Path) -> None:
     hash_table.install()
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
+    obey(folder, settings.get("cut", False))
     where = {"port": settings["port"], "announce": tuple(settings["announce"])}
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]), **where)
     dht = connect(card, place, membership, membership.validators())

@@ -21,7 +21,7 @@ from dalle_lib.auth import Identity
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
-from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
+from dalle_lib.swarm.averaging.introductions import CLOCKS_S, MAX_LATE, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust, owner_key
 from dalle_lib.swarm.bounded import put
 from dalle_lib.swarm.records import writer_of
@@ -151,7 +151,7 @@ class MemberMatchmaking(Matchmaking):
             told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
             return str(error)
-        if self.is_by_epoch and self.step_control is not None and told.epoch != self._own.epoch:
+        if self.step_control is not None and abs(told.epoch - self._own.epoch) > (0 if self.is_by_epoch else MAX_LATE):
             return f"it is in epoch {told.epoch}"
         left_s = min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S  # until all of its group have checked it, too
         problem = await self.trust.refusal(str(peer_id), told.token, left_s)

@@ -25,19 +25,25 @@ import contextlib
 import logging
 import queue
 import time
+from collections import deque
 
 from hivemind.averaging.control import StepControl
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
+from dalle_lib.swarm.averaging.islands import MAX_REMEMBERED
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.standing_by import StandingBy
+from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
 SEARCH = 3.0
 """How long a peer that waits for an average of parameters looks for a group, in multiples of `matchmaking_time`."""
+
+MAX_BROUGHT = 1000
+"""Updates of which a peer remembers how many samples it has brought."""
 
 LOST_UPDATE = (
     "its own update of epoch {} was not made, or not whole, as when memory runs out; the others' parameters take the "
@@ -63,11 +69,6 @@ class CollaborativeOptimizer(StandingBy):
 
     Set by the training thread when the round begins.
     """
-    _averaged_epoch: int = 0
-    """Epoch that this peer's parameters were of when they were last averaged whole with others'.
-
-    Only the training thread uses it.
-    """
     _parameter_bytes: tuple[int, int] = (0, 0)
     """Bytes sent and received in rounds of parameters since the last `Round` was reported.
 
@@ -75,7 +76,7 @@ class CollaborativeOptimizer(StandingBy):
     """
 
     def __init__(self, *, average_state_every: int = 5, **kwargs) -> None:
-        self.rounds = queue.SimpleQueue()
+        self.rounds, self._brought, self._averaged_with = queue.SimpleQueue(), deque(maxlen=MAX_BROUGHT), {}
         super().__init__(**kwargs)
         self.parameter_rounds = ParameterRounds(self.state_averager, average_state_every, self.averaging_timeout)
 
@@ -139,6 +140,7 @@ class CollaborativeOptimizer(StandingBy):
         if is_alone:
             own = {str(self.dht.peer_id): float(self.grad_averager.local_samples_accumulated)}
             self.rounds.put(Round(self.local_epoch, own, 0.0))
+            self._brought.append(Brought(self.local_epoch, *own.values(), *own.values()))
             self.parameter_rounds.give_up()
             # It has computed an epoch with nobody there, so the run goes on from its parameters. If it went on waiting
             # to average them, newcomers would find a run of peers without weight.
@@ -166,6 +168,7 @@ class CollaborativeOptimizer(StandingBy):
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
+        self._brought.append(Brought(epoch, group.counted.get(str(self.dht.peer_id), 0.0), sum(group.counted.values())))
         self._parameter_bytes = (0, 0)
         if self._joined_later_round or self._joined_earlier_round:
             came = "came too late for" if self._joined_later_round else "was an epoch ahead of"
@@ -239,6 +242,8 @@ class CollaborativeOptimizer(StandingBy):
             if group.epoch < self._lacks:  # an update that was missed while this round ran is not in it
                 self.is_behind = True
             self._averaged_epoch = group.epoch + 1
+            for peer in group.counted:
+                put(self._averaged_with, peer, group.epoch + 1, MAX_REMEMBERED)
             if not self.is_counted:
                 self._count_after(group.epoch)
 

@@ -17,6 +17,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
+from dalle_lib.swarm.averaging.islands import Parted
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
 from dalle_lib.swarm.records import writer_of
@@ -82,6 +83,8 @@ class PlausibleProgress(ProgressTracker):
     """Whether there are others that count, and all of them are clients, which can lead no group."""
     newcomers: int = 0
     """How many others there are whose gradients do not count yet."""
+    beyond: frozenset[str] = frozenset()
+    """The users that claim to be further on than is believed."""
     others_compute: bool = False
     """Whether there are others that count and compute now."""
     is_withdrawn: bool = False
@@ -100,7 +103,7 @@ class PlausibleProgress(ProgressTracker):
     ) -> None:
         self.trust, self.total_epochs = trust, total_epochs
         self.who_reduces = WhoReduces(trust)
-        self.epochs = EarnedEpochs(total_epochs, shortest_epoch_s)
+        self.epochs, self.parted = EarnedEpochs(total_epochs, shortest_epoch_s), Parted(shortest_epoch_s)
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was refused or capped, by peer id."""
@@ -175,7 +178,12 @@ class PlausibleProgress(ProgressTracker):
         claims = [self._claim(peer, record) for peer, record in others.items()]
         # Until its gradients count, this peer has no vote, and no part of an epoch's samples.
         user = self.trust.user_of(str(self.dht.peer_id)) if self.is_counted else None
+        counted = None if user is None else self._claim(str(self.dht.peer_id), own)
+        self.parted.look(counted, [claim for claim in claims if claim.votes], self.epochs.possible(now), now)
+        # Who trains apart, and does not go on, comes to no round of this peer's, and is no measure for it.
+        claims = [claim for claim in claims if claim.peer not in self.parted.left_aside]
         epoch = self.epochs.believed(own.epoch, user, claims, now)
+        self.beyond = frozenset(claim.user for claim in claims if claim.epoch > self.epochs.ahead + 1)
         self._doubt(claims)
         self.doubted = self._doubts
         believed = self._samples.look(epoch, user, claims, now)

@@ -89,6 +89,16 @@ class LeftOut:
     """Whether this peer's gradients do not count until its parameters have been averaged with the others'."""
 
 
+@dataclass(frozen=True)
+class Brought:
+    """The samples in an update, as weights of an average count them."""
+
+    epoch: int
+    own: float
+    all: float
+    """Those of all whose gradients are in it."""
+
+
 class RoundsNow:
     """The rounds that a peer is in: one count for all of its processes, made before these are forked.
 
