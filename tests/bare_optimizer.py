@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from types import SimpleNamespace
 
 from hivemind.averaging.control import StepControl
@@ -45,12 +46,15 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
             self.upload, self.splits = Upload(), Splits()
             self.trust, self.matchmaking_time, self.averaging_timeout = SimpleNamespace(token=b""), 6.0, 30.0
             self._looked_at, self.scheduled_grads, self.is_counted = time.monotonic(), None, False
+            self.dht, self._brought, self._averaged_with = SimpleNamespace(peer_id="own"), deque(), {}
             self.tracker = SimpleNamespace(
                 is_alone=False,
                 are_clients=False,
                 voters={},
                 global_epoch=5,
                 epochs=SimpleNamespace(ahead=5, reported=100),
+                parted=SimpleNamespace(others=None, together_until=lambda epoch, donor: 10**9),
+                beyond=frozenset(),
                 global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),
                 local_progress=SimpleNamespace(samples_accumulated=48),
                 target_batch_size=128,

@@ -91,7 +91,7 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
 
         def __init__(self) -> None:
             self.rounds, self.scheduled_grads, self.client_mode = queue.SimpleQueue(), None, False
-            self.dht = SimpleNamespace(peer_id="own")
+            self.dht, self._brought = SimpleNamespace(peer_id="own"), []
             self.state_averager = SimpleNamespace(local_epoch=7)
             self.grad_averager = SimpleNamespace(local_samples_accumulated=48)
             self.parameter_rounds = SimpleNamespace(

@@ -133,7 +133,7 @@ def test_who_is_off_takes_a_state_or_else_the_others_next_average(is_given):
     accumulated.reset_accumulated_grads_ = lambda: setattr(accumulated, "local_samples_accumulated", 0)
     peer.tracker.pause_updates, peer.tracker.update_epoch = contextlib.nullcontext, lambda _: None
     peer.tracker.global_epoch, peer.tracker.epochs.latest, peer.client_mode, peer.total_epochs = 3, 4, True, 100
-    peer.state_averager._update_scheduler, peer._load_from_donor = lambda: None, lambda latest: is_given
+    peer.state_averager._update_scheduler, peer._load_from_donor = lambda: None, lambda *_: is_given
     peer.tracker.report_local_progress = lambda *_, **__: None
     peer.replace_parameters("they are off")
     told = peer.rounds.get_nowait()

@@ -96,6 +96,16 @@ TROUBLES = (
         "what it computes is not to be trusted.",
     ),
     Trouble(
+        title="Run split",
+        severity="costs",
+        patterns=("the run is split: ", "it trained apart from the others since epoch"),
+        means="A part of the run was cut off, as by a network that failed, and both parts trained on by themselves. "
+        "The part with most users goes on; of parts with as many users the one that has computed more. The peers of "
+        "the others take over its state, and say how many samples of their part, and of their own, are lost.",
+        remedy="Nothing: it heals by itself within some epochs. If it comes back, give the run first peers in several "
+        "places, so that no single line carries all of them.",
+    ),
+    Trouble(
         title="Samples lost",
         severity="costs",
         patterns=(

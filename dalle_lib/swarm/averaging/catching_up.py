@@ -9,21 +9,33 @@ import contextlib
 import logging
 import queue
 import time
+from collections import deque
 
 from hivemind.averaging.control import StepControl
 from hivemind.utils import get_dht_time
 
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.earned import SLACK
+from dalle_lib.swarm.averaging.islands import MAX_REMEMBERED, Island
 from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.rounds import LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
+from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
 SEARCHES = 2
 """Searches in vain for a round of parameters after which a donor is asked. The first may come before the others have
 seen that this peer is there."""
+
+APART = (
+    "it trained apart from the others since epoch {:,}, and they go on in epoch {:,}; {:,} samples of its part are lost"
+)
+"""Why a peer takes over the state of others that lacks its last updates; its own samples of them are told, too."""
+
+MAX_BROUGHT = 1000
+"""Updates of which a peer remembers how many samples were in them."""
 
 NEW_ROUNDS = 3
 """Rounds of gradients in vain in which a peer that is new only follows; then it leads, as all may be new."""
@@ -64,6 +76,21 @@ class CatchingUp(RunOptimizer):
 
     Set by the training thread; lowered by the thread that averages gradients.
     """
+    _averaged_epoch: int = 0
+    """Epoch that this peer's parameters were of when they were last averaged whole with others'.
+
+    Only the training thread uses it.
+    """
+    _averaged_with: dict[str, int]
+    """The epoch of which this peer's parameters were when they were last averaged whole with each other peer's.
+
+    Only the training thread uses it.
+    """
+    _brought: deque[Brought]
+    """What was in the last of this peer's updates.
+
+    The thread that averages gradients adds to it; the training thread reads it while no round of gradients runs.
+    """
     _searches: int = 0
     """How often it has looked for a round of parameters since it waits; only the training thread uses it."""
     _next_load: float = 0.0
@@ -71,10 +98,14 @@ class CatchingUp(RunOptimizer):
     _looked_at: float = 0.0
     """When it last saw whether the others' epoch is about to end, in the same seconds."""
 
+    def __init__(self, **kwargs) -> None:
+        self._brought, self._averaged_with = deque(maxlen=MAX_BROUGHT), {}
+        super().__init__(**kwargs)
+
     def _should_load_state_from_peers(self) -> bool:
         # hivemind asks before each step, and would load again at once where no state that is new enough was found.
         is_behind = super()._should_load_state_from_peers() or self.local_epoch < self.tracker.epochs.ahead - 1
-        return is_behind and time.monotonic() >= self._next_load
+        return (is_behind or self.tracker.parted.others is not None) and time.monotonic() >= self._next_load
 
     def load_state_from_peers(self, **_kwargs) -> None:
         """Take over the newest state that a peer may give, with its epoch, and drop the gradients accumulated so far.
@@ -93,14 +124,14 @@ class CatchingUp(RunOptimizer):
         self._catch_up(asks_donors=False)
         self._next_load = 0.0
 
-    def replace_parameters(self, why: str) -> None:
+    def replace_parameters(self, why: str, by: Island | None = None) -> None:
         """Take over a donor's state, as this peer's parameters are not the others', and drop its gradients.
 
         Where nobody gives one, the others' parameters take the place of its own at their next average. `why` says what
-        is wrong with its own.
+        is wrong with its own. With `by`, it is a state of that part of the run, to which this peer does not belong.
         """
         self._lacks, self.is_behind = self.local_epoch - 1, True
-        self._catch_up(asks_donors=True, why=why)
+        self._catch_up(asks_donors=True, why=why, by=by)
         if self.grad_averager.local_samples_accumulated:  # nobody gave a state
             self.drop_gradients(why)
 
@@ -138,6 +169,12 @@ class CatchingUp(RunOptimizer):
         timeout_s, leads = left_s + self.averaging_timeout, self.tracker.are_clients
         self.parameter_rounds.look_for(epoch, self.trust.token, timeout_s, leads)
 
+    def _note_averaged(self, group: Group) -> None:
+        """Take note that this peer's parameters were averaged whole with those of a group."""
+        self._averaged_epoch = group.epoch + 1
+        for peer in group.counted:
+            put(self._averaged_with, peer, group.epoch + 1, MAX_REMEMBERED)
+
     def _count_after(self, epoch: int) -> None:
         """Go on in the others' epoch, with the parameters that all had after `epoch`."""
         with self.tracker.pause_updates():
@@ -171,20 +208,24 @@ class CatchingUp(RunOptimizer):
             if not control.done():
                 control.cancel()
 
-    def _catch_up(self, asks_donors: bool, why: str = "") -> None:
+    def _catch_up(self, asks_donors: bool, why: str = "", by: Island | None = None) -> None:
         if self.scheduled_grads is not None and not self.scheduled_grads.done():
             self._tag_along_with_zero_weight(self.scheduled_grads)
         self.scheduled_grads, self._searches = None, 0
         self.state_averager.step(wait_for_delayed_updates=True)
         self.parameter_rounds.give_up()
         dropped, epoch = self.grad_averager.local_samples_accumulated, self.local_epoch
+        others = by or self.tracker.parted.others
         with self.tracker.pause_updates():
             theirs, latest = self.tracker.global_epoch, self.tracker.epochs.latest
-            is_loaded = asks_donors and self._load_from_donor(latest)
+            if others is not None:
+                theirs, latest = others.epoch, min(others.epoch + SLACK, self.total_epochs)
+            donor = self._load_from_donor(latest, others) if asks_donors else None
+            is_loaded = bool(donor)
             self._looked_at = time.monotonic()
             self._next_load = self._looked_at + self.averaging_timeout
-            if not is_loaded and theirs <= epoch:
-                return  # half of the users say that they are ahead, and nobody has shown it
+            if not is_loaded and self.tracker.global_epoch <= epoch:
+                return  # some say that theirs is the epoch of the run, and nobody has shown it
             self.is_behind = not is_loaded or self.local_epoch < theirs
             self._count(is_loaded)
             self.new_rounds = NEW_ROUNDS if is_loaded else 0
@@ -194,16 +235,42 @@ class CatchingUp(RunOptimizer):
             self.grad_averager.reset_accumulated_grads_()
             # Otherwise the samples of the epoch before would end this one at once.
             self.tracker.update_epoch(self.local_epoch)
+            if self.local_epoch < epoch:  # it has left a part of the run that does not go on
+                self._lacks = min(self._lacks, self.local_epoch - 1)
+                self._averaged_epoch = min(self._averaged_epoch, self.local_epoch)
+                self.tracker.look()
         self._joined_later_round = self._joined_earlier_round = False
         self.parameter_rounds.due_after = None
         own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
         taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
-        reason = f"the others are at epoch {max(theirs, self.local_epoch)}"
-        self.rounds.put(LeftOut(epoch, dropped, f"{why or reason}: {taken}", is_waiting=not is_loaded))
+        together = self.tracker.parted.together_until(self.local_epoch if is_loaded else theirs, donor)
+        if by is not None:
+            known = by.peers & self._averaged_with.keys()
+            together = max((self._averaged_with[peer] for peer in known), default=None)
+        since, lost = self._leave_out_since(together, epoch)
+        reason = why or f"the others are at epoch {max(theirs, self.local_epoch)}"
+        if lost and (by is not None or not why):
+            reason = APART.format(since, max(theirs, self.local_epoch), int(sum(each.all for each in lost)))
+        dropped += int(sum(each.own for each in lost))
+        self.rounds.put(LeftOut(epoch, dropped, f"{reason}: {taken}", is_waiting=not is_loaded))
 
-    def _load_from_donor(self, latest: int) -> bool:
+    def _leave_out_since(self, together: int | None, epoch: int) -> tuple[int, list[Brought]]:
+        """Return since when this peer has made updates that those lack with whom it goes on, and forget these updates.
+
+        `together` is the last epoch in which it was in step with them; None if it never was. It is now in `epoch`.
+        """
+        since = min([epoch, *(each.epoch for each in self._brought)]) if together is None else min(together, epoch)
+        lost = [each for each in self._brought if since <= each.epoch < epoch]
+        for each in lost:
+            self._brought.remove(each)
+        return since, lost
+
+    def _load_from_donor(self, latest: int, others: Island | None) -> str | None:
+        asked = {"without": self.tracker.beyond}
+        if others is not None:
+            asked = {"without": others.beside, "min_epoch": others.epoch - 1}
         timeout_s = self.next_chunk_timeout
-        return self.state_averager.load_state_from_peers(timeout=timeout_s, max_epoch=latest) is not None
+        return self.state_averager.load_state_from_peers(timeout=timeout_s, max_epoch=latest, **asked)
 
     def _count(self, is_counted: bool) -> None:
         """Let this peer's gradients count and its state be downloaded, or neither: nobody else has its parameters."""

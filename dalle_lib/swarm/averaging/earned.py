@@ -86,14 +86,15 @@ class EarnedEpochs:
         )
         if others and half <= own and (is_newcomer or own > self._agreed[0]):
             self._agreed = own, self._entered or now
-        possible = self._possible(now)
+        possible = self.possible(now)
         epoch = max(own, min(most, possible))
         self.ahead = max(epoch, half if half <= possible and not is_newcomer else 0)
         self.latest = min(self.total_epochs, max(most, self.ahead) + SLACK) if claims else self.total_epochs
         self.reported = self.latest if is_newcomer else (half if half <= possible else 0)
         return epoch
 
-    def _possible(self, now: float) -> int:
+    def possible(self, now: float) -> int:
+        """Return the latest epoch that others can be in now, by the time since this peer was in step with them."""
         if self._agreed is None:
             return self.total_epochs
         epoch, since = self._agreed

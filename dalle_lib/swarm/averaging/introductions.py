@@ -32,6 +32,8 @@ MAX_EPOCH = 10**9
 MAX_BYTES = 7 * 2**10
 """A longer introduction is no peer's: with the longest access token and key it has 6 kB. A leader sends those of all in
 one message, which must not be too long for who gets it, with as many followers as may have a stream open."""
+MAX_APART = 1
+"""Epochs by which peers may be apart that average gradients: one that is further off has other parameters."""
 LATER = 2
 """Fields at the end that the first versions of introductions lack."""
 

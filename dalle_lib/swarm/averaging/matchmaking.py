@@ -20,7 +20,7 @@ from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
 from dalle_lib.swarm.averaging.completing import CompletingMatchmaking
 from dalle_lib.swarm.averaging.group_keys import SignedKeyManager, bits_of
-from dalle_lib.swarm.averaging.introductions import CLOCKS_S, Introduction, read
+from dalle_lib.swarm.averaging.introductions import CLOCKS_S, MAX_APART, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.bounded import put
 
@@ -97,7 +97,7 @@ class MemberMatchmaking(CompletingMatchmaking):
             told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
             return str(error)
-        if self.is_by_epoch and self.step_control is not None and told.epoch != self._own.epoch:
+        if self.step_control is not None and abs(told.epoch - self._own.epoch) > (0 if self.is_by_epoch else MAX_APART):
             return f"it is in epoch {told.epoch}"
         left_s = min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S  # until all of its group have checked it, too
         problem = await self.trust.refusal(str(peer_id), told.token, left_s)

@@ -31,7 +31,7 @@ from hivemind.averaging.control import StepControl
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.rounds import Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.splits import SPLIT, Splits
 from dalle_lib.swarm.averaging.standing_by import StandingBy
 
@@ -63,11 +63,6 @@ class CollaborativeOptimizer(StandingBy):
     """Epoch whose gradients the current round averages; with delays, `local_epoch` is ahead of it by one.
 
     Set by the training thread when the round begins.
-    """
-    _averaged_epoch: int = 0
-    """Epoch that this peer's parameters were of when they were last averaged whole with others'.
-
-    Only the training thread uses it.
     """
     _parameter_bytes: tuple[int, int] = (0, 0)
     """Bytes sent and received in rounds of parameters since the last `Round` was reported.
@@ -140,6 +135,7 @@ class CollaborativeOptimizer(StandingBy):
         if is_alone:
             own = {str(self.dht.peer_id): float(self.grad_averager.local_samples_accumulated)}
             self.rounds.put(Round(self.local_epoch, own, 0.0))
+            self._brought.append(Brought(self.local_epoch, *own.values(), *own.values()))
             self.parameter_rounds.give_up()
             # It has computed an epoch with nobody there, so the run goes on from its parameters. If it went on waiting
             # to average them, newcomers would find a run of peers without weight.
@@ -171,6 +167,7 @@ class CollaborativeOptimizer(StandingBy):
         sent, received = self._with_parameters(group)
         seconds = time.monotonic() - started
         self.rounds.put(Round(epoch, group.counted, seconds, failure, sent, received, group.unchecked))
+        self._brought.append(Brought(epoch, group.counted.get(str(self.dht.peer_id), 0.0), sum(group.counted.values())))
         self._parameter_bytes = (0, 0)
         if self._joined_later_round or self._joined_earlier_round:
             came = "came too late for" if self._joined_later_round else "was an epoch ahead of"
@@ -243,7 +240,7 @@ class CollaborativeOptimizer(StandingBy):
             self.is_behind = False  # first: the other thread may miss one meanwhile
             if group.epoch < self._lacks:  # an update that was missed while this round ran is not in it
                 self.is_behind = True
-            self._averaged_epoch = group.epoch + 1
+            self._note_averaged(group)
             if not self.is_counted:
                 self._count_after(group.epoch)
 

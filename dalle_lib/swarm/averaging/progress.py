@@ -20,6 +20,8 @@ from pydantic.v1 import ValidationError
 
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
 from dalle_lib.swarm.averaging.expected import Expected, Told
+from dalle_lib.swarm.averaging.introductions import MAX_APART
+from dalle_lib.swarm.averaging.islands import Parted
 from dalle_lib.swarm.averaging.paced import PacedEvent
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.who_reduces import WhoReduces
@@ -88,6 +90,8 @@ class PlausibleProgress(ProgressTracker):
     """How many others there are whose gradients do not count yet."""
     voters: Mapping[str, int] = MappingProxyType({})
     """The epoch of each other peer that counts, by its id."""
+    beyond: frozenset[str] = frozenset()
+    """The users that claim to be further on than is believed."""
     others_compute: bool = False
     """Whether there are others that count and compute now."""
     is_withdrawn: bool = False
@@ -108,7 +112,7 @@ class PlausibleProgress(ProgressTracker):
         """Take `expected` to say there who comes to the rounds."""
         self.trust, self.total_epochs, self.expected = trust, total_epochs, expected or Expected()
         self.who_reduces = WhoReduces(trust)
-        self.epochs = EarnedEpochs(total_epochs, shortest_epoch_s)
+        self.epochs, self.parted = EarnedEpochs(total_epochs, shortest_epoch_s), Parted(shortest_epoch_s)
         self._samples = EarnedSamples(target_batch_size, trust.max_share_per_user, shortest_epoch_s)
         self.doubted: dict[str, str] = {}
         """Why the last record of a peer was refused or capped, by peer id."""
@@ -192,7 +196,12 @@ class PlausibleProgress(ProgressTracker):
         claims = [self._claim(peer, record) for peer, record in others.items()]
         # Until its gradients count, this peer has no vote, and no part of an epoch's samples.
         user = self.trust.user_of(str(self.dht.peer_id)) if self.is_counted else None
+        counted = None if user is None else self._claim(str(self.dht.peer_id), own)
+        self.parted.look(counted, [claim for claim in claims if claim.votes], self.epochs.possible(now), now)
+        # Who trains apart, and does not go on, comes to no round of this peer's, and is no measure for it.
+        claims = [claim for claim in claims if claim.peer not in self.parted.left_aside]
         epoch = self.epochs.believed(own.epoch, user, claims, now)
+        self.beyond = frozenset(claim.user for claim in claims if claim.epoch > self.epochs.ahead + 1)
         self._doubt(claims)
         self.doubted = self._doubts
         believed = self._samples.look(epoch, user, claims, now)
@@ -208,8 +217,9 @@ class PlausibleProgress(ProgressTracker):
         self.are_clients = modes == {True}
         clients = {str(self.dht.peer_id): own.client_mode} | {peer: of.client_mode for peer, of in others.items()}
         self.who_reduces.look(clients, len(self.voters))
-        coming = [claim for claim in claims if claim.epoch >= own.epoch - 1 or not claim.votes]
-        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(of.time, of.votes) for of in coming})
+        coming = [claim for claim in claims if claim.epoch >= own.epoch - MAX_APART or not claim.votes]
+        near = [claim for claim in coming if claim.epoch <= own.epoch + MAX_APART or not claim.votes]
+        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(of.time, of.votes) for of in near})
         self._meets = any(claim.votes for claim in coming)
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + len(self.voters)

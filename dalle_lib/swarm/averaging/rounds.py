@@ -90,6 +90,16 @@ class LeftOut:
     """Whether this peer's gradients do not count until its parameters have been averaged with the others'."""
 
 
+@dataclass(frozen=True)
+class Brought:
+    """The samples in an update, as weights of an average count them."""
+
+    epoch: int
+    own: float
+    all: float
+    """Those of all whose gradients are in it."""
+
+
 class RoundsNow:
     """The rounds that a peer is in, and who is expected in the next: of all its processes, made before the forks.
 

@@ -20,6 +20,10 @@ def state_prefix(run_key: str) -> str:
     return f"{run_key}_state_averager"
 
 
+SPLIT = "the run is split: {:,} peers train apart from this one, and the part with most users will go on"
+"""What is told of a split while it lasts; who leaves its part says so when it does."""
+
+
 class RunOptimizer(hivemind.Optimizer):
     """hivemind.Optimizer whose tracker and averagers are the kit's. What happens in an epoch is the subclass's part."""
 
@@ -27,6 +31,9 @@ class RunOptimizer(hivemind.Optimizer):
     """Class of the averager of gradients."""
     _doubted: dict[str, str]
     """The tracker's doubts that `problems` has returned already, by peer id; only the training thread uses it."""
+
+    _are_apart: bool = False
+    """Whether others trained apart from this peer at the last call of `problems`."""
 
     def __init__(
         self,
@@ -68,6 +75,10 @@ class RunOptimizer(hivemind.Optimizer):
         new = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
         self._doubted = doubted
         found = [(peer, told) for peer, what in new if (told := self._pace.paced(what)) is not None]
+        were_apart, apart = self._are_apart, len(self.tracker.parted.apart)
+        self._are_apart = apart > 0
+        if self._are_apart and not were_apart:
+            found.append((str(self.dht.peer_id), SPLIT.format(apart)))
         return [*found, *self.grad_averager.complaints.read(), *self.state_averager.complaints.read()]
 
     @property

@@ -196,16 +196,20 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
             with self.lock_averaged_tensors:
                 return metadata, [tensor.clone() for tensor in tensors], infos
 
-    def load_state_from_peers(self, timeout: float, max_epoch: int, without: Collection[str] = ()) -> str | None:
+    def load_state_from_peers(
+        self, timeout: float, max_epoch: int, without: Collection[str] = (), min_epoch: int | None = None
+    ) -> str | None:
         """Take over parameters, statistics and epoch of a donor with a fitting state, and return its id; None if none.
 
         hivemind would also load the optimizer's settings. Here they come from the run card, whatever a donor says. A
         donor that is silent for `timeout` seconds is given up; one beyond `max_epoch`, or of a user in `without`, is
-        not asked. None as soon as `is_over` says so, too.
+        not asked. The state is of this peer's epoch at least, or of `min_epoch`. None as soon as `is_over` says so,
+        too.
         """
         _metadata, own_tensors, _infos = super().get_current_state()
         shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in own_tensors)
-        expected, future = ExpectedState(shapes, self.local_epoch, max_epoch), MPFuture()
+        earliest = self.local_epoch if min_epoch is None else min_epoch
+        expected, future = ExpectedState(shapes, earliest, max_epoch), MPFuture()
         # Calls `_download_state` in the averager's process.
         asked = {"expected": expected, "timeout": timeout, "without": without, "future": future}
         self._outer_pipe.send(("_download_state", [], asked))

@@ -1,19 +1,22 @@
 """A trainer's part in seeing drift: it tells a sketch of its parameters, and takes a state again if they are off."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from dalle_lib.run import RunCard
+from dalle_lib.swarm.averaging.islands import Island
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.sketch import sketch
-from dalle_lib.swarm.process.drift import Sketch, Spread, explained
+from dalle_lib.swarm.process.drift import Sketch, Spread, explained, sides
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.status import PeerStatus
 
 AGAIN_EPOCHS = 10
 """Epochs after which a peer that was off may take a state again: each costs a donor its upload."""
 OFF = "the parameters of this peer were off by {:.1%}, and averaging explains {:.1%}"
+SPLIT = "the parameters of this peer's part of the run are not those of most users, and others go on"
 
 
 class Spreading:
@@ -77,11 +80,35 @@ class Spreading:
         self._judged = now
         everybody = {self._own_id: (self.text, self._optimizer.trust.user_of(self._own_id))} | now[0]
         told, users = ({peer: each[place] for peer, each in everybody.items()} for place in (0, 1))
+        if self._epoch < self._again_from:
+            return
+        if (side := self._side_that_goes_on(told, users)) is not None:
+            self._again_from = self._epoch + AGAIN_EPOCHS
+            self._optimizer.replace_parameters(SPLIT, side)
+            self._epoch = -1
+            return
         spread = Spread.of(told, users)
-        off = spread.off(self._limit).get(self._own_id)
-        if off is None or self._epoch < self._again_from:
+        if (off := spread.off(self._limit).get(self._own_id)) is None:
             return
         self._again_from = self._epoch + AGAIN_EPOCHS
         self._events.write("drifted", epoch=self._epoch, off=off, explained=self._limit, usual=spread.most)
         self._optimizer.replace_parameters(OFF.format(off, self._limit))
         self._epoch = -1
+
+    def _side_that_goes_on(self, told: Mapping[str, str], users: Mapping[str, str]) -> Island | None:
+        """Return the part of the run whose parameters go on, if this peer is of another one; None if it is not.
+
+        A part has two users at least: that two peers' parameters are damaged alike is not to be expected. Those that
+        tell of another number of updates could be of any part.
+        """
+        found = [
+            Island(self._epoch, frozenset(users[peer] for peer in side), side)
+            for side in sides(told, users, self._limit)
+        ]
+        own = next((side for side in found if self._own_id in side.peers), None)
+        if own is None or own is found[0] or min(len(own.users), len(found[0].users)) < 2:
+            return None
+        elsewhere = set(users.values()).difference(*(side.users for side in found))
+        if elsewhere and len(found[0].users) - len(own.users) <= len(elsewhere):
+            return None
+        return replace(found[0], beside=frozenset(users.values()) - found[0].users)

@@ -160,7 +160,8 @@ class Trainer(Telling):
         self.work.pace.looked(computed)
         self._note_rounds()
         self.spreading.mend()
-        if self.epoch >= self.snapshot.epoch + SNAPSHOT_EVERY and not self.optimizer.is_updating:
+        is_due = not 0 <= self.epoch - self.snapshot.epoch < SNAPSHOT_EVERY  # also where it has left its part of a run
+        if is_due and not self.optimizer.is_updating:
             try:
                 self._save()
             except Exception as error:  # a full disk, or memory, may have room again until it leaves

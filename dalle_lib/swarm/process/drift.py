@@ -129,6 +129,25 @@ class Spread:
         return {peer: apart for peer, apart in self.apart.items() if is_known and apart > self.most + limit}
 
 
+def sides(told: Mapping[str, str], users: Mapping[str, str], limit: float) -> list[frozenset[str]]:
+    """Return who of those that tell these sketches, by their ids, have parameters within a limit of one among them.
+
+    Compared are those of one number of updates, as `Spread.of` does. The side of most users comes first, of equal ones
+    that with the first id, so all who hear the same find the same.
+    """
+    if (spread := Spread.of(told, users)) is None:
+        return []
+    read = {peer: Sketch.read(told[peer]).values for peer in sorted(spread.apart)}
+    found = []
+    while read:
+        peers, values = list(read), np.stack(list(read.values()))
+        near = _distances(values) <= limit * np.linalg.norm(values, axis=1)[:, None]
+        balls = [[peer for peer, is_near in zip(peers, row, strict=True) if is_near] for row in near]
+        found.append(frozenset(min(balls, key=lambda ball: (-len({users.get(peer, peer) for peer in ball}), ball))))
+        read = {peer: values for peer, values in read.items() if peer not in found[-1]}
+    return found
+
+
 def _distances(values: Float[np.ndarray, "peer 64"]) -> Float[np.ndarray, "peer peer"]:
     """Return how far each is from each: exactly 0 from itself."""
     squares = (values**2).sum(1)
