@@ -4,14 +4,18 @@ import asyncio
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from hivemind.dht import DHTID
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.routing import RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import TimedStorage, ValueWithExpiration, get_dht_time, timed_storage
+from hivemind.utils.crypto import RSAPrivateKey, RSAPublicKey
 
 from dalle_lib.swarm import hash_table, searches
 from dalle_lib.swarm.searches import Search
@@ -94,6 +98,17 @@ def test_an_older_record_does_not_make_the_newer_one_expire_with_it(is_installed
     storage.store("ada", b"old", now + 50)
     monkeypatch.setattr(timed_storage, "get_dht_time", lambda: now + 60)
     assert storage.get("ada") == (b"new", now + 100)
+
+
+def test_a_signature_that_is_found_again_is_not_computed_again(monkeypatch):
+    ada, verify, verified = RSASignatureValidator(RSAPrivateKey()), RSAPublicKey.verify, []
+    monkeypatch.setattr(RSAPublicKey, "verify", lambda *args: verified.append(args) or verify(*args))
+    record = DHTRecord(b"key", ada.local_public_key, b"first", SOON)
+    signed = replace(record, value=ada.sign_value(record))
+    assert [hash_table.is_signed(each, signed) for each in (ada, ada)] == [True, True]
+    assert len(verified) == 1
+    changed = [replace(signed, value=b"x" + signed.value), replace(signed, expiration_time=LATER), record]
+    assert [hash_table.is_signed(ada, each) for each in changed] == [False, False, False]
 
 
 def asked_for(*keys: str) -> dht_pb2.FindRequest:
@@ -251,6 +266,51 @@ def test_one_liar_ends_and_stalls_searches_of_stock_peers_and_not_ours():
         told[how] = done.stdout.splitlines()
     assert told["installed"] == [f"{lie}: {{'ada': 7}}" for lie in ("size", "never expires", "unreadable", "nearer")]
     assert told["stock"] == ["size: hangs", "nearer: hangs"], "hash_table has become superfluous"
+
+
+STORES = """
+import multiprocessing, os, sys
+multiprocessing.set_start_method("fork", force=True)
+import hivemind
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext
+from hivemind.proto import dht_pb2
+from hivemind.utils import get_dht_time
+from dalle_lib.swarm import hash_table
+
+answering = DHTProtocol
+if sys.argv[1] == "installed":
+    hash_table.install()
+    answering = hash_table.Protocol
+answer = answering.rpc_find
+
+async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+    found = await answer(self, request, context)
+    if any(result.type == dht_pb2.FOUND_DICTIONARY for result in found.results):
+        print("told", flush=True)
+    return found
+
+answering.rpc_find = rpc_find
+soon = get_dht_time() + 600
+ada = hivemind.DHT(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+ada.store("key", 7, subkey="ada", expiration_time=soon)
+bob = hivemind.DHT(start=True, initial_peers=ada.get_visible_maddrs(), host_maddrs=["/ip4/127.0.0.1/tcp/0"])
+bob.store("key", 8, subkey="bob", expiration_time=soon)
+print("stored", flush=True)
+print(sorted(entry.value for entry in ada.get("key", latest=True).value.values()), flush=True)
+for each in bob, ada:
+    each.shutdown()
+os._exit(0)
+"""
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("how", "before"), [("installed", []), ("stock", ["told"])])
+def test_whoever_stores_a_record_is_not_told_what_lies_beside_it(how, before):
+    done = subprocess.run([sys.executable, "-c", STORES, how], capture_output=True, text=True, timeout=180)
+    told = done.stdout.split("\n")
+    assert told[: told.index("stored")] == before, f"{done.stderr}; if stock peers are not, Node has become superfluous"
+    assert "[7, 8]" in told
 
 
 ENDED = """

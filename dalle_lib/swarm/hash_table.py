@@ -7,15 +7,17 @@ The table is a process of its own, which outlives those that ask it (`Inbox`).
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from hivemind.dht import DHTID, dht, node
+from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import TimedStorage
@@ -28,8 +30,11 @@ MAX_STORED = 300
 """Records that one call may bring: all 256 dictionaries of access tokens, and a few more."""
 SILENT_S = 5.0
 """Seconds for which a peer that has not answered is not asked again."""
+REMEMBERED = 2048
+"""Records of which it is remembered whether they are signed: each is found again and again."""
 _stock_keep = TimedStorage.store
 _stock_run = dht.DHT.run
+_stock_is_signed = RSASignatureValidator.validate
 
 
 def install() -> None:
@@ -40,6 +45,7 @@ def install() -> None:
     node._SearchState, node.traverse_dht = searches.Search, searches.traverse
     node.DHTProtocol, dht.DHTNode = Protocol, Node
     TimedStorage.store = keep
+    RSASignatureValidator.validate = is_signed
 
 
 def keep(storage: TimedStorage, key: Any, value: Any, expiration_time: float) -> bool:
@@ -54,6 +60,12 @@ def keep(storage: TimedStorage, key: Any, value: Any, expiration_time: float) ->
     if len(storage.expiration_heap) > 2 * len(storage.data) + 10:
         storage.expiration_heap[:] = sorted(storage.key_to_heap.values())
     return _stock_keep(storage, key, value, expiration_time)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def is_signed(validator: RSASignatureValidator, record: DHTRecord) -> bool:
+    """Return whether a record is signed by all whose marks it bears, as hivemind does; the answer never changes."""
+    return _stock_is_signed(validator, record)
 
 
 class Inbox:
@@ -164,6 +176,23 @@ class Node(node.DHTNode):
         """
         copies = {"cache_locally": False, "cache_nearest": 0, "cache_on_store": False}
         return await super().create(*args, **options, **copies, blacklist_time=SILENT_S, backoff_rate=1.0)
+
+    async def find_nearest_nodes(
+        self, queries: Collection[DHTID], *, found_callback: Callable | None = None, **options
+    ) -> dict[DHTID, dict[DHTID, PeerID]]:
+        """Return the nearest peers to each of these keys; whoever stores a record looks for them first.
+
+        hivemind asks all peers on the way for what lies under the key, and checks it, though nobody wants it. Here they
+        are asked for the place beside the key, which has the same nearest peers and holds nothing.
+        """
+        keys = {DHTID(key ^ 1): key for key in queries}
+
+        async def found(place: DHTID, *nearest) -> None:
+            if found_callback is not None:
+                await found_callback(keys[place], *nearest)
+
+        nearest = await super().find_nearest_nodes(list(keys), found_callback=found, **options)
+        return {keys[place]: peers for place, peers in nearest.items()}
 
     async def _call_find_with_blacklist(self, peer_id: PeerID, keys: Collection[DHTID]):
         was_asked = peer_id not in self.blacklist  # hivemind asks nobody for a while who did not answer

@@ -177,6 +177,7 @@ NAMES: dict[str, dict[str, str]] = {
         "def run(self)": "hash_table.install puts serve in its place",
         "_inner_pipe": "serve reads it by an Inbox",
     },
+    "dht.crypto.RSASignatureValidator": {"def validate(self, record)": "hash_table.install remembers its answers"},
     "dht.node.DHTNode": {
         "classmethod create(cls, p2p=None, node_id=None, initial_peers=None, bucket_size=20, num_replicas=5, "
         "depth_modulo=5, parallel_rpc=None, wait_timeout=3, refresh_timeout=None, bootstrap_timeout=None, "
@@ -184,6 +185,8 @@ NAMES: dict[str, dict[str, str]] = {
         "reuse_get_requests=True, num_workers=4, chunk_size=16, blacklist_time=5.0, backoff_rate=2.0, "
         "client_mode=False, record_validator=None, authorizer=None, ensure_bootstrap_success=True, "
         "strict=True, **kwargs)": "Node keeps no copies, and asks a silent peer again soon",
+        "async def find_nearest_nodes(self, queries, k_nearest=None, beam_size=None, num_workers=None, "
+        "node_to_peer_id=None, exclude_self=False, **kwargs)": "Node asks beside the keys, where nothing lies",
         "async def _call_find_with_blacklist(self, peer_id, keys)": "Node tells a search who has not answered",
     },
     "utils.mpfuture.MPFuture": {
