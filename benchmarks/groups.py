@@ -80,7 +80,8 @@ def processes_of(peer: OneHotPeer) -> dict[str, psutil.Process]:
     found, forks = {"trainer": own}, iter(FORKS)
     for child in sorted(own.children(recursive=True), key=lambda process: (process.create_time(), process.pid)):
         command = " ".join(child.cmdline())
-        what = "p2pd" if "p2pd" in command else "rest" if "tracker" in command else next(forks, "rest")
+        is_fork = "one_hot_peer" in command
+        what = next(forks, "rest") if is_fork else "p2pd" if "p2pd" in command else "rest"
         found[what] = child
     return found
 

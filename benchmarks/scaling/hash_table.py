@@ -55,13 +55,10 @@ class HashTable:
             key.expires[peer] = 0.0
 
     def store(self, peer: int, name: str, lives_s: float, size: float, times: float = 1.0):
-        """Write a peer's record under a key, the last of so many `times`: a process; others see it at its end.
-
-        hivemind's search for those who shall hold it reads all that lies there.
-        """
+        """Write a peer's record under a key, the last of so many `times`: a process; others see it at its end."""
         expires = self.env.now + lives_s
         key = self._key(name)
-        yield from self._read(peer, key, times)
+        yield from self._search(peer, times)
         yield from self.processors.work(peer, times * TABLE_REPLICAS * (CALL_S + LOOK_ENTRY_S))
         yield self.env.timeout(self._trip_s(peer))
         key.expires[peer], key.entry_bytes = expires, size
@@ -84,27 +81,31 @@ class HashTable:
         self.vain += len(seen) > 0
         return seen[:0]
 
-    def _read(self, peer: int, key: Key, times: float = 1.0):
-        """Search for a key so many times, and read what its holders have: who has written, and whether any answered."""
-        began = self.env.now
+    def _search(self, peer: int, times: float = 1.0):
+        """Find those who are nearest to a key so many times."""
         reachable = self.people.reachable
         asked = min(MAX_ASKED, max(1, len(reachable) - 1))
         named = reachable[self.random.integers(len(reachable), size=asked)]
         np.add.at(self.names_sent, named, times * min(MAX_ASKED, len(reachable)) * NAMED_BYTES)
         yield from self.processors.work(peer, times * asked * FIND_S)
         yield self.env.timeout(-(-asked // TABLE_ASKED_AT_ONCE) * self._trip_s(peer))
+
+    def _read(self, peer: int, key: Key):
+        """Search for a key, and read what its holders have: who has written, and whether any answered."""
+        began = self.env.now
+        yield from self._search(peer)
         seen = np.flatnonzero(key.expires > self.env.now)
         holders = [holder for holder in key.holders if holder != peer]
         if len(seen) == 0 or not holders:
             return seen, True
-        size = times * len(seen) * key.entry_bytes
-        answers = [self.env.process(self._answer(holder, peer, size, times * len(seen))) for holder in holders]
+        size = len(seen) * key.entry_bytes
+        answers = [self.env.process(self._answer(holder, peer, size, len(seen))) for holder in holders]
         yield self.env.all_of(answers) | self.env.timeout(max(0.0, began + SEARCH_S - self.env.now))
         is_answered = any(answer.processed for answer in answers)
         for answer in answers:
             if answer.is_alive:
                 answer.interrupt()
-        yield from self.processors.work(peer, LOOK_ENTRY_S * times * len(seen) * len(holders))
+        yield from self.processors.work(peer, LOOK_ENTRY_S * len(seen) * len(holders))
         return seen, is_answered
 
     def _answer(self, holder: int, peer: int, size: float, count: float):

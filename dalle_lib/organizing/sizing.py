@@ -85,6 +85,7 @@ def sized_for(card: RunCard, volunteers: int) -> RunCard:
     """
     averaging, optimizer = card.averaging, card.optimizer
     matchmaking_s = max(averaging.matchmaking_s, matchmaking_for(volunteers))
+    longest_s = max(averaging.search_s, 2 * matchmaking_s)
     round_s = plan_for(card, volunteers).round_s
     computing_s = max(2 * matchmaking_s, round_s)
     samples = optimizer.total_epochs * averaging.target_batch_size
@@ -93,8 +94,9 @@ def sized_for(card: RunCard, volunteers: int) -> RunCard:
     batch = max(averaging.target_batch_size, min(64 * math.ceil(wanted / 64), largest))
     epochs = max(MIN_EPOCHS, math.ceil(samples / batch))
     warmup = max(5, round(optimizer.warmup_epochs * epochs / optimizer.total_epochs))
-    timeout_s = max(averaging.timeout_s, float(10 * math.ceil(4 * round_s / 10)), 2 * matchmaking_s)
+    timeout_s = max(averaging.timeout_s, float(10 * math.ceil(4 * round_s / 10)), 2 * longest_s)
     changed = {"target_batch_size": batch, "matchmaking_s": matchmaking_s, "timeout_s": timeout_s}
+    changed["longest_matchmaking_s"] = longest_s
     return card.with_changes(
         averaging=averaging.model_copy(update=changed),
         optimizer=optimizer.model_copy(update={"total_epochs": epochs, "warmup_epochs": warmup}),

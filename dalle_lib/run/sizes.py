@@ -13,7 +13,9 @@ SMALL_GRID = 16
 """Rows of codes up to which a picture is small."""
 SMALL_BATCH, PASSES = 192, 60
 """Samples of an epoch of a small model, and how often it sees each row of its data."""
-SMALL_AVERAGING = AveragingCard(target_batch_size=SMALL_BATCH, matchmaking_s=3, timeout_s=20, parts="measured")
+SMALL_AVERAGING = AveragingCard(
+    target_batch_size=SMALL_BATCH, matchmaking_s=3, longest_matchmaking_s=10, timeout_s=20, parts="measured"
+)
 """How peers of a small model average."""
 PAPER_EPOCHS = 31_250
 STATE_EVERY = 20
@@ -67,7 +69,12 @@ def paper_sizes() -> dict[str, Any]:
         "model": ModelConfig.paper(),
         "optimizer": OptimizerCard(lr=2.5e-3, warmup_epochs=PAPER_EPOCHS // 10, total_epochs=PAPER_EPOCHS),
         "averaging": AveragingCard(
-            target_batch_size=4096, matchmaking_s=15, timeout_s=300, state_every=STATE_EVERY, parts="measured"
+            target_batch_size=4096,
+            matchmaking_s=15,
+            longest_matchmaking_s=30,
+            timeout_s=300,
+            state_every=STATE_EVERY,
+            parts="measured",
         ),
         "recipe": RecipeCard(),
     }
