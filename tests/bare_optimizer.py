@@ -10,8 +10,8 @@ from hivemind.utils import MPFuture, get_dht_time
 
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.splits import Splits
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
+from dalle_lib.swarm.averaging.two_groups import TwoGroups
 from dalle_lib.swarm.averaging.upload import Upload
 
 
@@ -43,7 +43,7 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
         def __init__(self) -> None:
             self.parameter_rounds = ParameterRounds(Averager(), every=5, timeout_s=30.0)
             self.state_averager = SimpleNamespace(step=lambda **_: None, local_epoch=3)
-            self.upload, self.splits = Upload(), Splits()
+            self.upload, self.two_groups = Upload(), TwoGroups()
             self.trust, self.matchmaking_time, self.averaging_timeout = SimpleNamespace(token=b""), 6.0, 30.0
             self._looked_at, self.scheduled_grads, self.is_counted = time.monotonic(), None, False
             self.dht, self._brought, self._averaged_with = SimpleNamespace(peer_id="own"), deque(), {}

@@ -12,7 +12,7 @@ import pytest
 from one_hot import OneHotPeer, OneHotSwarm, one_hot_card
 from test_faults import are_equal, assert_no_update_is_diluted, assert_whole
 
-PEERS, REPLACED, EPOCHS = 9, 3, 6
+PEERS, REPLACED, EPOCHS = 9, 3, 4
 """Peers at a time, those that are replaced in each epoch, and epochs in which that happens."""
 
 

@@ -107,7 +107,15 @@ def test_a_peer_whose_machine_slept_for_longer_than_its_records_live_is_back_by_
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("lost", ["averager", "averagers", "hash table", "p2pd"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "averagers",
+        "hash table",
+        pytest.param("averager", marks=pytest.mark.long),
+        pytest.param("p2pd", marks=pytest.mark.long),
+    ],
+)
 def test_a_peer_that_loses_one_of_its_processes_saves_and_is_back_by_itself(card, swarm_folder, lost):
     with local_swarm(card, swarm_folder, [trainer("ada"), trainer("bob")]) as swarm:
         bob = swarm.peers["bob"]

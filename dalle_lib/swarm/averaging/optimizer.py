@@ -32,8 +32,8 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
-from dalle_lib.swarm.averaging.splits import SPLIT, Splits
 from dalle_lib.swarm.averaging.standing_by import StandingBy
+from dalle_lib.swarm.averaging.two_groups import TWO_GROUPS, TwoGroups
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class CollaborativeOptimizer(StandingBy):
     """
 
     def __init__(self, *, average_state_every: int = 5, **kwargs) -> None:
-        self.rounds, self.splits = queue.SimpleQueue(), Splits()
+        self.rounds, self.two_groups = queue.SimpleQueue(), TwoGroups()
         super().__init__(**kwargs)
         self.parameter_rounds = ParameterRounds(self.state_averager, average_state_every, self.averaging_timeout)
 
@@ -158,9 +158,9 @@ class CollaborativeOptimizer(StandingBy):
         self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
             self._lacks, self.is_behind = min(common, epoch), True
-        if apart := self.splits.apart(common, group.counted, self.tracker.voters):
-            self.grad_averager.complaints.tell(str(self.dht.peer_id), SPLIT.format(common - 1, apart))
-        was_split = apart > 0 and self.splits.is_urgent(common)
+        if apart := self.two_groups.apart(common, group.counted, self.tracker.voters):
+            self.grad_averager.complaints.tell(str(self.dht.peer_id), TWO_GROUPS.format(common - 1, apart))
+        was_split = apart > 0 and self.two_groups.is_urgent(common)
         asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
         is_urgent = was_split or asks or group.is_behind or self.tracker.newcomers > 0
         self.parameter_rounds.plan(common, is_urgent)

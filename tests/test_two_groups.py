@@ -7,7 +7,7 @@ import pytest
 from bare_optimizer import Averager, waiting
 
 from dalle_lib.swarm.averaging.rounds import Group
-from dalle_lib.swarm.averaging.splits import EVERY, SPLIT, Splits
+from dalle_lib.swarm.averaging.two_groups import EVERY, TWO_GROUPS, TwoGroups
 
 OWN, TWO, OTHERS = "own", "two", ("three", "four", "five")
 
@@ -18,53 +18,53 @@ def all_in(epoch: int, *peers: str) -> dict[str, int]:
 
 def test_both_groups_of_a_split_round_find_it_in_the_next():
     for own_group, other_group in [((OWN, TWO), OTHERS), (OTHERS, (OWN, TWO))]:
-        splits, me = Splits(), own_group[0]
+        seen, me = TwoGroups(), own_group[0]
         others = {*own_group, *other_group} - {me}
-        assert splits.apart(6, {me, *others}, all_in(6, *others)) == 0
-        assert splits.apart(7, own_group, all_in(7, *others)) == 0, "they may only be late"
-        assert splits.apart(8, {me, *others}, all_in(8, *others)) == len(other_group)
-        assert splits.apart(9, {me, *others}, all_in(9, *others)) == 0
+        assert seen.apart(6, {me, *others}, all_in(6, *others)) == 0
+        assert seen.apart(7, own_group, all_in(7, *others)) == 0, "they may only be late"
+        assert seen.apart(8, {me, *others}, all_in(8, *others)) == len(other_group)
+        assert seen.apart(9, {me, *others}, all_in(9, *others)) == 0
 
 
 def test_a_group_finds_the_other_one_that_was_done_before_it_began():
     """As where those who come late for a round make one of their own."""
-    splits = Splits()
-    assert splits.apart(7, (OWN, TWO), all_in(7, TWO) | all_in(8, *OTHERS)) == 0
-    assert splits.apart(8, (OWN, TWO, *OTHERS), all_in(8, TWO, *OTHERS)) == len(OTHERS)
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN, TWO), all_in(7, TWO) | all_in(8, *OTHERS)) == 0
+    assert seen.apart(8, (OWN, TWO, *OTHERS), all_in(8, TWO, *OTHERS)) == len(OTHERS)
 
 
 def test_who_missed_a_round_or_was_an_epoch_ahead_finds_no_split_in_its_return():
     for before, joined in [(6, 8), (8, 7)]:  # it was late, and joined a later round; it was ahead, and goes back
-        splits = Splits()
-        assert splits.apart(before, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
-        assert splits.apart(joined, (OWN, TWO, *OTHERS), all_in(joined, TWO, *OTHERS)) == 0
-        assert splits.apart(joined + 1, (OWN, TWO, *OTHERS), all_in(joined + 1, TWO, *OTHERS)) == 0
+        seen = TwoGroups()
+        assert seen.apart(before, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
+        assert seen.apart(joined, (OWN, TWO, *OTHERS), all_in(joined, TWO, *OTHERS)) == 0
+        assert seen.apart(joined + 1, (OWN, TWO, *OTHERS), all_in(joined + 1, TWO, *OTHERS)) == 0
 
 
 def test_late_peers_and_newcomers_are_no_other_group():
-    splits = Splits()
-    assert splits.apart(7, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
-    assert splits.apart(8, (OWN, TWO), all_in(8, TWO) | all_in(7, *OTHERS)) == 0, "late: still in the epoch before"
-    splits = Splits()
-    assert splits.apart(7, (OWN, TWO), all_in(7, TWO)) == 0
-    assert splits.apart(8, (OWN, TWO), all_in(8, TWO, *OTHERS)) == 0, "new: were not there"
-    splits = Splits()
-    assert splits.apart(7, (OWN, TWO), all_in(7, TWO, "three")) == 0
-    assert splits.apart(8, (OWN, TWO), all_in(8, TWO, "three")) == 0, "one that averaged with nobody says so itself"
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
+    assert seen.apart(8, (OWN, TWO), all_in(8, TWO) | all_in(7, *OTHERS)) == 0, "late: still in the epoch before"
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN, TWO), all_in(7, TWO)) == 0
+    assert seen.apart(8, (OWN, TWO), all_in(8, TWO, *OTHERS)) == 0, "new: were not there"
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN, TWO), all_in(7, TWO, "three")) == 0
+    assert seen.apart(8, (OWN, TWO), all_in(8, TWO, "three")) == 0, "one that averaged with nobody says so itself"
 
 
 def test_a_peer_whose_own_round_failed_or_that_was_away_blames_nobody():
-    splits = Splits()
-    assert splits.apart(7, (OWN,), all_in(7, TWO, *OTHERS)) == 0
-    assert splits.apart(8, (OWN, TWO), all_in(8, TWO, *OTHERS)) == 0
-    splits = Splits()
-    assert splits.apart(7, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
-    assert splits.apart(9, (OWN, TWO), all_in(9, TWO, *OTHERS)) == 0
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN,), all_in(7, TWO, *OTHERS)) == 0
+    assert seen.apart(8, (OWN, TWO), all_in(8, TWO, *OTHERS)) == 0
+    seen = TwoGroups()
+    assert seen.apart(7, (OWN, TWO), all_in(7, TWO, *OTHERS)) == 0
+    assert seen.apart(9, (OWN, TWO), all_in(9, TWO, *OTHERS)) == 0
 
 
 def test_splits_that_two_claim_for_ever_cost_a_round_of_parameters_now_and_then():
-    splits = Splits()
-    assert [splits.is_urgent(epoch) for epoch in range(5, 5 + 2 * EVERY)] == [True, *[False] * (EVERY - 1)] * 2
+    seen = TwoGroups()
+    assert [seen.is_urgent(epoch) for epoch in range(5, 5 + 2 * EVERY)] == [True, *[False] * (EVERY - 1)] * 2
 
 
 @pytest.mark.usefixtures("no_event_loop")
@@ -85,5 +85,5 @@ def test_who_was_in_a_split_round_says_so_and_averages_parameters_after_the_next
         control.weight = 1.0
         peer._average_gradients_and_load_into_optimizer(control)
         due.append(peer.parameter_rounds.due_after)
-    assert told == [(OWN, SPLIT.format(of_group, len(OTHERS)))]
+    assert told == [(OWN, TWO_GROUPS.format(of_group, len(OTHERS)))]
     assert due == [None if epoch == of_group else of_group, of_group + 1]

@@ -8,10 +8,12 @@ EVERY = 3
 """Epochs in one of which parameters are averaged at once because of a split: members that claim to be in the next epoch
 and take part in no round must not make the others send theirs in each."""
 
-SPLIT = "the round of epoch {} was split: {} peers made their update in another group; parameters are averaged soon"
+TWO_GROUPS = (
+    "the round of epoch {} was split: {} peers made their update in another group; parameters are averaged soon"
+)
 
 
-class Splits:
+class TwoGroups:
     """Finds rounds that were split.
 
     Whoever was in an epoch when this peer's group averaged its gradients, or had ended it, was not in that group, and
