@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -71,7 +72,15 @@ def name_peer(peer: PeerID, peer_id: bytes) -> None:
     """Make the id of a peer, as hivemind does. Raises ValueError for bytes that are too long to be one."""
     if len(peer_id) > PEER_ID_BYTES:
         raise ValueError(f"expected the id of a peer, of at most {PEER_ID_BYTES} bytes, but got {len(peer_id):,}")
+    vars(peer).update(_named(peer_id))
+
+
+@lru_cache(maxsize=10_000)
+def _named(peer_id: bytes) -> dict[str, object]:
+    """Return what hivemind makes of an id: it also writes it in base 58, and an answer to a search has dozens of ids."""
+    peer = object.__new__(PeerID)
     _stock_name(peer, peer_id)
+    return vars(peer)
 
 
 async def receive(reader: asyncio.StreamReader) -> bytes:
