@@ -128,6 +128,19 @@ def test_a_reducer_that_alone_says_that_a_peer_is_slow_is_blamed_for_it():
     asyncio.run(play())
 
 
+def test_a_peer_that_most_have_called_slow_shortly_before_believes_one_that_says_so():
+    async def play() -> None:
+        async with peers_of_hivemind(3) as peers:
+            runners = [impatient(1)(p2p, peers) for p2p in peers]
+            *_, slow = runners
+            slow.upload.note_round(is_late=True)
+            await averages_of(runners)
+            assert not slow.failed | slow.late_to
+            assert slow.told == [(slow.peer_id, LATE)]
+
+    asyncio.run(play())
+
+
 def test_who_comes_when_the_round_is_over_is_told_so_at_once():
     """It would wait for a round that began long ago, and then say that nobody reduced its parts."""
 

@@ -148,14 +148,19 @@ class Runner(SameAnswers):
     def _blame(self, has_ended: bool) -> None:
         """Tell who was waited for in vain: others, or this peer itself, which saw them wait for it.
 
-        Who was in time is known of a round that `has_ended` alone: one may be called off at any moment.
+        Who was in time is known of a round that `has_ended` alone: one may be called off at any moment. A peer to which
+        most have said in one of the last rounds that it is slow believes a few as well: they wait less and less for it.
         """
+        believes = self.upload.steps_back
         if has_ended or self.is_late:
             self.upload.note_round(self.is_late)
+        if self.is_late or (believes and self.late_to):
+            self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")
         if self.is_late:
             self.failed.clear()
-            self.tell(self.peer_id, "the others went on without the rest of its tensors, which came too slowly")
             return
+        if believes:
+            self.late_to.clear()
         self.failed |= self.late_to
         self.patience.note(self.ordered_peer_ids if has_ended else self.failed, self.failed)
         for peer in self.late_to:
