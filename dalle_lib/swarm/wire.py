@@ -77,7 +77,7 @@ def name_peer(peer: PeerID, peer_id: bytes) -> None:
 
 @lru_cache(maxsize=10_000)
 def _named(peer_id: bytes) -> dict[str, object]:
-    """Return what hivemind makes of an id: it also writes it in base 58, and an answer to a search has dozens of ids."""
+    """Return what hivemind makes of an id: it also writes it in base 58. An answer to a search has dozens of ids."""
     peer = object.__new__(PeerID)
     _stock_name(peer, peer_id)
     return vars(peer)
