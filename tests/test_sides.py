@@ -8,7 +8,7 @@ from test_drift import LIMIT, honest, told
 from test_spreading import OWN, Optimizer, others
 
 from dalle_lib.run import RunCard
-from dalle_lib.swarm.peer.spreading import AGAIN_EPOCHS, SPLIT, Spreading
+from dalle_lib.swarm.peer.spreading import AGAIN_EPOCHS, OTHERS_GO_ON, Spreading
 from dalle_lib.swarm.process.drift import Sketch, sides
 from dalle_lib.swarm.process.events import EventLog
 
@@ -77,7 +77,7 @@ def test_a_peer_leaves_its_part_for_one_that_goes_on_once_in_some_epochs(spreadi
     assert len(left_for) == leaves
     if leaves:
         ((why, by),) = left_for
-        assert (why, by.epoch, by.peers) == (SPLIT, 5, {peer for peer in theirs if peer[0] != "w"})
+        assert (why, by.epoch, by.peers) == (OTHERS_GO_ON, 5, {peer for peer in theirs if peer[0] != "w"})
         assert by.beside == {OWN, *mates, *(peer for peer in theirs if peer[0] == "w")}
         spreading._epoch = 4 + AGAIN_EPOCHS
         assert len(mend(spreading, OWN_PART, mates | theirs | {"another": OWN_PART})) == 1

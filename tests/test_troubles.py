@@ -146,6 +146,8 @@ REAL = {
     "peers/cats/ada/model.safetensors cannot be read as progress (it is cut off). Remove it": "progress-broken",
     "32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30: took over their state.":
         "samples-lost",
+    "8 samples of yours are not in the others' update of epoch 9: the parameters of this peer's part of the run are "
+    "not those of most users, and others go on: took over their state.": "run-split",
     "this peer's progress was not saved: [Errno 28] No space left on device": "progress-not-saved",
     "expected to count this month's traffic in /home/ada/.local/state/dalle-lib/traffic, but [Errno 30] Read-only file "
     "system: '/home/ada/.local'. Without that --monthly-gb cannot be kept": "traffic-not-counted",

@@ -170,7 +170,7 @@ def _weights_seen(status: SwarmStatus, told: Sequence[Row]) -> tuple[Weights, We
 def _missed(status: SwarmStatus, claims: Sequence[Row], told: Sequence[Row], seen: Weights) -> Counter[str]:
     """Return of how many epochs, in which each peer was there, the others would have told its weight and did not.
 
-    Of an epoch in which the run was split, those who averaged with the peer count alone.
+    Where the round of an epoch was split, those who averaged with the peer count alone.
     """
     told_in = defaultdict(list)
     for row in told:

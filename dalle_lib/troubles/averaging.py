@@ -98,7 +98,11 @@ TROUBLES = (
     Trouble(
         title="Run split",
         severity="costs",
-        patterns=("the run is split: ", "it trained apart from the others since epoch"),
+        patterns=(
+            "the run is split: ",
+            "it trained apart from the others since epoch",
+            "the parameters of this peer's part of the run are not those of most users",
+        ),
         means="A part of the run was cut off, as by a network that failed, and both parts trained on by themselves. "
         "The part with most users goes on; of parts with as many users the one that has computed more. The peers of "
         "the others take over its state, and say how many samples of their part, and of their own, are lost.",

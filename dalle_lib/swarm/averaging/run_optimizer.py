@@ -20,8 +20,8 @@ def state_prefix(run_key: str) -> str:
     return f"{run_key}_state_averager"
 
 
-SPLIT = "the run is split: {:,} peers train apart from this one, and the part with most users will go on"
-"""What is told of a split while it lasts; who leaves its part says so when it does."""
+RUN_SPLIT = "the run is split: {:,} peers train apart from this one, and the part with most users will go on"
+"""What is told while a run is split; who leaves its part says so when it does."""
 
 
 class RunOptimizer(hivemind.Optimizer):
@@ -78,7 +78,7 @@ class RunOptimizer(hivemind.Optimizer):
         were_apart, apart = self._are_apart, len(self.tracker.parted.apart)
         self._are_apart = apart > 0
         if self._are_apart and not were_apart:
-            found.append((str(self.dht.peer_id), SPLIT.format(apart)))
+            found.append((str(self.dht.peer_id), RUN_SPLIT.format(apart)))
         return [*found, *self.grad_averager.complaints.read(), *self.state_averager.complaints.read()]
 
     @property

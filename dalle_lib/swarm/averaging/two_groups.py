@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Mapping
 
-FEWEST = 2
+MIN_OTHERS = 2
 """Peers in another group, at least: one that averaged with nobody says itself that it lacks an update."""
 EVERY = 3
-"""Epochs in one of which parameters are averaged at once because of a split: members that claim to be in the next epoch
-and take part in no round must not make the others send theirs in each."""
-
+"""Epochs in one of which parameters are averaged at once because a round was split: members that claim to be in the
+next epoch and take part in no round must not make the others send theirs in each."""
 TWO_GROUPS = (
     "the round of epoch {} was split: {} peers made their update in another group; parameters are averaged soon"
 )
@@ -37,7 +36,7 @@ class TwoGroups:
         self._epoch = epoch
         self._others = frozenset(peer for peer, at in voters.items() if at >= epoch and peer not in group and is_group)
         apart = sum(voters.get(peer, -1) >= epoch for peer in others) if is_next else 0
-        return apart if apart >= FEWEST else 0
+        return apart if apart >= MIN_OTHERS else 0
 
     def is_urgent(self, epoch: int) -> bool:
         """Return whether parameters are to be averaged at once, as a split was found in this epoch's round."""

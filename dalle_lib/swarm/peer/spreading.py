@@ -16,7 +16,7 @@ from dalle_lib.swarm.process.status import PeerStatus
 AGAIN_EPOCHS = 10
 """Epochs after which a peer that was off may take a state again: each costs a donor its upload."""
 OFF = "the parameters of this peer were off by {:.1%}, and averaging explains {:.1%}"
-SPLIT = "the parameters of this peer's part of the run are not those of most users, and others go on"
+OTHERS_GO_ON = "the parameters of this peer's part of the run are not those of most users, and others go on"
 
 
 class Spreading:
@@ -84,7 +84,7 @@ class Spreading:
             return
         if (side := self._side_that_goes_on(told, users)) is not None:
             self._again_from = self._epoch + AGAIN_EPOCHS
-            self._optimizer.replace_parameters(SPLIT, side)
+            self._optimizer.replace_parameters(OTHERS_GO_ON, side)
             self._epoch = -1
             return
         spread = Spread.of(told, users)
