@@ -89,7 +89,8 @@ class CatchingUp(RunOptimizer):
     _brought: deque[Brought]
     """What was in the last of this peer's updates.
 
-    The thread that averages gradients adds to it; the training thread reads it while no round of gradients runs.
+    The thread that averages gradients adds to it, and the training thread where nobody else is there; the latter takes
+    out of it while no round of gradients runs.
     """
     _searches: int = 0
     """How often it has looked for a round of parameters since it waits; only the training thread uses it."""

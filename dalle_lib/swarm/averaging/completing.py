@@ -19,7 +19,7 @@ from dalle_lib.swarm.averaging.introductions import Introduction, read
 from dalle_lib.swarm.bounded import put
 
 MAX_IN_VAIN = 2
-"""Groups in a row that wait for a peer which does not come; who comes to none may claim to be there for ever."""
+"""Groups in a row that a peer may miss and is still waited for; who comes to none may claim to be there for ever."""
 
 
 class CompletingMatchmaking(Matchmaking):
