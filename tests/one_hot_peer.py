@@ -29,6 +29,7 @@ from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 from noted_averages import note_averages
+from spoilt_states import SPOILT
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
@@ -78,23 +79,6 @@ DEFAULTS = {
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
 """Settings of a peer, where its settings.json gives no other."""
-
-
-def with_nan(metadata, tensors, infos):
-    tensors[0][1] = float("nan")
-    return metadata, tensors, infos
-
-
-def too_long(metadata, tensors, infos):
-    return metadata, [tensors[0].repeat(1000), *tensors[1:]], infos
-
-
-def silent(metadata, tensors, infos):
-    time.sleep(600)
-
-
-SPOILT = {made.__name__: made for made in (with_nan, too_long, silent)}
-
 
 LIES, LIE = "lies.json", -1.0
 """Name of the file with what a liar's records claim, and the value that it averages as its parameters' last one, or
