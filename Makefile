@@ -55,7 +55,7 @@ test: setup ## run the tests and every notebook, the longer ones shortened
 
 # Seven peers at a time attack and defend themselves, alone; twelve meet beside busy loops. The other swarms are small,
 # and two at a time fit (conftest.py mixes those that wait with those that train a model).
-ALONE = AttackSwarm|busy_cores
+ALONE = AttackSwarm|benchmarks/groups
 chaos: setup ## kill, freeze and attack peers of real swarms, and run the demo
 	$(BIN)/python -m pytest -m "chaos and not long" $(call FILES_WITH,$(ALONE)) $(PYTEST) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -m "chaos and not long" -n 2 --maxschedchunk 1 \

@@ -1,6 +1,6 @@
 """Peers meet in one group on machines without a core to spare: the short form of benchmarks/groups.py.
 
-Its `busy_cores` leave little to other tests, so the Makefile has it run alone.
+Its busy loops leave little to other tests, so the Makefile has it run alone.
 """
 
 import pytest

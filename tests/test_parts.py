@@ -73,7 +73,6 @@ def test_a_peer_saves_though_it_waits_for_an_answer_of_a_process_that_is_gone(tm
 def test_a_peer_that_has_not_begun_leaves_soon_whatever_its_start_waits_for(seconds, told):
     start = f"""
 import threading, time
-from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer import parts
 parts.GRACE_S, stop = 0.2, threading.Event()
 with parts.nothing_to_save(stop):
@@ -120,7 +119,6 @@ def test_a_peer_whose_memory_ran_out_for_more_than_a_batch_is_started_again_thou
 HANGS = """
 import subprocess, sys, threading
 from pathlib import Path
-from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.peer import parts
 from dalle_lib.swarm.process.events import EventLog
 

@@ -11,7 +11,7 @@ CLOCKED = Path(__file__).parent / "clocked_peer.py"
 
 
 @pytest.mark.chaos
-def test_a_clock_that_jumps_ahead_and_back_costs_the_others_nothing_and_its_peer_is_back_by_itself(mini, swarm_folder):
+def test_a_clock_that_jumps_ahead_and_back_dilutes_no_update_and_its_peer_is_back_by_itself(mini, swarm_folder):
     with OneHotSwarm(one_hot_card(mini, state_every=1), swarm_folder) as swarm:
         peers = [swarm.add(), swarm.add(), swarm.add(script=CLOCKED)]
         swarm.go()
