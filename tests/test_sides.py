@@ -81,6 +81,8 @@ def test_a_peer_leaves_its_part_for_one_that_goes_on_once_in_some_epochs(spreadi
         assert by.beside == {OWN, *mates, *(peer for peer in theirs if peer[0] == "w")}
         spreading._epoch = 4 + AGAIN_EPOCHS
         assert len(mend(spreading, OWN_PART, mates | theirs | {"another": OWN_PART})) == 1
+        spreading._again_from = 1000
+        assert mend(spreading, OWN_PART, mates | theirs), "it has gone back since"
 
 
 def test_who_is_off_alone_is_damaged_and_no_part(spreading):

@@ -65,6 +65,7 @@ def test_a_peer_whose_own_round_failed_or_that_was_away_blames_nobody():
 def test_splits_that_two_claim_for_ever_cost_a_round_of_parameters_now_and_then():
     seen = TwoGroups()
     assert [seen.is_urgent(epoch) for epoch in range(5, 5 + 2 * EVERY)] == [True, *[False] * (EVERY - 1)] * 2
+    assert seen.is_urgent(2), "it has gone back to the epoch of another part of the run"
 
 
 @pytest.mark.usefixtures("no_event_loop")

@@ -138,6 +138,8 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
                f"they compute an epoch in {duration(computing)} and average it in {duration(plan.round_s)}"),
         Reason("averaging.matchmaking_s", f"{averaging.matchmaking_s:g}",
                f"in which each of {volunteers:,} peers looks for the others {LOOKS} times or more"),
+        Reason("averaging.longest_matchmaking_s", f"{averaging.search_s:g}",
+               "for which a round waits for peers that compute in its epoch and come late"),
         Reason("averaging.timeout_s", f"{averaging.timeout_s:g}",
                f"a round takes {duration(plan.round_s)}, and one on half of these rates must still fit in half of it"),
         Reason("plan", f"{duration(plan.epoch_s)} an epoch, {duration(plan.days * DAY_S)} in all",

@@ -22,10 +22,16 @@ def require_sense(card: Any) -> None:
             f"matchmaking_s={averaging.matchmaking_s:g} is above timeout_s={averaging.timeout_s:g}: no "
             "round would be whole before it is given up."
         )
-    if averaging.longest_matchmaking_s is not None and averaging.search_s > averaging.timeout_s / 2:
+    longest_s = averaging.longest_matchmaking_s
+    if longest_s is not None and longest_s < averaging.matchmaking_s:
         raise ValueError(
-            f"longest_matchmaking_s={averaging.longest_matchmaking_s:g} is above half of timeout_s="
-            f"{averaging.timeout_s:g}: too little would be left for the round."
+            f"longest_matchmaking_s={longest_s:g} is below matchmaking_s={averaging.matchmaking_s:g}: leave it out, "
+            "and no round waits longer than that."
+        )
+    if longest_s is not None and longest_s > averaging.timeout_s / 2:
+        raise ValueError(
+            f"longest_matchmaking_s={longest_s:g} is above half of timeout_s={averaging.timeout_s:g}: too little would "
+            "be left for the round."
         )
     if optimizer.total_epochs < optimizer.warmup_epochs:
         raise ValueError(f"total_epochs={optimizer.total_epochs} is below warmup_epochs={optimizer.warmup_epochs}.")

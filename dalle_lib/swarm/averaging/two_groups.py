@@ -40,7 +40,7 @@ class TwoGroups:
 
     def is_urgent(self, epoch: int) -> bool:
         """Return whether parameters are to be averaged at once, as a split was found in this epoch's round."""
-        if epoch < self._healed + EVERY:
+        if self._healed <= epoch < self._healed + EVERY:  # a peer may have gone back to an earlier epoch since
             return False
         self._healed = epoch
         return True

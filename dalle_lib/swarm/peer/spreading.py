@@ -80,7 +80,7 @@ class Spreading:
         self._judged = now
         everybody = {self._own_id: (self.text, self._optimizer.trust.user_of(self._own_id))} | now[0]
         told, users = ({peer: each[place] for peer, each in everybody.items()} for place in (0, 1))
-        if self._epoch < self._again_from:
+        if self._again_from - AGAIN_EPOCHS <= self._epoch < self._again_from:  # it may have gone back since
             return
         if (side := self._side_that_goes_on(told, users)) is not None:
             self._again_from = self._epoch + AGAIN_EPOCHS
