@@ -200,6 +200,7 @@ class PlausibleProgress(ProgressTracker):
         self.parted.look(counted, [claim for claim in claims if claim.votes], self.epochs.possible(now), now)
         # Who trains apart, and does not go on, comes to no round of this peer's, and is no measure for it.
         claims = [claim for claim in claims if claim.peer not in self.parted.left_aside]
+        others = {claim.peer: others[claim.peer] for claim in claims}
         epoch = self.epochs.believed(own.epoch, user, claims, now)
         self.beyond = frozenset(claim.user for claim in claims if claim.epoch > self.epochs.ahead + 1)
         self._doubt(claims)
