@@ -51,7 +51,9 @@ def leader(*, is_by_epoch: bool = False, waited_s: float = 0.0, longest_s: float
     """Return the matchmaking of Ada, whom Bob follows, who expects Bob and Eve, and was waiting for so long."""
     made = matchmaking_of(ADA, is_by_epoch=is_by_epoch)
     made.patience, made.min_matchmaking_time = GroupPatience(least_s=5.0, longest_s=longest_s), longest_s
-    made.potential_leaders = SimpleNamespace(declared_expiration_time=get_dht_time() + longest_s - waited_s)
+    made.potential_leaders = SimpleNamespace(
+        declared_expiration_time=get_dht_time() + longest_s - waited_s, update_triggered=asyncio.Event()
+    )
     made.step_control = step()
     made.current_leader, made.lock_request_join_group = None, asyncio.Lock()
     made.assembled_group, made._epoch = asyncio.Future(), EPOCH
@@ -166,13 +168,56 @@ def test_who_is_expected_in_vain_again_and_again_makes_groups_wait_no_longer(ass
             peer.in_vain = in_vain
             begun.append(peer._is_complete())
             await peer.leader_assemble_group()
-        peer = leader(waited_s=6)
-        peer.in_vain = in_vain
-        peer.current_followers[EVES] = follower(EVE)
-        await peer.leader_assemble_group()
-        return [*begun, EVES in in_vain]
+        for _ in range(3):
+            peer = leader(waited_s=6)
+            peer.in_vain = in_vain
+            peer.current_followers[EVES] = follower(EVE)
+            await peer.leader_assemble_group()
+            begun.append(EVES in peer._given_up())
+        return begun
 
-    assert asyncio.run(epochs()) == [*[False] * (MAX_IN_VAIN + 1), True, False]
+    assert asyncio.run(epochs()) == [*[False] * (MAX_IN_VAIN + 1), True, *[True, False, False]]
+
+
+def test_who_comes_to_one_of_four_groups_is_waited_for_no_more_either(assembled):
+    async def waits() -> list[bool]:
+        begun, in_vain = [], {}
+        for number in range(16):
+            peer = leader(waited_s=6)
+            peer.in_vain = in_vain
+            if number % 4 == 3:
+                peer.current_followers[EVES] = follower(EVE)
+            else:
+                peer.group_key_manager.looking.add(EVES)
+                begun.append(peer._is_complete())
+            await peer.leader_assemble_group()
+        return begun
+
+    assert asyncio.run(waits()) == [False] * 4 + [True] * 8
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_a_group_that_is_sent_away_before_its_end_tells_who_was_missing_in_vain(is_led):
+    async def send_away() -> dict:
+        peer = leader()
+        peer.current_leader = None if is_led else BOBS
+        async with peer.lock_request_join_group:
+            await peer.leader_disband_group()
+        return peer.in_vain
+
+    assert asyncio.run(send_away()) == ({EVES: 1} if is_led else {})
+
+
+def test_nobody_waits_for_a_peer_that_was_not_let_in():
+    async def refuse() -> list[bool]:
+        peer = leader(waited_s=6)
+        peer.group_key_manager.looking.add(EVES)
+        waits = peer._is_complete()
+        problem = await peer.refusal(EVES, SimpleNamespace(gather=told_by(EVE, EPOCH - 2)))
+        assert problem == f"it is in epoch {EPOCH - 2}"
+        return [waits, peer._is_complete()]
+
+    assert asyncio.run(refuse()) == [False, True]
 
 
 def test_a_leader_that_does_not_answer_in_time_is_asked_once_more(monkeypatch):

@@ -162,12 +162,27 @@ def test_since_when_a_side_was_apart_is_the_last_epoch_in_step_with_one_of_it():
     assert parted.together_until(20, "d") is None
 
 
+def test_who_merely_lags_is_not_apart_however_many_lag():
+    parted = Parted(1.0)
+    slow = [claim("a", 10), claim("b", 10), claim("c", 10)]
+    for own in range(10, 20):
+        parted.look(claim("own", own), slow, LONG_AGO, float(own))
+        slow = [claim(each.peer, 10 + (own - 10) // 3) for each in slow]
+        assert not parted.apart
+    parted.look(claim("own", 20), [], LONG_AGO, 20.0)
+    for epoch in 14, 15, 15:
+        parted.look(claim("own", 20), [claim(each.peer, epoch) for each in slow], LONG_AGO, 21.0)
+    assert parted.apart == {"a", "b", "c"}
+    assert parted.others.epoch == 15
+
+
 def test_who_trains_apart_counts_for_nothing_unless_it_is_to_go_on(tracker):
     here = [record(10, peer) for peer in (0, 1, 2)]
     for epoch in 5, 6, 6:
         found = progress(tracker, [*here, record(epoch, peer=3)])
     assert tracker.parted.apart == {PEERS[3].peer_id}
     assert (found.num_peers, tracker.parted.others) == (3, None)
+    progress(tracker, [here[0], record(6, peer=3)])  # the network is cut, and the records of the others are gone
     for epoch in 5, 6, 6:
         found = progress(tracker, [here[0], *(record(epoch, peer) for peer in (1, 2, 3))])
     assert (found.num_peers, tracker.parted.others.epoch) == (4, 6)

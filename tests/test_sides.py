@@ -33,6 +33,22 @@ def test_one_user_with_many_peers_is_one_user():
     assert sides(honest(2) | lies, users, LIMIT)[0] == {"P0", "P1"}
 
 
+def test_liars_cannot_choose_who_is_left_out_of_the_part_of_most_users():
+    mine, ways = honest(12), np.random.default_rng(0)
+    values = np.stack([Sketch.read(text).values for text in mine.values()])
+    middle, way = values.mean(0), ways.normal(size=64)
+
+    def inside(off: float) -> int:
+        lie = middle + off * way
+        return int((np.linalg.norm(values - lie, axis=1) <= LIMIT * np.linalg.norm(lie)).sum())
+
+    reach = np.linalg.norm(middle) / np.linalg.norm(way)
+    just_two_out = [off for off in np.linspace(0, 3 * LIMIT * reach, 20_000) if inside(off) == len(mine) - 2]
+    lie = str(Sketch(5, middle + just_two_out[len(just_two_out) // 2] * way))
+    found = sides(mine | {f"z{number}": lie for number in range(3)}, {}, LIMIT)
+    assert [set(mine) <= side for side in found] == [True]
+
+
 def test_peers_that_are_near_or_of_other_updates_are_no_part():
     assert sides(honest(4), {}, LIMIT) == [set(honest(4))]
     assert sides(honest(3) | part("a", 2, 0.3, 1, epoch=4), {}, LIMIT) == [set(honest(3))]

@@ -51,12 +51,14 @@ NAMES: dict[str, dict[str, str]] = {
         "async def _request_join_group(self, leader)": "MemberMatchmaking follows members only",
         "async def follower_assemble_group(self, leader, msg)": "MemberMatchmaking refuses groups with strangers",
         "async def leader_assemble_group(self)": "MemberMatchmaking notes that this peer leads the group",
+        "async def leader_disband_group(self)": "CompletingMatchmaking notes who was missing",
         "lock_request_join_group": "CompletingMatchmaking begins no group while this peer is about to follow another",
         "assembled_group": "the same, once it is there",
         "potential_leaders": "CompletingMatchmaking reads when its search ends",
     },
     "averaging.matchmaking.PotentialLeaders": {
         "declared_expiration_time": "the same",
+        "update_triggered": "CompletingMatchmaking has it look as long as a search lasts",
         "past_attempts": "MemberMatchmaking takes a leader out of it that is to be asked once more",
     },
     "averaging.control.StepControl": {

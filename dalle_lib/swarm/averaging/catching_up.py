@@ -260,8 +260,10 @@ class CatchingUp(RunOptimizer):
 
         `together` is the last epoch in which it was in step with them; None if it never was. It is now in `epoch`.
         """
-        since = min([epoch, *(each.epoch for each in self._brought)]) if together is None else min(together, epoch)
-        lost = [each for each in self._brought if since <= each.epoch < epoch]
+        since = (
+            min([epoch, *(each.epoch for each in tuple(self._brought))]) if together is None else min(together, epoch)
+        )
+        lost = [each for each in tuple(self._brought) if since <= each.epoch < epoch]
         for each in lost:
             self._brought.remove(each)
         return since, lost
@@ -269,7 +271,7 @@ class CatchingUp(RunOptimizer):
     def _load_from_donor(self, latest: int, others: Island | None) -> str | None:
         asked = {"without": self.tracker.beyond}
         if others is not None:
-            asked = {"without": others.beside, "min_epoch": others.epoch - 1}
+            asked = {"without": others.beside | self.tracker.beyond, "min_epoch": others.epoch - 1}
         timeout_s = self.next_chunk_timeout
         return self.state_averager.load_state_from_peers(timeout=timeout_s, max_epoch=latest, **asked)
 

@@ -18,8 +18,9 @@ from dalle_lib.swarm.averaging.group_keys import LOOK_EVERY_S, SignedKeyManager
 from dalle_lib.swarm.averaging.introductions import Introduction, read
 from dalle_lib.swarm.bounded import put
 
-MAX_IN_VAIN = 2
-"""Groups in a row that a peer may miss and is still waited for; who comes to none may claim to be there for ever."""
+MAX_IN_VAIN, MAX_COUNTED = 2, 8
+"""By how many groups more than it comes to a peer may miss and is still waited for, as it may claim for ever that it is
+there; and how many more are counted, so that one that comes again is soon waited for."""
 
 
 class CompletingMatchmaking(Matchmaking):
@@ -41,7 +42,9 @@ class CompletingMatchmaking(Matchmaking):
         self.shut_out: dict[PeerID, float] = {}
         """When this peer lets another one into its groups again, in seconds of `time.monotonic`."""
         self.in_vain: dict[PeerID, int] = {}
-        """In how many groups in a row that this peer led another one was missing, though it was expected."""
+        """In how many more groups that this peer led another one was missing than not, though it was expected."""
+        self.refused: dict[PeerID, str] = {}
+        """Who was not let into a group in this search, and why."""
         self._epoch = 0
 
     @contextlib.asynccontextmanager
@@ -50,6 +53,7 @@ class CompletingMatchmaking(Matchmaking):
         async with super().looking_for_group(step_control):
             self._epoch = self._own.epoch
             self.group_key_manager.begin_search()
+            self.refused.clear()
             beginning = asyncio.create_task(self._begin_when_complete())
             try:
                 yield
@@ -63,6 +67,8 @@ class CompletingMatchmaking(Matchmaking):
         """
         while True:
             await asyncio.sleep(LOOK_EVERY_S / 3)
+            # hivemind looks no more who is there once it has found one that would lead after this peer.
+            self.potential_leaders.update_triggered.set()
             if self._is_complete():
                 async with self.lock_request_join_group:  # it is not about to follow another peer
                     if self._is_complete():
@@ -73,13 +79,19 @@ class CompletingMatchmaking(Matchmaking):
         self._note_missing()
         return await super().leader_assemble_group()
 
+    async def leader_disband_group(self) -> None:
+        """Send all followers away, and note who was missing, if that kept the group from beginning before its end."""
+        if self.current_leader is None and self.current_followers:
+            self._note_missing()
+        await super().leader_disband_group()
+
     def _is_complete(self) -> bool:
         """Return whether this peer leads a group that has not begun and waits for nobody."""
         leads = self.current_followers and self.current_leader is None and not self.assembled_group.done()
         if not leads or (looking := self.group_key_manager.looking) is None:
             return False
         group, now, expected = {self.peer_id, *self.current_followers}, get_dht_time(), self._expected()
-        looking = looking - self._still(self.shut_out).keys() - self._given_up()
+        looking = looking - self._kept_out() - self._given_up()
         waited_s = now - self.potential_leaders.declared_expiration_time + self.min_matchmaking_time
         is_due = self.step_control.triggered
         return self.patience.begins(group, expected, looking, is_due=is_due, now=now, waited_s=waited_s)
@@ -92,22 +104,26 @@ class CompletingMatchmaking(Matchmaking):
         """
         if (told := self.expected.of(self._epoch)) is None:
             return None
-        shut_out, doubted = self._still(self.shut_out), self._given_up() | self.group_key_manager.gone
+        kept_out, doubted = self._kept_out(), self._given_up() | self.group_key_manager.gone
         return {
             peer: replace(of, at=-math.inf) if self.is_by_epoch or peer in doubted else of
             for peer, of in told.items()
-            if peer not in shut_out and (of.counts or self.is_by_epoch)
+            if peer not in kept_out and (of.counts or self.is_by_epoch)
         }
+
+    def _kept_out(self) -> set[PeerID]:
+        return self._still(self.shut_out).keys() | self.refused.keys()
 
     def _given_up(self) -> set[PeerID]:
         return {peer for peer, times in self.in_vain.items() if times > MAX_IN_VAIN}
 
     def _note_missing(self) -> None:
         """Take note of who was expected and is not in the group that this peer leads."""
-        for peer in (self._expected() or {}).keys() | (self.group_key_manager.looking or set()):
-            times = self.in_vain.pop(peer, 0)
-            if peer not in self.current_followers and peer != self.peer_id:
-                put(self.in_vain, peer, times + 1, MAX_EXPECTED)
+        known = (self._expected() or {}).keys() | (self.group_key_manager.looking or set())
+        for peer in known - self._kept_out() - {self.peer_id}:
+            times = self.in_vain.pop(peer, 0) + (-1 if peer in self.current_followers else 1)
+            if times > 0:
+                put(self.in_vain, peer, min(times, MAX_COUNTED), MAX_EXPECTED)
 
     @property
     def _own(self) -> Introduction:

@@ -56,7 +56,8 @@ class Parted:
     """Follows who trains apart from this peer, by the claims in one look after another.
 
     Two epochs or more lie between the two. A peer counts elsewhere once it has gone on to another epoch there: records
-    of the dead live on for a minute.
+    of the dead live on for a minute. One that is behind does so only if its record was gone meanwhile, as in a network
+    that is cut: that of a slow peer, which lags, never is.
     """
 
     def __init__(self, shortest_epoch_s: float) -> None:
@@ -73,6 +74,8 @@ class Parted:
         """The epoch that each peer claimed in the last look."""
         self._found: Island | None = None
         """What the last look has found."""
+        self._gone: set[str] = set()
+        """Peers whose record was gone in a look since they were last in step with this one."""
 
     def look(self, own: Claim | None, claims: Iterable[Claim], possible: int, now: float) -> None:
         """Take note of the claims of all other peers that count. `own` is this peer's; None while it does not count.
@@ -94,6 +97,9 @@ class Parted:
                 far.append(claim)
         for claim in near:
             put(self._in_step, claim.peer, (min(own.epoch, claim.epoch), now), MAX_REMEMBERED)
+        known, in_step = self._in_step.keys(), {claim.peer for claim in near}
+        self._gone = ((self._gone | (known - self._claimed.keys())) - in_step) & known
+        far = [claim for claim in far if claim.epoch > own.epoch or claim.peer in self._gone or claim.peer not in known]
         self._first_seen = {claim.peer: self._first_seen.get(claim.peer, claim.epoch) for claim in far}
         moved = [claim for claim in far if claim.epoch != self._first_seen[claim.peer]]
         island = goes_on([own, *near, *moved])

@@ -19,6 +19,7 @@ from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm import wire
 from dalle_lib.swarm.averaging.all_reduce import Peers, Tell
 from dalle_lib.swarm.averaging.completing import CompletingMatchmaking
+from dalle_lib.swarm.averaging.expected import MAX_EXPECTED
 from dalle_lib.swarm.averaging.group_keys import SignedKeyManager, bits_of
 from dalle_lib.swarm.averaging.introductions import CLOCKS_S, MAX_APART, Introduction, read
 from dalle_lib.swarm.averaging.trust import Trust
@@ -90,7 +91,15 @@ class MemberMatchmaking(CompletingMatchmaking):
             yield
 
     async def refusal(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
-        """Return why a peer that asks to join may not join, or None if it may."""
+        """Return why a peer that asks to join may not join, or None if it may; nobody waits for one that may not."""
+        problem = await self._problem_with(peer_id, request)
+        if problem is None:
+            self.refused.pop(peer_id, None)
+        else:
+            put(self.refused, peer_id, problem, MAX_EXPECTED)
+        return problem
+
+    async def _problem_with(self, peer_id: PeerID, request: averaging_pb2.JoinRequest) -> str | None:
         if time.monotonic() < self.shut_out.get(peer_id, 0.0):
             return "it has not done its part in the last rounds"
         try:

@@ -118,7 +118,8 @@ class CollaborativeOptimizer(StandingBy):
         self._go_back_to_their_epoch()
         self._begin_averaging_parameters()
         if self.parameter_rounds.pending is not None and not self.delay_state_averaging:
-            self.parameter_rounds.wait(max(SEARCH * self.matchmaking_time, self.longest_matchmaking_s))
+            searches_s = self.matchmaking_time + self.longest_matchmaking_s
+            self.parameter_rounds.wait(max(SEARCH * self.matchmaking_time, searches_s))
             self._collect_parameters()
             self.state_averager.step(apply_delayed_updates=True)
 

@@ -220,7 +220,7 @@ class PlausibleProgress(ProgressTracker):
         self.who_reduces.look(clients, len(self.voters))
         coming = [claim for claim in claims if claim.epoch >= own.epoch - MAX_APART or not claim.votes]
         near = [claim for claim in coming if claim.epoch <= own.epoch + MAX_APART or not claim.votes]
-        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(of.time, of.votes) for of in near})
+        self.expected.tell(own.epoch, {others[of.peer].peer_id: Told(min(of.time, now), of.votes) for of in near})
         self._meets = any(claim.votes for claim in coming)
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + len(self.voters)

@@ -148,5 +148,5 @@ def _end_waits() -> None:
 
     for reference in list((MPFuture._active_futures or {}).values()):
         if (future := reference()) is not None:
-            with contextlib.suppress(InvalidStateError):  # its answer has just come
+            with contextlib.suppress(InvalidStateError, RuntimeError):  # its answer has just come, or nobody waits
                 future.set_exception(Interrupted())

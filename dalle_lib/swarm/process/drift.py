@@ -143,7 +143,12 @@ def sides(told: Mapping[str, str], users: Mapping[str, str], limit: float) -> li
         peers, values = list(read), np.stack(list(read.values()))
         near = _distances(values) <= limit * np.linalg.norm(values, axis=1)[:, None]
         balls = [[peer for peer, is_near in zip(peers, row, strict=True) if is_near] for row in near]
-        found.append(frozenset(min(balls, key=lambda ball: (-len({users.get(peer, peer) for peer in ball}), ball))))
+        ball = min(balls, key=lambda ball: (-len({users.get(peer, peer) for peer in ball}), ball))
+        # The middle of a ball may be a liar's, who has chosen it so that honest peers near the others are just outside.
+        of_ball = {users.get(peer, peer) for peer in ball}
+        near_to = [{users.get(peer, peer) for peer in other if peer in ball} for other in balls]
+        outside = {peer for peer, near_users in zip(peers, near_to, strict=True) if 2 * len(near_users) > len(of_ball)}
+        found.append(frozenset(ball) | outside)
         read = {peer: values for peer, values in read.items() if peer not in found[-1]}
     return found
 
