@@ -3,6 +3,7 @@
 The gradient of each peer is one coordinate (tests/one_hot_peer.py), so parameters show whose updates are in them.
 """
 
+import time
 from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 
@@ -15,7 +16,7 @@ from dalle_lib.rehearsal.links import Link, Plug, Relay
 LINK = Link(up_mbps=400, down_mbps=400)
 FAST_S, SLOW_S = 0.05, 0.4
 """Seconds between two steps: peers of the fast side make several epochs in one of the slow side."""
-QUICK = {"records_s": 15.0, "looks_every_s": 3.0}
+QUICK = {"records_s": 10.0, "looks_every_s": 3.0}
 """Settings with which peers forget each other, and look for first peers, sooner than in a run."""
 
 
@@ -32,13 +33,17 @@ class Sides:
         return self.swarm.add(plug=self.plugs[-1], step_s=step_s, **QUICK)
 
     def train_apart(self, *sides: list[OneHotPeer]) -> None:
-        """Let each side make two epochs by itself, and the last four more than the others; then heal the network."""
+        """Let each side make two epochs by itself, and the last four more than the others; then heal the network.
+
+        It is cut for longer than records live: who is behind and was never gone is no side, but slow.
+        """
         self.swarm.go()
         self.swarm.wait_for_epoch(2)
         between = [ends for pair in combinations(sides, 2) for ends in product(*pair)]
         for peer, other in between:
             self.relay.cut(self.plugs[peer.index], self.plugs[other.index])
         began = max(map(now, self.swarm.peers)) + 1
+        time.sleep(QUICK["records_s"] + 5)
         self.swarm.wait(lambda: all(now(peer) >= began + 2 for peer in self.swarm.peers))
         self.swarm.wait(lambda: min(map(now, sides[-1])) >= max(now(peer) for side in sides[:-1] for peer in side) + 4)
         for peer, other in between:
