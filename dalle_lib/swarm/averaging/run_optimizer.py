@@ -74,11 +74,11 @@ class RunOptimizer(hivemind.Optimizer):
         doubted = self.tracker.doubted
         new = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
         self._doubted = doubted
-        found = [(peer, told) for peer, what in new if (told := self._pace.paced(what)) is not None]
         were_apart, apart = self._are_apart, len(self.tracker.parted.apart)
         self._are_apart = apart > 0
         if self._are_apart and not were_apart:
-            found.append((str(self.dht.peer_id), RUN_SPLIT.format(apart)))
+            new.append((str(self.dht.peer_id), RUN_SPLIT.format(apart)))
+        found = [(peer, told) for peer, what in new if (told := self._pace.paced(what)) is not None]
         return [*found, *self.grad_averager.complaints.read(), *self.state_averager.complaints.read()]
 
     @property
