@@ -2,6 +2,8 @@
 
 import math
 import multiprocessing
+import os
+import signal
 
 import pytest
 from hivemind.p2p import PeerID
@@ -69,3 +71,19 @@ def test_of_more_peers_than_there_is_room_for_nobody_is_expected(more, monkeypat
     known, ids = Expected(), [PeerID(number.to_bytes(64)) for number in range(3 + more)]
     known.tell(1, {peer.to_bytes(): Told(NOW) for peer in ids})
     assert known.of(1) == (None if more else dict.fromkeys(ids, Told(NOW)))
+
+
+def hold_for_good(known: Expected) -> None:
+    known._memory.get_lock().acquire()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_with_the_table_in_hand_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(expected, "LOCK_S", 0.1)
+    known = Expected()
+    known.tell(7, {ADA.to_bytes(): Told(NOW)})
+    killed = multiprocessing.get_context("fork").Process(target=hold_for_good, args=(known,))
+    killed.start()
+    killed.join()
+    assert known.of(7) is None
+    known.tell(8, {})

@@ -2,8 +2,10 @@
 
 import multiprocessing
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from hivemind.p2p import PeerID
 
@@ -11,6 +13,8 @@ from dalle_lib.swarm.wire import PEER_ID_BYTES
 
 MAX_EXPECTED = 1000
 """Peers that are known to be expected. With more, nobody is: groups then end when their time is up."""
+LOCK_S = 1.0
+"""Seconds in which the table is free, as it is held for microseconds."""
 _HEAD, _ENTRY = struct.Struct("<qi"), struct.Struct(f"<{PEER_ID_BYTES + 1}pd?")
 _NONE = -1
 
@@ -39,21 +43,34 @@ class Expected:
         if len(others) > MAX_EXPECTED:
             epoch, others = _NONE, {}
         entries = b"".join(_ENTRY.pack(peer, *astuple(told)) for peer, told in others.items())
-        with self._memory.get_lock():
-            self._memory.get_obj()[: _HEAD.size + len(entries)] = _HEAD.pack(epoch, len(others)) + entries
+        with self._shared() as shared:
+            if shared is not None:
+                shared[: _HEAD.size + len(entries)] = _HEAD.pack(epoch, len(others)) + entries
 
     def of(self, epoch: int) -> dict[PeerID, Told] | None:
         """Return who is expected in the round of an epoch; None if nobody has looked since this peer entered it.
 
         Rounds of parameters follow the update that ends the epoch, so those who are in the next one come, too.
         """
-        with self._memory.get_lock():
-            shared = self._memory.get_obj()
+        with self._shared() as shared:
+            if shared is None:
+                return None
             looked_in, number = _HEAD.unpack(shared[: _HEAD.size])
             raw = shared[_HEAD.size : _HEAD.size + number * _ENTRY.size]
         if looked_in not in (epoch, epoch + 1):
             return None
         return {PeerID(peer): Told(at, counts) for peer, at, counts in _ENTRY.iter_unpack(raw)}
+
+    @contextmanager
+    def _shared(self) -> Iterator[Any]:
+        """Hold the table; None if it is not free in time, as where a process was killed that held it."""
+        if not (lock := self._memory.get_lock()).acquire(timeout=LOCK_S):
+            yield None
+            return
+        try:
+            yield self._memory.get_obj()
+        finally:
+            lock.release()
 
 
 @dataclass(frozen=True, kw_only=True)
