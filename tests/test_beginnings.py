@@ -121,6 +121,7 @@ def test_who_waits_to_average_and_is_left_alone_counts_and_gives_its_state():
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, hub):
     quick = {**mini.averaging.model_dump(), "target_batch_size": 48}
     card = mini.with_changes(averaging=quick, checkpoints=REPOSITORY)
