@@ -172,8 +172,13 @@ def test_who_merely_lags_is_not_apart_however_many_lag():
     parted.look(claim("own", 20), [], LONG_AGO, 20.0)
     for epoch in 14, 15, 15:
         parted.look(claim("own", 20), [claim(each.peer, epoch) for each in slow], LONG_AGO, 21.0)
-    assert parted.apart == {"a", "b", "c"}
+    assert parted.apart == parted.parted_from == {"a", "b", "c"}
     assert parted.others.epoch == 15
+
+
+def test_a_newcomer_that_is_behind_is_not_parted_from_anybody():
+    parted = looks(0, *[[claim("a", epoch), claim("b", epoch)] for epoch in (5, 6, 6)])
+    assert (parted.apart, parted.parted_from) == ({"a", "b"}, frozenset())
 
 
 def test_who_trains_apart_counts_for_nothing_unless_it_is_to_go_on(tracker):

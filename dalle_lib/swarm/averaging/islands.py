@@ -108,6 +108,11 @@ class Parted:
         self.apart, self._found = frozenset(claim.peer for claim in moved), found
 
     @property
+    def parted_from(self) -> frozenset[str]:
+        """The peers that train apart from this one and were in step with it before."""
+        return self.apart.intersection(self._in_step)
+
+    @property
     def left_aside(self) -> frozenset[str]:
         """The peers that train apart from this one, but for those whose parameters go on."""
         return self.apart if self.others is None else self.apart - self.others.peers

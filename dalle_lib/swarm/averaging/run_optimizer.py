@@ -74,7 +74,7 @@ class RunOptimizer(hivemind.Optimizer):
         doubted = self.tracker.doubted
         new = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
         self._doubted = doubted
-        were_apart, apart = self._are_apart, len(self.tracker.parted.apart)
+        were_apart, apart = self._are_apart, len(self.tracker.parted.parted_from)
         self._are_apart = apart > 0
         if self._are_apart and not were_apart:
             new.append((str(self.dht.peer_id), RUN_SPLIT.format(apart)))
