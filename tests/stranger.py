@@ -1,8 +1,9 @@
 """Somebody who knows the address of a run and tries to take part: `python stranger.py FOLDER`, as a process.
 
 Its settings are in FOLDER/settings.json. For each of the `attempts`, an identity with or without an access token, it
-calls the averagers of a peer as hivemind's own peers do, and prints the answers to each call as JSON. With `lies`, it
-is a member that writes a false record into the hash table and stays until standard input ends.
+calls the averagers of a peer as hivemind's own peers do, in the epoch of the peer whose folder is `beside`, and prints
+the answers to each call as JSON. With `lies`, it is a member that writes a false record into the hash table and stays
+until standard input ends.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.introductions import Introduction, signed
 from dalle_lib.swarm.peer.main import connect
 from dalle_lib.swarm.peer.membership import Membership
+from dalle_lib.swarm.process.events import read_events
 from dalle_lib.swarm.process.local import LOCALHOST
 from dalle_lib.swarm.process.settings import PeerSettings
 
@@ -38,7 +40,9 @@ async def tries(identity: str, token: str | None, settings: dict, key: str) -> d
     state = TrainingStateAverager.get_stub(p2p, victim, namespace=f"{key}_state_averager")
     gradients = RunGradientAverager.get_stub(p2p, victim, namespace=f"{key}_grad_averager")
     shown = Path(token).read_bytes() if token else b""
-    told = signed(Introduction(token=shown), f"{key}_grad_averager", Identity.load_or_create(identity))
+    updates = [event for event in read_events(Path(settings["beside"])) if event["event"] == "update"]
+    own = Introduction(updates[-1]["epoch"], token=shown)
+    told = signed(own, f"{key}_grad_averager", Identity.load_or_create(identity))
     join = averaging_pb2.JoinRequest(
         schema_hash=b"unknown",
         expiration=get_dht_time() + 10,

@@ -52,7 +52,8 @@ def test_no_access_token_no_averaging(card, authority, swarm_folder):
         shown = {name: str(folder / TOKEN) for name, folder in folders.items()}
         shown |= {"nobody": None, "thief": str(ada.folder / TOKEN)}
         attempts = {name: (str(folder / IDENTITY), shown[name]) for name, folder in folders.items()}
-        told, _ = start(swarm, swarm_folder / "stranger", attempts=attempts).communicate(timeout=240)
+        stranger = start(swarm, swarm_folder / "stranger", attempts=attempts, beside=str(ada.folder))
+        told, _ = stranger.communicate(timeout=240)
         answers = dict(json.loads(line) for line in told.splitlines())
         member = answers.pop("member")
         for name, answer in answers.items():

@@ -106,13 +106,14 @@ class MemberMatchmaking(CompletingMatchmaking):
             told = read(request.gather, peer_id, self._prefix)
         except ValueError as error:
             return str(error)
+        left_s = min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S  # until all of its group have checked it, too
+        if (problem := await self.trust.refusal(str(peer_id), told.token, left_s)) is not None:
+            return problem
         if self.step_control is not None and abs(told.epoch - self._own.epoch) > (0 if self.is_by_epoch else MAX_APART):
             return f"it is in epoch {told.epoch}"
-        left_s = min(self.min_matchmaking_time, CLOCKS_S) + CLOCKS_S  # until all of its group have checked it, too
-        problem = await self.trust.refusal(str(peer_id), told.token, left_s)
-        if problem is None and self.trust.max_peers_per_user is not None:
-            problem = self.trust.too_many(map(str, (*self.current_followers, self.peer_id, peer_id)))
-        return problem
+        if self.trust.max_peers_per_user is not None:
+            return self.trust.too_many(map(str, (*self.current_followers, self.peer_id, peer_id)))
+        return None
 
     async def _request_join_group(self, leader: PeerID) -> GroupInfo | None:
         # hivemind asks each peer that looks for a group to lead this one, and those that a leader suggests.
