@@ -49,6 +49,7 @@ def test_a_peer_whose_network_is_lost_for_a_while_is_back_by_itself(mini, swarm_
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_two_peers_that_do_not_hear_each_other_seldom_keep_the_others_apart(mini, swarm_folder, relay):
     with OneHotSwarm(one_hot_card(mini, state_every=1), swarm_folder) as swarm:
         plugs = [relay.plug(FAST) for _ in range(4)]
