@@ -89,6 +89,7 @@ def assert_one_run(swarm: OneHotSwarm, winners: list[OneHotPeer], losers: list[O
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_of_two_halves_the_one_with_more_samples_goes_on(sides):
     slow = [sides.add(SLOW_S), sides.add(SLOW_S)]
     fast = [sides.add(FAST_S), sides.add(FAST_S)]
