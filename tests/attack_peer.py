@@ -95,7 +95,8 @@ def optimizer_of(scenario: Scenario, task: Digits, folder: Path, dht: hivemind.D
     averager = averager_type(scenario, task, is_honest)
     if scenario.is_stock:
         serialization._BASE_COMPRESSION_TYPES.update(STOCK_CODECS)
-        del options["trust"], options["total_epochs"], options["part_bytes"]
+        for of_the_kit in "trust", "total_epochs", "part_bytes", "longest_matchmaking_s":
+            del options[of_the_kit]
         options |= {"grad_compression": Float16Compression(), "state_averaging_compression": Float16Compression()}
         stock = type("Stock", (QuickRounds, hivemind.Optimizer), {"group": group})
         return stock(**options, client_mode=dht.client_mode, grad_averager_factory=averager)
