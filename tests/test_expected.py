@@ -87,3 +87,11 @@ def test_a_process_that_is_killed_with_the_table_in_hand_keeps_nobody_waiting(mo
     killed.join()
     assert known.of(7) is None
     known.tell(8, {})
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "why"), [(1.0, "is below matchmaking_s=3"), (11.0, "above half of timeout_s=20")]
+)
+def test_a_card_refuses_a_time_that_no_round_waits_or_that_leaves_none(mini, longest_s, why):
+    with pytest.raises(ValueError, match=f"longest_matchmaking_s={longest_s:g} .*{why}"):
+        mini.with_changes(averaging={**mini.averaging.model_dump(), "longest_matchmaking_s": longest_s})

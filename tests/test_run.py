@@ -251,8 +251,6 @@ INFINITE = float("inf")
         ("averaging.timeout_s", 10**6, "less than or equal to 86400, but got 1000000"),
         ("averaging.matchmaking_s", INFINITE, "finite number"),
         ("averaging.matchmaking_s", 3000.0, "matchmaking_s=3000 is above timeout_s"),
-        ("averaging.longest_matchmaking_s", 1.0, "longest_matchmaking_s=1 is below matchmaking_s=3"),
-        ("averaging.longest_matchmaking_s", 11.0, "longest_matchmaking_s=11 is above half of timeout_s=20"),
         ("averaging.part_bytes", 1, "greater than or equal to 256, but got 1"),
         ("averaging.part_bytes", 10**12, "less than or equal to 1048576"),
         ("averaging.target_batch_size", 10**30, "less than or equal to 1000000000"),

@@ -148,5 +148,6 @@ def _end_waits() -> None:
 
     for reference in list((MPFuture._active_futures or {}).values()):
         if (future := reference()) is not None:
-            with contextlib.suppress(InvalidStateError, RuntimeError):  # its answer has just come, or nobody waits
+            # Its answer has just come, or its loop is over, or it is just being made: then it is ended the next time.
+            with contextlib.suppress(InvalidStateError, RuntimeError, AttributeError):
                 future.set_exception(Interrupted())
