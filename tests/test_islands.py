@@ -179,6 +179,7 @@ def test_who_merely_lags_is_not_apart_however_many_lag():
 def test_a_newcomer_that_is_behind_is_not_parted_from_anybody():
     parted = looks(0, *[[claim("a", epoch), claim("b", epoch)] for epoch in (5, 6, 6)])
     assert (parted.apart, parted.parted_from) == ({"a", "b"}, frozenset())
+    assert not looks(0, [claim("a", 5)], [claim("a", 6)]).left_aside, "it would take itself to be alone"
 
 
 def test_who_trains_apart_counts_for_nothing_unless_it_is_to_go_on(tracker):

@@ -114,7 +114,9 @@ class Parted:
 
     @property
     def left_aside(self) -> frozenset[str]:
-        """The peers that train apart from this one, but for those whose parameters go on."""
+        """The peers that train apart from this one, but for those whose parameters go on; nobody for a newcomer."""
+        if not self._in_step:
+            return frozenset()
         return self.apart if self.others is None else self.apart - self.others.peers
 
     def _possible_for(self, peer: str, now: float) -> int:
