@@ -98,6 +98,7 @@ def test_of_two_halves_the_one_with_more_samples_goes_on(sides):
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_bootstrap_peer_that_was_left_alone_goes_back_to_the_others(sides):
     alone = [sides.add(FAST_S)]
     others = [sides.add(SLOW_S), sides.add(SLOW_S)]
