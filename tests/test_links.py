@@ -157,16 +157,21 @@ def test_who_is_cut_off_does_not_hear_that_the_other_end_is_gone(relay, how):
             assert caller.recv(1) == b""
 
 
+def assert_silent_until_mended(connection: socket.socket, relay: Relay, plug: Plug) -> None:
+    """Fail unless what is sent to an `answering` end is answered once its plug is mended, and not before."""
+    connection.sendall(SENT)
+    connection.shutdown(socket.SHUT_WR)
+    assert is_silent(connection)
+    relay.mend(plug)
+    assert heard(connection, 32) == hashlib.sha256(SENT).digest()
+
+
 def test_a_new_connection_over_a_cut_link_opens_and_is_silent(relay):
     plug = relay.plug(FAST)
     relay.cut(plug)
     thread = answering(plug.listens_on)
     with socket.create_connection(("127.0.0.1", plug.announced), timeout=60) as connection:
-        connection.sendall(SENT)
-        connection.shutdown(socket.SHUT_WR)
-        assert is_silent(connection)
-        relay.mend(plug)
-        assert heard(connection, 32) == hashlib.sha256(SENT).digest()
+        assert_silent_until_mended(connection, relay, plug)
     thread.join()
 
 
@@ -179,11 +184,7 @@ def test_two_that_are_cut_off_from_each_other_hear_all_others(relay):
         with connected(other), socket.create_connection(("127.0.0.1", called.announced), timeout=60) as cut:
             outside.sendall(b"on")
             assert heard(its, 2) == b"on"
-            cut.sendall(SENT)
-            cut.shutdown(socket.SHUT_WR)
-            assert is_silent(cut)
-            relay.mend(called)
-            assert heard(cut, 32) == hashlib.sha256(SENT).digest()
+            assert_silent_until_mended(cut, relay, called)
         thread.join()
 
 

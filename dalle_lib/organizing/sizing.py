@@ -95,10 +95,9 @@ def sized_for(card: RunCard, volunteers: int) -> RunCard:
     epochs = max(MIN_EPOCHS, math.ceil(samples / batch))
     warmup = max(5, round(optimizer.warmup_epochs * epochs / optimizer.total_epochs))
     timeout_s = max(averaging.timeout_s, float(10 * math.ceil(4 * round_s / 10)), 2 * longest_s)
-    changed = {"target_batch_size": batch, "matchmaking_s": matchmaking_s, "timeout_s": timeout_s}
-    changed["longest_matchmaking_s"] = longest_s
+    times = {"matchmaking_s": matchmaking_s, "longest_matchmaking_s": longest_s, "timeout_s": timeout_s}
     return card.with_changes(
-        averaging=averaging.model_copy(update=changed),
+        averaging=averaging.model_copy(update={"target_batch_size": batch, **times}),
         optimizer=optimizer.model_copy(update={"total_epochs": epochs, "warmup_epochs": warmup}),
     )
 

@@ -260,10 +260,9 @@ class CatchingUp(RunOptimizer):
 
         `together` is the last epoch in which it was in step with them; None if it never was. It is now in `epoch`.
         """
-        since = (
-            min([epoch, *(each.epoch for each in tuple(self._brought))]) if together is None else min(together, epoch)
-        )
-        lost = [each for each in tuple(self._brought) if since <= each.epoch < epoch]
+        brought = tuple(self._brought)
+        since = min([epoch, *(each.epoch for each in brought)] if together is None else [epoch, together])
+        lost = [each for each in brought if since <= each.epoch < epoch]
         for each in lost:
             self._brought.remove(each)
         return since, lost

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from dalle_lib.swarm.averaging.earned import Claim, votes_of
+from dalle_lib.swarm.averaging.introductions import MAX_APART
 from dalle_lib.swarm.bounded import put
 
 MAX_REMEMBERED = 1024
@@ -91,7 +92,7 @@ class Parted:
             return
         near, far = [], []
         for claim in claims:
-            if abs(claim.epoch - own.epoch) <= 1:
+            if abs(claim.epoch - own.epoch) <= MAX_APART:
                 near.append(claim)
             elif claim.epoch <= max(possible, self._possible_for(claim.peer, now)):
                 far.append(claim)
@@ -128,6 +129,6 @@ class Parted:
 
         Of one that came later, or without any, those tell that were about in `epoch` in the last look.
         """
-        about = [peer for peer, claimed in self._claimed.items() if abs(claimed - epoch) <= 1]
+        about = [peer for peer, claimed in self._claimed.items() if abs(claimed - epoch) <= MAX_APART]
         peers = [donor] if donor in self._in_step else about
         return max((self._in_step[peer][0] for peer in peers if peer in self._in_step), default=None)
