@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from dalle_lib.rehearsal.hub.here import hub_here
 from dalle_lib.rehearsal.hub.stand_in import Hub
+from dalle_lib.rehearsal.links import Relay
 from dalle_lib.run import RunCard
 
 pytest_plugins = ["site_browser"]
@@ -63,6 +64,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    """The network between peers that are at the ends of its links."""
+    with Relay() as running:
+        yield running
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ class Sides:
 
 
 @pytest.fixture
-def sides(mini, swarm_folder) -> Iterator[Sides]:
-    with Relay() as relay, OneHotSwarm(one_hot_card(mini, state_every=3), swarm_folder) as swarm:
+def sides(mini, swarm_folder, relay) -> Iterator[Sides]:
+    with OneHotSwarm(one_hot_card(mini, state_every=3), swarm_folder) as swarm:
         yield Sides(swarm, relay)
 
 

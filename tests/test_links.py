@@ -24,12 +24,6 @@ SILENT_S = 0.3
 """Seconds after which nothing is taken to come. A busy machine can only hold up what must not come at all."""
 
 
-@pytest.fixture
-def relay():
-    with Relay() as running:
-        yield running
-
-
 def answering(port: int) -> threading.Thread:
     """Start to answer one connection at a port: with the hash of all it brings."""
     server = socket.create_server(("127.0.0.1", port))

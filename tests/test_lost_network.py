@@ -3,25 +3,17 @@
 The gradient of each peer is one coordinate (tests/one_hot_peer.py), so parameters show the weight of each gradient.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from one_hot import OneHotSwarm, one_hot_card
 from test_faults import are_equal, assert_no_update_is_diluted, assert_whole
 
-from dalle_lib.rehearsal.links import Link, Relay
+from dalle_lib.rehearsal.links import Link
 
 FAST = Link(up_mbps=400, down_mbps=400)
 FAR = Link(up_mbps=100, down_mbps=100, delay_s=0.1)
 """Between two such links, an answer comes 400 ms after the question."""
 QUICK = {"records_s": 10.0, "looks_every_s": 5.0}
 """Settings with which peers forget each other, and look for first peers, sooner than in a run."""
-
-
-@pytest.fixture
-def relay() -> Iterator[Relay]:
-    with Relay() as running:
-        yield running
 
 
 @pytest.mark.chaos
