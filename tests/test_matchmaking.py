@@ -230,34 +230,43 @@ def test_who_is_sent_on_too_late_blames_the_leader_that_did_it_and_nobody_else(s
     assert eve not in follower.wasted
 
 
-def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: Identity | None) -> None:
-    """Have a peer take note of rounds of Ada, Bob and Eve with this leader; in each of them one failed, or nobody."""
-    ids = [PeerID.from_base58(each.peer_id) for each in (ADA, BOB, EVE)]
-    for who in failed:
-        group = GroupInfo(random.randbytes(20), tuple(ids), (b"", b"", b""))
+def rounds_of(peer: MemberMatchmaking, leader: Identity, *failed: str, slow: str = "") -> None:
+    """Have a peer take note of rounds of Ada, Bob and Eve with this leader; in each of them these failed."""
+    ids = {name: PeerID.from_base58(each.peer_id) for name, each in zip("abe", (ADA, BOB, EVE), strict=True)}
+    for names in failed:
+        group = GroupInfo(random.randbytes(20), tuple(ids.values()), (b"", b"", b""))
         peer.leader_of[group.group_id] = PeerID.from_base58(leader.peer_id)
-        peer.note_round(group, {PeerID.from_base58(who.peer_id)} if who else set(), set())
+        peer.note_round(group, {ids[name] for name in names}, set(), {ids[name] for name in slow})
 
 
 def test_who_fails_more_rounds_than_not_is_named_and_let_into_no_group():
     peer, eve = matchmaking_of(ADA), PeerID.from_base58(EVE.peer_id)
-    rounds_of(peer, ADA, EVE, EVE, None, EVE, BOB, EVE)
+    rounds_of(peer, ADA, "e", "e", "", "e", "b", "e")
     assert not peer.told
     assert not peer.shut_out
-    rounds_of(peer, ADA, EVE)
+    rounds_of(peer, ADA, "e")
     assert peer.told == [(EVE.peer_id, "it did not do its part in 3 rounds")]
     assert "not done its part" in asyncio.run(peer.refusal(eve, None))
     assert peer.shut_out.keys() == peer.avoided.keys() == {eve}
     assert not peer.failures
 
 
+def test_a_leader_that_hears_nothing_of_all_others_blames_none_of_them():
+    """When its network is back, it would let none of them in for minutes."""
+    peer = matchmaking_of(ADA)
+    rounds_of(peer, ADA, *["be"] * 5)
+    assert not peer.told
+    rounds_of(peer, ADA, *["be"] * 3, slow="b")  # something was heard
+    assert {told for told, _ in peer.told} == {BOB.peer_id, EVE.peer_id}
+
+
 def test_a_leader_cannot_have_its_followers_blame_each_other():
     """It tells each of them another group, in which the others then do not do their part."""
     peer = matchmaking_of(ADA)
-    rounds_of(peer, EVE, BOB, BOB, BOB, BOB)
+    rounds_of(peer, EVE, "b", "b", "b", "b")
     assert not peer.told
-    rounds_of(peer, BOB, None)  # whoever leads whole rounds is not blamed for those of others
-    rounds_of(peer, EVE, BOB)
+    rounds_of(peer, BOB, "")  # whoever leads whole rounds is not blamed for those of others
+    rounds_of(peer, EVE, "b")
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
     assert peer.shut_out.keys() == {PeerID.from_base58(EVE.peer_id)}
 
@@ -274,10 +283,9 @@ def test_whose_tensors_are_refused_costs_no_time_but_leads_no_more():
 
 
 def test_a_leader_is_to_blame_for_no_slow_peer_but_itself():
-    peer, eve, bob = matchmaking_of(ADA), *(PeerID.from_base58(each.peer_id) for each in (EVE, BOB))
-    for slow in [bob] * 9 + [eve] * 5:
-        peer.leader_of[b"group"] = eve
-        peer.note_round(GroupInfo(b"group", (peer.peer_id, eve, bob), (b"", b"", b"")), {slow}, set(), {slow})
+    peer = matchmaking_of(ADA)
+    rounds_of(peer, EVE, *"b" * 9, slow="b")
+    rounds_of(peer, EVE, *"e" * 5, slow="e")
     assert peer.told == [(EVE.peer_id, "5 rounds that it led failed")]
 
 

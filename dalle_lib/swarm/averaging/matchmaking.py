@@ -168,13 +168,17 @@ class MemberMatchmaking(CompletingMatchmaking):
         A leader that tells each follower of another group makes them fail for each other. So this peer judges others
         one by one only where it leads, but for `cheap` failures; elsewhere it judges the leader, by whether all did
         their part. Whose tensors were refused has cost no time: it is judged by that only as the leader of a group that
-        would be better without it. Who was in the round, as its tensors show, but too slow, is no other's fault. Who
-        fails again and again is named, and neither followed nor let into a group for some time.
+        would be better without it. Who was in the round, as its tensors show, but too slow, is no other's fault. A
+        leader that hears nothing of all others, two at least, blames nobody: its own network has failed. Who fails
+        again and again is named, and neither followed nor let into a group for some time.
         """
         if (leader := self.leader_of.pop(group.group_id, None)) is None:
             return  # it was found many groups ago
         if leader == self.peer_id:
-            judged = {peer: peer in failed for peer in group.peer_ids if peer not in {self.peer_id, *cheap}}
+            others = set(group.peer_ids) - {self.peer_id}
+            if len(others) > 1 and others <= set(failed) - set(slow):
+                return
+            judged = {peer: peer in failed for peer in others - set(cheap)}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"
         else:
             has_failed = any(peer == leader or peer not in slow for peer in failed) or leader in refused
