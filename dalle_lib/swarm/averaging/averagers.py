@@ -223,7 +223,10 @@ class RunAverager(KeepsTasks):
             return
         if (request := await anext(stream, None)) is None:
             return
-        deadline = time.monotonic() + (self.allreduce_kwargs["sender_timeout"] or self.request_timeout)
+        most_s = self.allreduce_kwargs["sender_timeout"]
+        if isinstance(self._matchmaking, MemberMatchmaking) and request.group_id in self._matchmaking.leader_of:
+            most_s = self._allreduce_timeout  # its round begins here when this peer's epoch has ended
+        deadline = time.monotonic() + (most_s or self.request_timeout)
         over = self.rounds_now.is_over(request.group_id)
         while not over and request.group_id not in self._running_groups and time.monotonic() < deadline:
             await asyncio.sleep(LOOK_EVERY_S / 10)

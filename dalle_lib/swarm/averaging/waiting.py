@@ -9,15 +9,26 @@ from hivemind.p2p import PeerID
 
 from dalle_lib.swarm.averaging.patience import REDUCER_PATIENCE, Patience
 
+EARLY = 0.5
+"""How long one is waited for that others begin, before it counts that they have not; in multiples of the most that a
+sender is waited for."""
+
 
 class Waiting:
-    """Senders and reducers of one round that another peer waits for; without `most_s` it waits for ever."""
+    """Senders and reducers of one round that another peer waits for; without `most_s` it waits for ever.
+
+    The clock starts when another one has begun. Until then it is this peer that is early, as whoever comes to the next
+    round of the others after it has missed one: if it gave them up, it would spoil that round for all. Of two peers
+    nobody can say who is early or late.
+    """
 
     def __init__(
         self, patience: Patience, most_s: float | None, senders: Collection[PeerID], reducers: Collection[PeerID]
     ) -> None:
         """Wait for these other peers, for each sender `most_s` seconds at most."""
-        self._patience, self._most_s, self._began = patience, most_s, time.monotonic()
+        is_early = most_s is not None and len({*senders, *reducers}) > 1
+        self._patience, self._most_s = patience, most_s
+        self._starts = time.monotonic() + (EARLY * most_s if is_early else 0.0)
         self.waited_s = dict.fromkeys(senders, 0.0)
         """For how many seconds each sender has been waited for."""
         self._reducers = reducers
@@ -27,8 +38,16 @@ class Waiting:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the round began."""
-        return time.monotonic() - self._began
+        """Seconds since another one has begun."""
+        return max(0.0, time.monotonic() - self._starts)
+
+    def hear(self) -> None:
+        """Note that another one has begun."""
+        if (now := time.monotonic()) < self._starts:
+            early_s, self._starts = self._starts - now, now
+            for end in self._reducing.values():
+                if not end.expired():
+                    end.reschedule(end.when() - early_s)
 
     def limit_s(self, sender: PeerID, waited_s: float) -> float:
         """Note for how many seconds a sender has been waited for, and return for how many it may be."""
@@ -42,8 +61,9 @@ class Waiting:
         The sooner the others have, the less is waited. This peer's own parts take as long as the senders do.
         """
         most_s = None if self._most_s is None else REDUCER_PATIENCE * self._most_s
+        early_s = max(0.0, self._starts - time.monotonic())
         try:
-            async with asyncio.timeout(most_s) as end:
+            async with asyncio.timeout(None if most_s is None else early_s + most_s) as end:
                 if is_other := reducer in self._reducers:
                     self._reducing[reducer] = end
                 yield
