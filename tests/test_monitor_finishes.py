@@ -186,7 +186,7 @@ def test_the_last_state_is_taken_at_once_whatever_the_schedule(tmp_path, monkeyp
         swarm_at(9, 1.7e9, total=9).write(tmp_path)
         return Pulled(snapshot(5 if len(asked) == 1 else 9, 1.0), ("A", "B"), 0.0)
 
-    puller.pull, puller.write = pull, lambda _pulled, folder: folder
+    puller.pull, puller.write = pull, lambda _pulled, folder, _aside: folder
     pulling._take_states(puller, PeerSettings(run="x", state_every_s=1800.0), tmp_path, EventLog(tmp_path), clock)
     assert asked == [(1.0, 0, 9), (2.0, 9, 9)]
 

@@ -27,8 +27,9 @@ from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER
 from dalle_lib.run.newest import LATEST
 from dalle_lib.swarm.peer import state
 from dalle_lib.swarm.peer.build import _lamb
-from dalle_lib.swarm.peer.pulling import Pulled, Puller, go_on
+from dalle_lib.swarm.peer.pulling import Pulled, Puller
 from dalle_lib.swarm.peer.snapshot import Snapshot
+from dalle_lib.swarm.peer.taken import go_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # Python 3.12
 

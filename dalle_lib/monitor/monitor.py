@@ -17,6 +17,7 @@ from dalle_lib.monitor.checkpoints import note_new, remove_old
 from dalle_lib.monitor.confirming import confirm
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.monitor.evaluating import Examiner
+from dalle_lib.monitor.going_back import go_back
 from dalle_lib.monitor.observing import Observer
 from dalle_lib.monitor.own_problems import OwnProblems
 from dalle_lib.monitor.page import write_page
@@ -214,6 +215,10 @@ class Monitor:
                 if watch.recorder is not None:
                     self._record(watch, status, told)
             self._tell(new for new in note(found, database, time.time()) if new is not own.failure)  # told already
+            for aside in go_back(self.folder, place, database):
+                self._say(f"The run has gone back: checkpoints of the part that does not go on are now in {aside}.")
+                if watch.recomputer is not None:
+                    watch.recomputer.forget()
             for epoch in note_new(place, database):
                 self._say(f"Checkpoint of epoch {epoch:,}.")
             remove_old(place, database)

@@ -9,6 +9,7 @@ from dalle_lib.files import is_disk_full
 from dalle_lib.monitor.alarms import Problem
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.one_line import in_one_line
+from dalle_lib.run.files import CHECKPOINTS
 from dalle_lib.swarm.process.events import EventReader
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -60,7 +61,7 @@ class OwnProblems:
             )
 
     def _checkpoints(self, database: MonitorDatabase) -> Iterator[Problem]:
-        """Yield why no checkpoint was taken last, or whose states were refused when one was.
+        """Yield why no checkpoint was taken last, or what was set aside and whose states were refused when one was.
 
         A state that did not come is told the second time in a row: a donor may just have left.
         """
@@ -69,7 +70,12 @@ class OwnProblems:
             case [*before, {"event": "problem", "kind": str() as kind, "problem": str() as problem}]:
                 if kind != "state" or [event["event"] for event in before] == ["problem"]:
                     yield Problem(kind, "", problem)
-            case [*_, {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused]}]:
+            case [*_, {"event": "checkpoint", "epoch": int() as epoch, "refused": [*refused], **more}]:
+                if isinstance(aside := more.get("aside"), str):
+                    yield Problem(
+                        "back", "", f"the run has gone back to epoch {epoch:,}, as another part of it goes on: the "
+                        f"checkpoints of the part that does not are set aside, in {CHECKPOINTS}/{aside}.",
+                    )  # fmt: skip
                 for peer in refused:
                     start = database.row(
                         "SELECT name FROM starts WHERE peer = :peer ORDER BY last_seen DESC", peer=peer

@@ -79,6 +79,11 @@ class Recomputer:
             for epoch in [epoch for epoch in self._told if epoch < status.epoch - HELD]:
                 del self._told[epoch]
 
+    def forget(self) -> None:
+        """Forget what peers told: they are of a part of the run that does not go on, or tell the same epochs anew."""
+        with self._lock:
+            self._told, self._done = {}, -1
+
     def _run(self) -> None:
         give_way()
         with closing(MonitorDatabase(self._database)) as database:
@@ -96,8 +101,8 @@ class Recomputer:
             epoch = max((each for each in folders if self._done < each < latest and each in self._told), default=None)
             if epoch is None:
                 return
-            told_of = dict(self._told[epoch])
-        self._done, deadline = epoch, time.monotonic() + EXAMINE_S
+            told_of, self._done = dict(self._told[epoch]), epoch
+        deadline = time.monotonic() + EXAMINE_S
         model = load_model(folders[epoch] / MODEL, self.card.model)
         suspects = {peer for peer, told in distances(database).items() if any(each.is_far for each in told)}
         by_lot = sorted(random.sample(sorted(told_of), len(told_of)), key=lambda peer: peer not in suspects)

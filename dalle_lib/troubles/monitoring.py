@@ -52,18 +52,30 @@ TROUBLES = (
         "learning rate or a rule that outvotes liars.",
     ),
     Trouble(
+        title="Run gone back",
+        severity="costs",
+        patterns=("the run has gone back to epoch", "The run has gone back: checkpoints of the part"),
+        means="The run was split, and the part that goes on is in an earlier epoch than the part that gave way. Most "
+        "users train there, and two of them gave its state alike, so that is the newest checkpoint now. Those of later "
+        "epochs lie in the folder that is named, among the checkpoints of the monitor's peer: nobody gets them.",
+        remedy="Nothing: the run goes on. Keep the folder if you want to look into it, or remove it: it has no other "
+        "use, and takes room.",
+    ),
+    Trouble(
         title="No checkpoint",
         severity="costs",
         patterns=(
             "no peer gave a state of the run",
+            "the run has gone back to before its last checkpoint",
             "no checkpoint was written",
             "the states of the donors are apart",
             "the state of ... is unlike those of two others",
             "The checkpoint of epoch ... is broken",
             "the checkpoint in ... is removed",
         ),
-        means="The monitor could take no new state: nobody gave one, two donors disagreed, or the disk is full. The "
-        "last checkpoint stays, and it tries again.",
+        means="The monitor could take no new state: nobody gave one, two donors disagreed, the run has gone back to an "
+        "earlier epoch and fewer than two users gave its state, or the disk is full. The last checkpoint stays, and it "
+        "tries again.",
         remedy="If donors disagree again and again, one of them lies: see which one is always among them. Otherwise "
         "free some space.",
     ),

@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +13,20 @@ import hivemind
 import torch
 
 from dalle_lib.auth import AccessToken
-from dalle_lib.checkpoint import read_header
 from dalle_lib.files import is_disk_full
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run import RunCard, initial_model
-from dalle_lib.run.files import CHECKPOINTS, MODEL, OPTIMIZER, checkpoint_name
+from dalle_lib.run.files import CHECKPOINTS, checkpoint_name
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.peer.bootstrap import help_others
 from dalle_lib.swarm.peer.build import build_state_averager
 from dalle_lib.swarm.peer.metrics import MetricsBoard
 from dalle_lib.swarm.peer.snapshot import Snapshot, take_snapshot
 from dalle_lib.swarm.peer.state import save_state
+from dalle_lib.swarm.peer.taken import go_on, set_aside, show_newest
 from dalle_lib.swarm.process.drift import DIFFERENCE
 from dalle_lib.swarm.process.events import EventLog
-from dalle_lib.swarm.process.folder import epoch_in
+from dalle_lib.swarm.process.gone_back import GoneBack, place_aside
 from dalle_lib.swarm.process.settings import PeerSettings
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
 
@@ -128,8 +127,11 @@ class Puller:
         split = 2 * self.card.averaging.state_every * self.card.optimizer.lr
         return explained is not None and distance(other, state) > explained + split
 
-    def write(self, pulled: Pulled, folder: Path) -> Path:
-        """Write a state into a folder of its own among a peer's checkpoints, whole or not at all, and return it."""
+    def write(self, pulled: Pulled, folder: Path, aside: Path | None = None) -> Path:
+        """Write a state into a folder of its own among a peer's checkpoints, whole or not at all, and return it.
+
+        With `aside`, the checkpoints of its epoch and of later ones are moved there before it counts.
+        """
         place = folder / CHECKPOINTS / checkpoint_name(pulled.snapshot.epoch)
         unfinished = place.with_name(f".{place.name}")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -138,12 +140,14 @@ class Puller:
             with torch.no_grad():
                 torch._foreach_copy_(self.averager.main_parameters, pulled.snapshot.parameters)
             save_state(unfinished, self.card, self.model, pulled.snapshot)
+            if aside is not None:
+                set_aside(folder, pulled.snapshot.epoch, aside)
             shutil.rmtree(place, ignore_errors=True)  # it is broken: nothing of an epoch that is here is taken again
             unfinished.rename(place)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
             raise
-        _show_newest(place, folder)
+        show_newest(place, folder)
         return place
 
     def close(self) -> None:
@@ -187,26 +191,33 @@ def observe(
 def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: EventLog, stop: threading.Event) -> None:
     """Write a checkpoint as soon as there is a new epoch, every `state_every_s` seconds, and at once of the last epoch.
 
-    Where nobody gives a state, or no two donors agree, it is told, and tried again soon.
+    Where nobody gives a state, or no two donors agree, it is told, and tried again soon. Once the run has gone back for
+    good (`GoneBack`), the state of an earlier epoch counts, too, if two users gave it alike.
     """
-    written, due, again_s, is_over = go_on(folder), time.monotonic(), AGAIN_S, False
+    written, due, again_s, is_over, is_back = go_on(folder), time.monotonic(), AGAIN_S, False, False
+    gone_back = GoneBack()
     while not stop.wait(LOOK_EVERY_S):
         status = SwarmStatus.read(folder)
-        if status is None or not status.peers or status.epoch <= max(0, written):
+        if status is None or not status.peers:
+            continue
+        was_back, is_back = is_back, gone_back.look(status.epoch_of_most, written, time.monotonic())
+        if status.epoch <= max(0, written) and not is_back:
             continue
         was_over, is_over = is_over, status.epoch >= status.total_epochs
-        if is_over and not was_over:  # the peers leave soon
+        if (is_over and not was_over) or (is_back and not was_back):  # the peers leave soon, or the newest is wrong
             due, again_s = time.monotonic(), AGAIN_S
         if time.monotonic() < due:
             continue
-        kind, problem = "state", ""
+        kind, problem, aside = "state", "", None
         try:
-            earliest = status.total_epochs if is_over else max(0, written)
-            pulled = puller.pull(earliest, min(status.epoch + SLACK, status.total_epochs))
-            if pulled is None or pulled.snapshot.epoch <= written:
-                problem = "no peer gave a state of the run that is newer than the last"
-            else:
-                place = puller.write(pulled, folder)
+            epoch = status.epoch_of_most if is_back else status.epoch
+            earliest = status.total_epochs if is_over else max(0, epoch - 1 if is_back else written)
+            pulled = puller.pull(earliest, min(epoch + SLACK, status.total_epochs))
+            problem = _misfit(pulled, written, is_back)
+            if not problem:
+                if pulled.snapshot.epoch <= written:
+                    aside = place_aside(folder, pulled.snapshot.epoch)
+                place = puller.write(pulled, folder, aside)
         except DonorsDisagree as disagree:
             kind, problem = "donors", str(disagree)
         except Exception as error:  # whatever it is, the next state may be taken
@@ -220,7 +231,23 @@ def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: E
             continue
         written, due, again_s = pulled.snapshot.epoch, time.monotonic() + settings.state_every_s, AGAIN_S
         about = {"donors": pulled.donors, "difference": pulled.difference, "refused": pulled.refused}
+        about |= {} if aside is None else {"aside": aside.name}
         _tell(events, "checkpoint", epoch=written, folder=place.name, **about)
+
+
+def _misfit(pulled: Pulled | None, written: int, is_back: bool) -> str:
+    """Return why a state makes no checkpoint after that of `written`, or "" if it does.
+
+    Where the run has gone back, one peer alone is not believed.
+    """
+    if is_back and (pulled is None or pulled.difference is None):
+        return (
+            f"the run has gone back to before its last checkpoint, of epoch {written:,}, which stays, as no two users "
+            "gave a state of the run alike"
+        )
+    if not is_back and (pulled is None or pulled.snapshot.epoch <= written):
+        return "no peer gave a state of the run that is newer than the last"
+    return ""
 
 
 def _tell(events: EventLog, event: str, **fields) -> None:
@@ -228,31 +255,6 @@ def _tell(events: EventLog, event: str, **fields) -> None:
         events.write(event, **fields)
     except OSError as error:  # a full disk, which must not end this thread
         logger.warning("not told: %s %s (%s)", event, fields, in_one_line(error))
-
-
-def go_on(folder: Path) -> int:
-    """Return the epoch of the newest checkpoint in a peer's folder, or -1, and remove what was not finished there."""
-    for unfinished in (folder / CHECKPOINTS).glob(".epoch-*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
-    for place in sorted((folder / CHECKPOINTS).glob("epoch-*"), reverse=True):
-        with suppress(OSError, ValueError):  # of a broken one, the next one counts
-            read_header(place / MODEL)
-            epoch = epoch_in(read_header(place / OPTIMIZER)[1])
-            _show_newest(place, folder)
-            return epoch
-    return -1
-
-
-def _show_newest(place: Path, folder: Path) -> None:
-    """Make the files of a checkpoint what this peer has saved last, with which others draw."""
-    for name in MODEL, OPTIMIZER:
-        link = folder / f".{name}"
-        link.unlink(missing_ok=True)
-        try:
-            link.hardlink_to(place / name)
-        except OSError:  # a file system without links, such as a mounted drive's
-            shutil.copyfile(place / name, link)
-        link.replace(folder / name)
 
 
 def distance(first: Snapshot, second: Snapshot) -> float:

@@ -5,7 +5,7 @@ import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -98,6 +98,12 @@ class SwarmStatus:
         return median_epoch(self.at_work or self.peers, self.users, self.total_epochs)
 
     @property
+    def epoch_of_most(self) -> int | None:
+        """The earliest epoch beyond which fewer than half of the users are that are shown: no half can pull it back."""
+        peers = self.at_work or self.peers
+        return median_epoch(peers, self.users, self.total_epochs, statistics.median_high)
+
+    @property
     def at_work(self) -> list[PeerStatus]:
         """The peers that are shown, without those that something holds: they may be in an epoch long past."""
         return [peer for peer in self.peers if not peer.is_held]
@@ -138,7 +144,12 @@ class SwarmStatus:
         return status
 
 
-def median_epoch(peers: Iterable[PeerStatus], users: Mapping[str, str], total_epochs: int) -> int | None:
+def median_epoch(
+    peers: Iterable[PeerStatus],
+    users: Mapping[str, str],
+    total_epochs: int,
+    median: Callable[[Iterable[int]], int] = statistics.median_low,
+) -> int | None:
     """Return the epoch of the median user, which is that of their median peer; None without peers.
 
     A peer that `users` does not name is a user of its own. So nobody moves the run's epoch by bringing many peers.
@@ -146,7 +157,7 @@ def median_epoch(peers: Iterable[PeerStatus], users: Mapping[str, str], total_ep
     epochs = defaultdict(list)
     for peer in peers:
         epochs[users.get(peer.peer_id, peer.peer_id)].append(min(peer.epoch, total_epochs))
-    return statistics.median_low(map(statistics.median_low, epochs.values())) if epochs else None
+    return median(map(statistics.median_low, epochs.values())) if epochs else None
 
 
 def _require_within_limits(record: SwarmStatus | PeerStatus) -> None:
