@@ -161,6 +161,7 @@ def test_who_comes_back_or_is_new_asks_no_donor_and_counts(mini, swarm_folder, h
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_the_only_peer_that_others_can_reach_comes_back_among_clients_and_counts(mini, swarm_folder):
     quick = {**mini.averaging.model_dump(), "target_batch_size": 48, "timeout_s": 10.0}
     trainers = [trainer("ada"), trainer("bob", client_mode=True), trainer("cem", client_mode=True)]

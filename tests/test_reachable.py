@@ -101,6 +101,7 @@ def test_what_was_found_is_told():
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_the_gradient_of_a_peer_behind_a_router_counts_and_one_that_is_reached_reduces(mini, swarm_folder):
     averaging = {**mini.averaging.model_dump(), "target_batch_size": 96, "timeout_s": 10.0}
     card = mini.with_changes(averaging=averaging)

@@ -90,6 +90,7 @@ def test_what_is_wrong_with_the_monitor_is_told(changed, told):
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_run_for_members_is_played_with_a_stranger_a_ban_and_a_death(mini, swarm_folder):
     members = MembersCard(
         authority=Authority.generate().public_key, organization="crew", invitation="https://a.example"

@@ -98,6 +98,7 @@ def test_a_peer_whose_month_is_used_ends_its_epoch_first_and_rests_unless_it_was
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_a_real_peer_leaves_when_its_month_is_used_and_comes_back_in_the_next(mini, swarm_folder):
     with local_swarm(mini, swarm_folder / "swarm") as swarm:
         others = {"host": "127.0.0.1", "batch_size": 8, "run": swarm.run}

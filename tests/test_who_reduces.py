@@ -88,6 +88,7 @@ def warnings(peer: Peer) -> list[str]:
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 def test_peers_that_all_connect_out_only_are_told_so_until_one_comes_that_others_reach(mini, swarm_folder):
     card = mini.with_changes(
         optimizer={**mini.optimizer.model_dump(), "total_epochs": 1000, "warmup_epochs": 1},
