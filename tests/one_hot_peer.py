@@ -33,7 +33,7 @@ from spoilt_states import SPOILT
 
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import hash_table
-from dalle_lib.swarm.averaging import codec
+from dalle_lib.swarm.averaging import codec, matchmaking
 from dalle_lib.swarm.averaging.all_reduce import Runner
 from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
@@ -75,6 +75,7 @@ DEFAULTS = {
     "announce": [],  # addresses that it tells others, where these are not its own
     "max_upload_mbps": None,  # what it sends at most
     "records_s": PROGRESS_EXPIRES_S,  # seconds for which its records of progress live
+    "avoids_s": matchmaking.AVOID_S,  # seconds for which it lets nobody lead or follow who was waited for in vain
     "looks_every_s": first_peers.FIRST_PEERS_EVERY_S,  # seconds between its looks for the run's first peers
     "spoils": None,  # fault of the state that it offers as the newest of all: a name in SPOILT
 }
@@ -202,6 +203,7 @@ def main(folder: Path) -> None:
     card = RunCard.load(settings["run"])
     membership = Membership(card, folder)
     first_peers.FIRST_PEERS_EVERY_S = settings["looks_every_s"]
+    matchmaking.AVOID_S = settings["avoids_s"]
     where = {"port": settings["port"], "announce": tuple(settings["announce"])}
     place = PeerSettings(run=settings["run"], host=LOCALHOST, initial_peers=tuple(settings["initial_peers"]), **where)
     dht = connect(card, place, membership, membership.validators())

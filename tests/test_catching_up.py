@@ -51,7 +51,7 @@ def test_a_round_that_has_begun_is_not_left_for_a_later_one(rounds):
 
 def test_who_waits_for_an_average_stops_when_it_has_found_no_group_for_some_time(rounds):
     rounds.due_after = 4
-    rounds.begin(is_behind=False, token=b"")
+    rounds.begin(1.0, token=b"")
     rounds.timeout_s = 1e6  # a wait for that long would end the test
     rounds.wait(search_s=0.2)
     assert rounds.pending.cancelled()

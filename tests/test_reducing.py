@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dalle_lib.aggregation import RULES, part_problem, weight_problem
 from dalle_lib.compression import quantize
-from dalle_lib.swarm.averaging.reducing import Reducer, combine, fair_weights
+from dalle_lib.swarm.averaging.reducing import OWN_GRADIENT, Reducer, combine, fair_weights
 from dalle_lib.swarm.averaging.trust import Trust
 
 SHAPES = (torch.Size([5]), torch.Size([3]))
@@ -128,6 +128,26 @@ def test_who_alone_claims_to_lack_no_update_does_not_rule_those_who_do():
     answers, _ = reduced({**sent, 1: honest(1.0, 1.0)}, trust)
     assert torch.allclose(answers[0], torch.full((3,), 4.0)), "most lack none"
     assert torch.allclose(reduced(sent)[0][0], torch.full((3,), 7.0)), "gradients of samples that nobody computed"
+
+
+def test_who_has_its_own_gradient_in_an_update_counts_before_who_lacks_it_and_after_who_lacks_nothing():
+    own, trust, present = OWN_GRADIENT, Trust(max_weight=1.0, most_decide=True), torch.ones(4, dtype=torch.bool)
+    for claimed, due, due_of_members in (
+        ([1.0, 1.0, own, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]),
+        ([1.0, own, own, 0.0], [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]),
+        ([own, own, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]),
+        ([own, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]),
+    ):
+        for share, weights in (1.0, due), (0.5, due_of_members):
+            of = replace(trust, max_share_per_user=share)
+            assert fair_weights(torch.tensor(claimed), ["a", "b", "c", "d"], of, present).tolist() == weights
+
+
+def test_who_has_no_weight_as_others_lack_less_is_not_said_to_be_far_off():
+    trust = Trust(max_weight=1.0, most_decide=True)
+    answers, reducer = reduced({0: honest(2.0, 1.0), 1: honest(2.0, 1.0), 2: honest(7.0, OWN_GRADIENT)}, trust)
+    assert torch.allclose(answers[2], torch.full((3,), 2.0))
+    assert not reducer.far
 
 
 def test_newcomers_have_no_weight_though_all_others_lack_an_update():

@@ -19,6 +19,7 @@ from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.islands import MAX_REMEMBERED, Island
 from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
+from dalle_lib.swarm.averaging.reducing import OWN_GRADIENT
 from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
 from dalle_lib.swarm.bounded import put
@@ -61,6 +62,8 @@ class CatchingUp(RunOptimizer):
     """
     _lacks: int = 0
     """Epoch of the last update that it knows to be missing, or not whole; set with `is_behind`, just before it."""
+    _misses: bool = True
+    """Whether it lacks an update altogether while `is_behind`, and not only others' gradients in one; set before it."""
     _joined_later_round: bool = False
     """Whether the last round was that of the others' next epoch, so this peer's own next update is to be skipped.
 
@@ -131,7 +134,7 @@ class CatchingUp(RunOptimizer):
         Where nobody gives one, the others' parameters take the place of its own at their next average. `why` says what
         is wrong with its own. With `by`, it is a state of that part of the run, to which this peer does not belong.
         """
-        self._lacks, self.is_behind = self.local_epoch - 1, True
+        self._misses, self._lacks, self.is_behind = True, self.local_epoch - 1, True
         self._catch_up(asks_donors=True, why=why, by=by)
         if self.grad_averager.local_samples_accumulated:  # nobody gave a state
             self.drop_gradients(why)
@@ -170,6 +173,16 @@ class CatchingUp(RunOptimizer):
         timeout_s, leads = left_s + self.averaging_timeout, self.tracker.are_clients
         self.parameter_rounds.look_for(epoch, self.trust.token, timeout_s, leads)
 
+    @property
+    def _claim(self) -> float:
+        """What this peer's parameters claim in an average of parameters."""
+        return (0.0 if self._misses else OWN_GRADIENT) if self.is_behind else 1.0
+
+    def _lacks_as_all_did(self, group: Group) -> bool:
+        """Return whether an average still lacks an update: all of a few peers lacked one, or this one had no weight."""
+        is_one_of_all = self.parameter_rounds.claimed == 0 and group.counted.get(str(self.dht.peer_id), 0.0) > 0
+        return is_one_of_all and 2 * len(group) <= self.tracker.global_progress.num_peers
+
     def _note_averaged(self, group: Group) -> None:
         """Take note that this peer's parameters were averaged whole with those of a group."""
         self._averaged_epoch = group.epoch + 1
@@ -182,7 +195,7 @@ class CatchingUp(RunOptimizer):
             self.tracker.look()
             # They may have made their next update while parameters were averaged; after two, it asks for their state.
             missed = self.tracker.global_epoch - epoch - 1
-            self.is_behind, self._next_load = missed > 0, 0.0
+            self._misses, self.is_behind, self._next_load = True, missed > 0, 0.0
             self._go_to_epoch(min(epoch + 1 + (missed == 1), self.total_epochs - 1))
             self.grad_averager.reset_accumulated_grads_()
             self.tracker.update_epoch(self.local_epoch)
@@ -227,7 +240,7 @@ class CatchingUp(RunOptimizer):
             self._next_load = self._looked_at + self.averaging_timeout
             if not is_loaded and self.tracker.global_epoch <= epoch:
                 return  # some say that theirs is the epoch of the run, and nobody has shown it
-            self.is_behind = not is_loaded or self.local_epoch < theirs
+            self._misses, self.is_behind = True, not is_loaded or self.local_epoch < theirs
             self._count(is_loaded)
             self.new_rounds = NEW_ROUNDS if is_loaded else 0
             # The donor may be about to make the update that the others have made.

@@ -55,8 +55,9 @@ class CollaborativeOptimizer(StandingBy):
 
     A peer whose parameters lack an update that others made says so in the next round. The group of that round then
     averages parameters at once; those who lack an update have weight zero in it, so all become equal and no update is
-    diluted. Where most of its users lack one, or among members half of them, and no vouched peer does not, all count
-    alike, and the update is diluted: otherwise one peer could say that it alone has it.
+    diluted. Where most of its users lack one, or among members half of them, and no vouched peer does not, those count
+    with them who have their own gradient in its place (`of_most`), and where these are too few, all: then the update is
+    diluted, as otherwise one peer could say that it alone has it.
     """
 
     _gradient_epoch: int = 0
@@ -158,6 +159,8 @@ class CollaborativeOptimizer(StandingBy):
         common = self._common_epoch(group.epoch)
         self._joined_later_round, self._joined_earlier_round = common > epoch, common == epoch - 1
         if common != epoch or not group.is_whole:  # one beyond the group has an update that most of it lacks
+            has_own = common == epoch and maybe_step_control.weight > 0
+            self._misses = not has_own or (self.is_behind and self._misses)
             self._lacks, self.is_behind = min(common, epoch), True
         if apart := self.two_groups.apart(common, group.counted, self.tracker.voters):
             self.grad_averager.complaints.tell(str(self.dht.peer_id), TWO_GROUPS.format(common - 1, apart))
@@ -220,13 +223,13 @@ class CollaborativeOptimizer(StandingBy):
             if self.is_counted:
                 self._collect_parameters()  # of a round that has ended since this step began
             self._note_lost_update()
-            self.parameter_rounds.begin(self.is_behind, self.trust.token)
+            self.parameter_rounds.begin(self._claim, self.trust.token)
 
     def _note_lost_update(self) -> None:
         """Get the others' parameters where this peer's own update was not made, or not whole."""
         if self.state_averager.lacks_update:
             self.state_averager.lacks_update = False
-            self._lacks, self.is_behind = self.local_epoch - 1, True
+            self._misses, self._lacks, self.is_behind = True, self.local_epoch - 1, True
             self.grad_averager.complaints.tell(str(self.dht.peer_id), LOST_UPDATE.format(self.local_epoch - 1))
 
     def _collect_parameters(self) -> None:
@@ -238,7 +241,7 @@ class CollaborativeOptimizer(StandingBy):
             return  # all of the group wait to count: it has the parameters of none of the others
         self.rounds.put(ParameterRound(group.epoch, group.counted, group.is_whole))
         if group.is_whole:
-            self.is_behind = False  # first: the other thread may miss one meanwhile
+            self.is_behind = self._lacks_as_all_did(group)  # first: the other thread may miss one meanwhile
             if group.epoch < self._lacks:  # an update that was missed while this round ran is not in it
                 self.is_behind = True
             self._note_averaged(group)

@@ -38,6 +38,9 @@ class ParameterRounds:
     epoch: int = 0
     """Epoch after whose update the parameters of `pending` are averaged."""
 
+    claimed: float = 1.0
+    """What this peer's parameters claimed in the round that has begun last."""
+
     def __init__(self, averager: RunStateAverager, every: int, timeout_s: float) -> None:
         self.averager, self.every, self.timeout_s = averager, every, timeout_s
 
@@ -51,10 +54,10 @@ class ParameterRounds:
         if is_urgent or (epoch + 1) % self.every == 0:
             self.due_after = epoch
 
-    def begin(self, is_behind: bool, token: bytes) -> None:
-        """Start the planned round, if any. Parameters that are behind claim weight 0 (`fair_weights`)."""
+    def begin(self, claim: float, token: bytes) -> None:
+        """Start the planned round, if any, with what this peer's parameters claim: less than 1 if they are behind."""
         if self.due_after is not None:
-            self._begin(Introduction(self.due_after, is_behind, token), self.timeout_s)
+            self._begin(Introduction(self.due_after, claim < 1.0, token), self.timeout_s, claim)
             self.due_after = None
 
     def is_looking(self, epoch: int) -> bool:
@@ -68,12 +71,12 @@ class ParameterRounds:
 
         It leads no group and reduces nothing, unless it `leads`: where none of the others can.
         """
-        self._begin(Introduction(epoch, True, token, is_reducer=leads, is_counted=False), timeout_s)
+        self._begin(Introduction(epoch, True, token, is_reducer=leads, is_counted=False), timeout_s, 0.0)
 
-    def _begin(self, introduction: Introduction, timeout_s: float) -> None:
-        self.averager.introduction, self.epoch = introduction, introduction.epoch
+    def _begin(self, introduction: Introduction, timeout_s: float, claim: float) -> None:
+        self.averager.introduction, self.epoch, self.claimed = introduction, introduction.epoch, claim
         self.pending = self.averager.schedule_step(timeout=timeout_s)
-        self.pending.weight = float(not introduction.is_behind)
+        self.pending.weight = claim
         self.pending.allow_allreduce()
 
     def give_up(self) -> None:

@@ -18,6 +18,9 @@ from dalle_lib.swarm.averaging.trust import Trust
 MAX_WEIGHT = 1.0
 """Cap on a peer's weight with rules that outvote liars, in multiples of the median's: at 4, two liars of seven would
 hold the majority. Samples of faster peers beyond it do not count."""
+OWN_GRADIENT = 0.5
+"""What parameters claim that lack no update, but have this peer's own gradient in one, where the average, or a part of
+it, did not come. Those that are as the others' claim 1, those that lack an update 0."""
 
 
 class Reducer:
@@ -109,7 +112,8 @@ class Reducer:
                 None, combine, in_order, claimed, users, self.trust, self.counts[senders], self.vouched
             )
             self.weights[part_index, senders] = weights
-            self.far |= {sender for sender, a, b in zip(senders, claimed, weights, strict=True) if a > 0 == b}
+            fair = fair_weights(claimed, users, self.trust, self.counts[senders], self.vouched)
+            self.far |= {sender for sender, a, b in zip(senders, fair, weights, strict=True) if a > 0 == b}
         except Exception as error:
             average = error
         parts.clear()
@@ -124,21 +128,40 @@ def fair_weights(
 ) -> Tensor:
     """Return the weights that senders get, of shape (senders,), from those they claim and the limits of the run.
 
-    Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, all lack an update,
-    none is better than another, and they count alike; so do newcomers if there is nobody else. With
-    `trust.most_decide` it is enough that most of the users do, or half of them where a user's share is capped, if none
-    of the others is `vouched`, else these alone count: so nobody has more than that share. Without members there is no
-    such cap, and one stranger of two might as well come as three.
+    Newcomers, for whom `counts` of the same shape is false, get none. If all others claim zero, none is better than
+    another, and they count alike; so do newcomers if there is nobody else. With `trust.most_decide` see `of_most`.
     """
     weights = weights.clamp(max=trust.max_weight) * counts
-    claiming, present = ({user for user, is_one in zip(users, of, strict=True) if is_one} for of in (weights, counts))
-    enough = len(present) + 1 if trust.max_share_per_user < 1 else len(present)
-    if not claiming or (trust.most_decide and 2 * len(claiming) < enough):
-        known = weights * torch.tensor([user in vouched for user in users])
-        weights = known if known.any() else (counts if counts.any() else ~counts).float()
+    if trust.most_decide:
+        weights = of_most(weights, users, trust, counts, vouched)
+    elif not weights.any():
+        weights = (counts if counts.any() else ~counts).float()
     if trust.rule != "mean":
         weights = capped(weights, MAX_WEIGHT)
     return capped_by_user(weights, users, trust.max_share_per_user)
+
+
+def of_most(
+    claimed: Tensor, users: Sequence[str], trust: Trust, counts: Tensor, vouched: Collection[str] = ()
+) -> Tensor:
+    """Return the weights of parameters, of shape (senders,): alike for those that lack the least, if they may decide.
+
+    That is at least half of the users, more where a user's share is capped, or else the `vouched` among them alone: so
+    nobody has more than that share. Without members there is no such cap, and one stranger of two might as well come as
+    three. Where too few lack no update, those who have a gradient of their own in its place count as well, and where
+    they are too few, too, all do.
+    """
+    present = {user for user, is_one in zip(users, counts, strict=True) if is_one}
+    enough = len(present) + 1 if trust.max_share_per_user < 1 else len(present)
+    for least in 1.0, OWN_GRADIENT:
+        claims = claimed >= least
+        claiming = {user for user, is_one in zip(users, claims, strict=True) if is_one}
+        if claiming and 2 * len(claiming) >= enough:
+            return claims.float()
+        known = claims * torch.tensor([user in vouched for user in users])
+        if known.any():
+            return known.float()
+    return (counts if counts.any() else ~counts).float()
 
 
 def combine(
