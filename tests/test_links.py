@@ -3,6 +3,7 @@
 Links can be cut without a word to either end, and connections ended.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dalle_lib.rehearsal.links import Link, Plug, Relay
+from dalle_lib.rehearsal.links import AGAIN_S, PACKET_BYTES, Direction, Link, Plug, Relay
 from dalle_lib.swarm import PeerSettings, join
 from dalle_lib.swarm.process.addresses import peer_in
 
@@ -215,10 +216,27 @@ def test_delays_of_both_ends_add_up_and_hold_up_no_bytes_behind_the_first(relay)
             assert heard(end, len(SENT) - 1) == SENT[1:]
 
 
-@pytest.mark.parametrize("delay_s", [-0.1, float("nan"), float("inf")])
-def test_a_delay_that_no_link_has_is_refused(delay_s):
-    with pytest.raises(ValueError, match="delay_s must be at least 0"):
-        Link(up_mbps=1, down_mbps=1, delay_s=delay_s)
+def test_of_a_lossy_link_all_bytes_arrive_in_order_and_some_later(relay):
+    plug = relay.plug(Link(up_mbps=400, down_mbps=400, loss=0.5))
+    thread = answering(plug.listens_on)
+    assert call(plug.announced) == hashlib.sha256(SENT).digest()
+    thread.join()
+
+    async def held_up(loss: float) -> float:
+        link = Direction(1e6, loss=loss)
+        late = [await link.carry(2 * PACKET_BYTES) for _ in range(4000)]
+        assert set(late) <= {0.0, AGAIN_S}
+        return sum(late) / AGAIN_S / len(late)
+
+    assert asyncio.run(held_up(0.0)) == 0.0
+    assert asyncio.run(held_up(0.05)) == pytest.approx(1 - 0.95**2, abs=0.02)
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["delay_s", "loss"])
+def test_a_delay_or_loss_that_no_link_has_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be at least 0"):
+        Link(up_mbps=1, down_mbps=1, **{name: value})
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])

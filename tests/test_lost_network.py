@@ -12,6 +12,7 @@ from dalle_lib.rehearsal.links import Link
 FAST = Link(up_mbps=400, down_mbps=400)
 FAR = Link(up_mbps=100, down_mbps=100, delay_s=0.1)
 """Between two such links, an answer comes 400 ms after the question."""
+LOSSY = Link(up_mbps=100, down_mbps=100, loss=0.05)
 QUICK = {"records_s": 10.0, "looks_every_s": 5.0}
 """Settings with which peers forget each other, and look for first peers, sooner than in a run."""
 
@@ -60,10 +61,11 @@ def test_two_peers_that_do_not_hear_each_other_seldom_keep_the_others_apart(mini
 
 
 @pytest.mark.chaos
-def test_rounds_of_peers_that_are_far_from_each_other_are_whole(mini, swarm_folder, relay):
+@pytest.mark.parametrize("link", [FAR, LOSSY], ids=["far", "lossy"])
+def test_rounds_over_bad_links_are_whole(mini, swarm_folder, relay, link):
     epochs = 8
     with OneHotSwarm(one_hot_card(mini, state_every=5, matchmaking_s=3.0), swarm_folder) as swarm:
-        peers = [swarm.add(plug=relay.plug(FAR)) for _ in range(3)]
+        peers = [swarm.add(plug=relay.plug(link)) for _ in range(3)]
         swarm.go()
         swarm.wait_for_epoch(epochs)
         assert len(swarm.together(peers, after=-1)) >= 0.8 * epochs, swarm.told()

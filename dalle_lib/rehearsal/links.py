@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 import socket
 import threading
 from concurrent.futures import Future
@@ -31,6 +32,8 @@ QUEUE = 4
 """Pieces of a connection between its sender's link and its receiver's."""
 BUFFER_BYTES = 2**17
 """Bytes that a socket of the relay keeps: with those of an operating system, a slow link would fill for seconds."""
+PACKET_BYTES, AGAIN_S = 1448, 0.2
+"""A packet of TCP, and the seconds after which a lost one is sent again: Linux waits no less for word of it."""
 DIAL_S = 10.0
 
 
@@ -44,38 +47,43 @@ class Link:
     """Rate of its download in megabits a second."""
     delay_s: float = 0.0
     """Seconds that each byte is under way on it, up or down. Between two peers, those of both links add up."""
+    loss: float = 0.0
+    """Share of the packets that it loses, up or down; each holds up its connection until it is sent again."""
 
     def __post_init__(self) -> None:
         for name in "up_mbps", "down_mbps":
             if not 0 < (rate := getattr(self, name)) < math.inf:
                 raise ValueError(f"Link.{name} must be above 0 and finite, but is {rate}.")
-        if not 0 <= self.delay_s < math.inf:
-            raise ValueError(f"Link.delay_s must be at least 0 and finite, but is {self.delay_s}.")
+        for name, limit in ("delay_s", math.inf), ("loss", 1):
+            if not 0 <= (value := getattr(self, name)) < limit:
+                raise ValueError(f"Link.{name} must be at least 0 and below {limit}, but is {value}.")
 
 
 class Direction:
     """One direction of a link: bytes go through one after another."""
 
-    def __init__(self, mbps: float, delay_s: float = 0.0) -> None:
-        self.bytes_per_s, self.delay_s = mbps * 1e6 / 8, delay_s
+    def __init__(self, mbps: float, delay_s: float = 0.0, loss: float = 0.0) -> None:
+        self.bytes_per_s, self.delay_s, self.loss, self._random = mbps * 1e6 / 8, delay_s, loss, random.Random(0)
         self.bytes_through = 0
         """Bytes that have gone through since the link was made."""
         self._free_at = 0.0
 
-    async def carry(self, count: int) -> None:
-        """Return when this many bytes more are through."""
+    async def carry(self, count: int) -> float:
+        """Return when this many bytes more are through: for how many seconds a packet that is lost holds them up."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now - BURST_S) + count / self.bytes_per_s
         self.bytes_through += count
         if self._free_at > now:
             await asyncio.sleep(self._free_at - now)
+        is_whole = self._random.random() < (1 - self.loss) ** math.ceil(count / PACKET_BYTES)
+        return 0.0 if is_whole else AGAIN_S
 
 
 class Plug:
     """A peer's end of its link, which the relay makes."""
 
     def __init__(self, link: Link) -> None:
-        self.up, self.down = Direction(link.up_mbps, link.delay_s), Direction(link.down_mbps, link.delay_s)
+        self.up, self.down = (Direction(mbps, link.delay_s, link.loss) for mbps in (link.up_mbps, link.down_mbps))
         with _listener() as free:
             self.listens_on: int = free.getsockname()[1]
             """The port on which the peer has to listen."""
@@ -250,9 +258,10 @@ async def _carry(
     async def send() -> None:
         try:
             while piece := await loop.sock_recv(source, piece_bytes):
+                late_s = delay_s
                 for direction in first:
-                    await direction.carry(len(piece))
-                await between.put((loop.time() + delay_s, piece))
+                    late_s += await direction.carry(len(piece))
+                await between.put((loop.time() + late_s, piece))
         except OSError:
             await is_whole.wait()
             raise
@@ -265,7 +274,7 @@ async def _carry(
             if due > (now := loop.time()):
                 await asyncio.sleep(due - now)
             for direction in second:
-                await direction.carry(len(piece))
+                await asyncio.sleep(await direction.carry(len(piece)))
             await is_whole.wait()
             await loop.sock_sendall(sink, piece)
         sink.shutdown(socket.SHUT_WR)
