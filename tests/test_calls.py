@@ -54,6 +54,37 @@ async def open_silent(caller, peer):
 """
 """What the scripts of these tests share: a peer that answers, and what its callers do."""
 
+GIVEN_UP = """
+from uuid import uuid4
+from hivemind.proto import p2pd_pb2
+
+if sys.argv[1] == "installed":
+    calls.install()
+
+async def echo(request, context):
+    return request
+
+async def main():
+    peer, (caller,) = await peer_and_callers(1)
+    await peer.add_protobuf_handler("echo", echo, type(message))
+    control, call_id, given_up = caller._client.control, uuid4(), asyncio.Future()
+    given_up.cancel()
+    control._pending_calls[call_id] = given_up  # as between the end of a call and its task's next step
+    call = p2pd_pb2.CallUnaryRequest(peer=peer.peer_id.to_bytes(), proto="echo", data=b"")
+    await control._pending_messages.put(p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, callUnary=call))
+    await asyncio.sleep(1)
+    answer = caller.call_protobuf_handler(peer.peer_id, "echo", message, type(message))
+    try:
+        await asyncio.wait_for(answer, 5)
+        print("heard True")
+    except TimeoutError:
+        print("heard False")
+    await caller.shutdown()
+    await peer.shutdown()
+
+asyncio.run(main())
+"""
+
 ANSWERS = """
 patience = 3  # in which stock peers do nothing
 if sys.argv[1] == "installed":
@@ -160,6 +191,13 @@ def test_streams_are_limited_for_each_caller_and_calls_that_are_called_off_are_f
     assert told["stock"] == ["ada 12 bob True", "again True", "silent open", "kept 30", "refused 0"], (
         "calls.py has become superfluous"
     )
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("how", "hears"), [("installed", True), ("stock", False)])
+def test_a_peer_hears_on_when_an_answer_comes_as_it_gives_up_its_call(how, hears):
+    done = subprocess.run([sys.executable, "-c", PEER + GIVEN_UP, how], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [f"heard {hears}"], done.stderr
 
 
 @pytest.mark.peers

@@ -1,7 +1,9 @@
-"""What the callers of a peer may keep open at it, in each of its processes.
+"""What the callers of a peer may keep open at it, in each of its processes, and what becomes of calls given up.
 
 hivemind 1.1.12 answers any number of streams at once, each of which may hold some messages in memory, and keeps half a
-kilobyte for ever of each call that its caller calls off. `install` replaces this in this process and its forks.
+kilobyte for ever of each call that its caller calls off. Where an answer comes at the very moment in which this peer
+gives up its call, as on a machine that is too busy, the process hears nothing more from its network daemon: no answer,
+and no call. `install` replaces this in this process and its forks.
 """
 
 import asyncio
@@ -37,6 +39,7 @@ FIRST_S = 10.0
 PREFETCH = 2
 """Messages of a stream that wait for the one before. With fewer, a caller that hangs up after one is not noticed."""
 _stock_streams, _stock_call = P2P._add_protobuf_stream_handler, ControlClient._handle_persistent_request
+_stock_connect = ControlClient._ensure_persistent_conn
 
 
 class Callers:
@@ -64,6 +67,23 @@ def install() -> None:
     """Make hivemind limit what callers keep open, in this process and in its forks."""
     P2P._add_protobuf_stream_handler = _add_streams
     ControlClient._handle_persistent_request = _answer_call
+    ControlClient._ensure_persistent_conn = _connect
+
+
+class PendingCalls(dict[UUID, asyncio.Future]):
+    """The calls whose answers a process waits for: none that was given up, or answered, a moment ago.
+
+    hivemind looks whether a call is among them, and then answers it, which raises InvalidStateError for such a one.
+    """
+
+    def __contains__(self, call_id: object) -> bool:
+        return super().__contains__(call_id) and not self[call_id].done()
+
+
+async def _connect(self: ControlClient) -> None:
+    """Connect to the network daemon as hivemind does, to hear from it whatever becomes of calls."""
+    self._pending_calls = PendingCalls()
+    await _stock_connect(self)
 
 
 def members_first(is_member: Callable[[PeerID], bool]) -> None:

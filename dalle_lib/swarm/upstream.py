@@ -246,6 +246,8 @@ NAMES: dict[str, dict[str, str]] = {
         "async def _handle_persistent_request(self, call_id, request)": "calls.install limits and forgets short calls",
         "_handler_tasks": "the same",
         "_pending_messages": "the same: it says so to the caller",
+        "async def _ensure_persistent_conn(self)": "calls.install makes it hear of calls that were given up",
+        "_pending_calls": "the same",
     },
     "p2p.p2p_daemon_bindings.p2pclient.Client": {
         "async def connect(self, peer_id, maddrs)": "the same",
