@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from hivemind.averaging.control import StepControl
-
 GRACE_S = 20.0
 """Seconds for which a peer that is to leave still waits for others, in all: a round that is about to end counts."""
 LOOK_EVERY_S = 0.2
@@ -61,8 +59,8 @@ class Leaving:
         round_of_peers.add_done_callback(lambda _: is_over.set())
         return self.wait_for(is_over.wait, timeout_s)
 
-    def outcome_of(self, round_of_peers: StepControl, timeout_s: float) -> object:
-        """Return the result of a round of averaging. Raises what has ended it otherwise, and TimeoutError.
+    def outcome_of(self, round_of_peers: Future, timeout_s: float) -> object:
+        """Return the result of a round of averaging, by hivemind's handle. Raises what has ended it, and TimeoutError.
 
         Looking for a group may take `timeout_s`, and the round as long again: who gave it up before would stay an epoch
         behind those for whom it waits. Raises Interrupted if this peer leaves before its end; a round that has no group
