@@ -20,9 +20,11 @@ from dalle_lib.swarm.averaging.answers import within
 from dalle_lib.swarm.averaging.averagers import RunAverager
 from dalle_lib.swarm.averaging.in_step import AHEAD, InStep
 from dalle_lib.swarm.averaging.paces import Paces
+from dalle_lib.swarm.averaging.patience import Patience
 from dalle_lib.swarm.averaging.rounds import RoundsNow
 from dalle_lib.swarm.averaging.trust import Trust
 from dalle_lib.swarm.averaging.upload import Upload
+from dalle_lib.swarm.averaging.waiting import Waiting
 
 
 class Round:
@@ -39,7 +41,7 @@ class Averager(RunAverager, Round):
 
     def __init__(self, allreduce_timeout: float) -> None:
         self.trust, self.upload, self.request_timeout = Trust(), Upload(), 1.0
-        self.rounds_now = RoundsNow()
+        self.rounds_now, self._matchmaking = RoundsNow(), None
         self.allreduce_kwargs, self._running_groups = {"sender_timeout": 1.0}, {b"round": None}
         self._allreduce_timeout = allreduce_timeout
 
@@ -87,12 +89,9 @@ def test_a_reducer_whose_weights_cannot_be_used_is_named_once_and_not_counted():
         tell=lambda peer, what: told.append((peer, what)),
         _weights_heard=[],
         _in_step=defaultdict(lambda: InStep(2, 400)),
-        _not_understood=set(),
-        _most_counted=torch.tensor([4.0, 10.0]),
-        bytes_received=0,
-        upload=Upload(),
-        paces=Paces(),
-    )
+        _not_understood=set(), _most_counted=torch.tensor([4.0, 10.0]), bytes_received=0, upload=Upload(),
+        paces=Paces(), waiting=Waiting(Patience(), None, [], []),
+    )  # fmt: skip
     for reducer, packed in (
         (stock, b""),
         (ada, pack_weights(torch.tensor([3.0, 1.0]))),
@@ -140,7 +139,7 @@ def test_a_part_of_another_size_is_refused_before_it_is_decoded():
         came, reducer = [], SimpleNamespace(part_shapes=[torch.Size([5]), torch.Size([3])])
         runner = SimpleNamespace(
             tensor_part_reducer=reducer, paces=Paces(), sender_peer_ids=[PeerID(b"eve")], bytes_received=0,
-            upload=Upload(), _owed=Counter(), _owes=lambda _: False,
+            upload=Upload(), _owed=Counter(), _owes=lambda _: False, waiting=Waiting(Patience(), None, [], []),
         )  # fmt: skip
         async for part in Runner._counting(runner, stream(), 0):
             came.append(part.tensor_part.size[0])

@@ -147,7 +147,7 @@ def test_who_comes_when_the_round_is_over_is_told_so_at_once():
     class Averager(RunAverager):
         def __init__(self) -> None:
             self.trust, self.upload, self.rounds_now, self._allreduce_timeout = Trust(), Upload(), RoundsNow(), None
-            self._running_groups, self.allreduce_kwargs = {}, {"sender_timeout": 600.0}
+            self._running_groups, self._matchmaking, self.allreduce_kwargs = {}, None, {"sender_timeout": 600.0}
 
     async def answered() -> averaging_pb2.AveragingData:
         averager, request = Averager(), averaging_pb2.AveragingData(group_id=b"group")
