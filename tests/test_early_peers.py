@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hivemind.averaging import DecentralizedAverager
+from hivemind.averaging.control import AveragingStage
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils.asyncio import as_aiter
@@ -55,7 +56,7 @@ def test_where_nobody_begins_all_are_given_up_in_the_end():
     async def play() -> None:
         async with peers_of_hivemind(3) as peers:
             runners = [Noted(p2p, peers, sender_timeout=0.5) for p2p in peers]
-            await runners[0].average()
+            await asyncio.wait_for(runners[0].average(), 2 * 0.5)  # the longest that hivemind lets a round last
             assert runners[0].failed == {p2p.peer_id for p2p in peers[1:]}
 
     asyncio.run(play())
@@ -66,7 +67,7 @@ def test_of_two_peers_neither_is_taken_to_be_early():
     of_two, of_three = (Waiting(Patience(), 600.0, others, others) for others in ([bob], [bob, cat]))
     asyncio.run(asyncio.sleep(0.01))
     assert of_two.seconds > of_three.seconds == 0.0
-    of_three.hear()
+    of_three.hear(bob)
     assert of_two.seconds > of_three.seconds
     asyncio.run(asyncio.sleep(0.01))
     assert of_three.seconds > 0.0
@@ -105,7 +106,9 @@ def test_tensors_wait_for_the_round_of_a_group_that_is_found_as_long_as_a_round_
 def test_a_peer_gives_up_a_round_as_long_after_its_beginning_as_the_search_for_a_group(has_group, no_event_loop):
     peer, group = Leaving(), Group({"own": 8.0, "other": 8.0}, epoch=0)
     handle = a_round()
-    handle.began_allreduce = has_group
+    handle.stage = AveragingStage.RUNNING_ALLREDUCE  # also where that round has failed
+    if not has_group:
+        handle.stage = AveragingStage.LOOKING_FOR_GROUP
     threading.Timer(1.5, lambda: handle.done() or handle.set_result(group)).start()
     if has_group:
         assert peer.outcome_of(handle, 1.0) == group

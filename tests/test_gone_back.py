@@ -126,11 +126,19 @@ def test_half_of_the_users_who_lie_set_nothing_aside(take, place):  # noqa: F811
 )
 def test_without_two_donors_who_agree_the_last_checkpoint_stays_and_that_is_told(take, place, donors):  # noqa: F811
     told = take([12], at(8, "ada", "bob", "cem"), donors)
-    why = "the states of the donors are apart" if len(donors) == 2 else "of epoch 12, which stays, as no two users"
     assert told
-    assert all(event["event"] == "problem" and why in event["problem"] for event in told)
+    assert all("of epoch 12, which stays, as no two users" in event.get("problem", "") for event in told)
     assert list(found_in(place)) == [12]
     assert not asides_in(place)
+
+
+@pytest.mark.parametrize("ahead", [4, 3], ids=["at the last checkpoint", "before it"])
+def test_a_run_goes_back_to_a_state_of_its_most_users_and_of_no_others(take, place, ahead):  # noqa: F811
+    def epochs(now_s: int) -> dict[str, int]:
+        return at(8, "ada", "bob", "cem")(now_s) | dict.fromkeys(("deb", "eli"), 8 + ahead)
+
+    told = take([12], epochs, {"ada": 1.0, "bob": 1.0, "deb": 2.0, "eli": 2.0})
+    assert [(event["event"], event["epoch"]) for event in told] == [("checkpoint", 9)]
 
 
 def test_where_honest_peers_are_beyond_the_last_checkpoint_theirs_is_taken(take, place):  # noqa: F811

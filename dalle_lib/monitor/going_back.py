@@ -3,6 +3,7 @@
 Its peer has decided that, by the epoch of most users and the states of two, and has set checkpoints aside.
 """
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def _forget(aside: Path, epoch: int, at: int, folder: Path, place: Path, databas
         gone = [row["epoch"] for row in rows if not _is_here(place, **row)]
         if not gone:
             return False
+        # Where this is ended in between, all of it is done anew.
+        for name in PICTURES, BEST:
+            for file in (folder / name).glob("*.webp"):
+                if (of := epoch_named(file.stem)) is not None and of >= epoch:
+                    shutil.move(file, aside / f"{name}-{file.name}")
         for each in gone:
             database.change("DELETE FROM checkpoints WHERE epoch = :epoch", epoch=each)
         database.change("DELETE FROM epochs WHERE epoch >= :epoch AND ended < :before", **since)
@@ -38,10 +44,6 @@ def _forget(aside: Path, epoch: int, at: int, folder: Path, place: Path, databas
             database.change(f"DELETE FROM {table}")
         for column in "run_epoch", "origin_epoch":
             database.change(f"UPDATE starts SET {column} = :epoch WHERE {column} > :epoch", epoch=epoch)
-    for name in PICTURES, BEST:
-        for file in (folder / name).glob("*.webp"):
-            if (of := epoch_named(file.stem)) is not None and of >= epoch:
-                file.rename(aside / f"{name}-{file.name}")
     return True
 
 

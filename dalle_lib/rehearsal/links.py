@@ -69,7 +69,7 @@ class Direction:
         self._free_at = 0.0
 
     async def carry(self, count: int) -> float:
-        """Return when this many bytes more are through: for how many seconds a packet that is lost holds them up."""
+        """Return for how many seconds a lost packet holds up this many bytes more, once they are through."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now - BURST_S) + count / self.bytes_per_s
         self.bytes_through += count

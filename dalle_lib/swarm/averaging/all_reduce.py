@@ -182,7 +182,8 @@ class Runner(SameAnswers):
 
     def _hear(self, reducer: PeerID, answer: averaging_pb2.AveragingData) -> None:
         """Note an answer's bytes and its weights, as its reducer tells them; a reducer may tell none."""
-        self.waiting.hear()
+        if answer.code in (averaging_pb2.AVERAGED_PART, averaging_pb2.CANCELLED):
+            self.waiting.hear(reducer)
         if answer.code == averaging_pb2.CANCELLED:
             self.late_to.add(reducer)
             place = self.ordered_peer_ids.index(reducer)
@@ -259,7 +260,7 @@ class Runner(SameAnswers):
         shapes = iter(self.tensor_part_reducer.part_shapes)
         sender = self.sender_peer_ids[sender_index]
         async for part in self.paces.timed(sender, parts, partial(self._owes, sender_index)):
-            self.waiting.hear()
+            self.waiting.hear(sender)
             self._owed[sender_index] += 1
             size, expected = tuple(part.tensor_part.size), tuple(next(shapes, ()))
             if expected and size != expected:  # decoded, 2 MiB may be 50

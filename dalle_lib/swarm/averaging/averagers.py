@@ -184,7 +184,8 @@ class RunAverager(KeepsTasks):
                     tensors[index].copy_(update)
                 index += 1
         finally:
-            self._matchmaking.note_round(group_info, runner.failed, runner.refused, runner.slow, runner.cheap)
+            came = runner.waiting.heard
+            self._matchmaking.note_round(group_info, runner.failed, runner.refused, runner.slow, runner.cheap, came)
             if self.trust.is_heard(str(self.peer_id)):
                 bounds = runner.paces.bounds(group_info.peer_ids, shares, self.peer_id)
                 self.carried.note({peer: bounds[peer] for peer in self._reachable if peer in bounds})

@@ -179,7 +179,7 @@ class CatchingUp(RunOptimizer):
         return (0.0 if self._misses else OWN_GRADIENT) if self.is_behind else 1.0
 
     def _lacks_as_all_did(self, group: Group) -> bool:
-        """Return whether an average still lacks an update: all of a few peers lacked one, or this one had no weight."""
+        """Return whether an average lacks the update that this peer lacks: it had weight there, as all lacked one."""
         is_one_of_all = self.parameter_rounds.claimed == 0 and group.counted.get(str(self.dht.peer_id), 0.0) > 0
         return is_one_of_all and 2 * len(group) <= self.tracker.global_progress.num_peers
 

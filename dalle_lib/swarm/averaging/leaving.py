@@ -68,7 +68,8 @@ class Leaving:
         """
         try:
             is_over = self.ends_within(round_of_peers, timeout_s)
-            if not is_over and not (round_of_peers.began_allreduce and self.ends_within(round_of_peers, timeout_s)):
+            runs = round_of_peers.stage.name == "RUNNING_ALLREDUCE"
+            if not is_over and not (runs and self.ends_within(round_of_peers, timeout_s)):
                 raise TimeoutError(f"no round ended in {timeout_s:g} s")
         except Interrupted:
             round_of_peers.cancel()

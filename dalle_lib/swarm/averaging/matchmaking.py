@@ -51,6 +51,9 @@ class MemberMatchmaking(CompletingMatchmaking):
     With `is_by_epoch`, a peer meets only peers that are in the same epoch.
     """
 
+    cut_off: int = 0
+    """In how many rounds in a row that it led this peer has heard nothing of anybody."""
+
     def __init__(self, *args, trust: Trust, is_by_epoch: bool, tell: Tell, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.trust, self.is_by_epoch, self.tell, self._is_client = trust, is_by_epoch, tell, self.client_mode
@@ -162,21 +165,31 @@ class MemberMatchmaking(CompletingMatchmaking):
         if (times := self.wasted[leader]) > MAX_WASTED:
             self._avoid(leader, f"it {did}, {times} times in a row")
 
-    def note_round(self, group: GroupInfo, failed: Peers, refused: Peers, slow: Peers = (), cheap: Peers = ()) -> None:
+    def note_round(
+        self,
+        group: GroupInfo,
+        failed: Peers,
+        refused: Peers,
+        slow: Peers = (),
+        cheap: Peers = (),
+        heard: Peers = (),
+    ) -> None:
         """Take note of who has not done its part in a round, as `Runner` has them.
 
         A leader that tells each follower of another group makes them fail for each other. So this peer judges others
         one by one only where it leads, but for `cheap` failures; elsewhere it judges the leader, by whether all did
         their part. Whose tensors were refused has cost no time: it is judged by that only as the leader of a group that
         would be better without it. Who was in the round, as its tensors show, but too slow, is no other's fault. A
-        leader that hears nothing of all others, two at least, blames nobody: its own network has failed. Who fails
-        again and again is named, and neither followed nor let into a group for some time.
+        leader blames nobody when it hears nothing of two others or more, MAX_LED times in a row: its network is lost.
+        Who fails again and again is named, and neither followed nor let into a group for some time.
         """
         if (leader := self.leader_of.pop(group.group_id, None)) is None:
             return  # it was found many groups ago
         if leader == self.peer_id:
             others = set(group.peer_ids) - {self.peer_id}
-            if len(others) > 1 and others <= set(failed) - set(slow):
+            is_cut_off = len(others) > 1 and others <= set(failed) - set(heard)
+            self.cut_off = self.cut_off + 1 if is_cut_off else 0
+            if is_cut_off and self.cut_off <= MAX_LED:
                 return
             judged = {peer: peer in failed for peer in others - set(cheap)}
             most, what = MAX_WASTED, "it did not do its part in {} rounds"

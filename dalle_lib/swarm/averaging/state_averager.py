@@ -75,7 +75,8 @@ class RunStateAverager(Leaving, RunAverager, TrainingStateAverager):
 
         Raises Interrupted if this peer leaves, and others keep what is waited for from its end.
         """
-        if wait_for_delayed_updates and not self.wait_for(self._is_up_to_date, self._allreduce_timeout):
+        longest_s = 2 * self._allreduce_timeout  # as `outcome_of` waits for a group and its round
+        if wait_for_delayed_updates and not self.wait_for(self._is_up_to_date, longest_s):
             for update in self.pending_updates:  # as hivemind does; one that has begun goes on
                 update.cancel()
         if optimizer_step and self._begun > self._over and self._is_up_to_date(0.0):

@@ -9,7 +9,7 @@ from hivemind.p2p import PeerID
 
 from dalle_lib.swarm.averaging.patience import REDUCER_PATIENCE, Patience
 
-EARLY = 0.5
+EARLY = 0.25
 """How long one is waited for that others begin, before it counts that they have not; in multiples of the most that a
 sender is waited for."""
 
@@ -18,8 +18,8 @@ class Waiting:
     """Senders and reducers of one round that another peer waits for; without `most_s` it waits for ever.
 
     The clock starts when another one has begun. Until then it is this peer that is early, as whoever comes to the next
-    round of the others after it has missed one: if it gave them up, it would spoil that round for all. Of two peers
-    nobody can say who is early or late.
+    round of the others after it has missed one: if it gave them up, it would spoil that round for all. Where there are
+    two peers, nobody can say who is early or late.
     """
 
     def __init__(
@@ -31,6 +31,8 @@ class Waiting:
         self._starts = time.monotonic() + (EARLY * most_s if is_early else 0.0)
         self.waited_s = dict.fromkeys(senders, 0.0)
         """For how many seconds each sender has been waited for."""
+        self.heard: set[PeerID] = set()
+        """Others of which something has come, which have begun."""
         self._reducers = reducers
         self._reducing: dict[PeerID, asyncio.Timeout] = {}
         self._done_s: list[float] = []
@@ -41,8 +43,9 @@ class Waiting:
         """Seconds since another one has begun."""
         return max(0.0, time.monotonic() - self._starts)
 
-    def hear(self) -> None:
-        """Note that another one has begun."""
+    def hear(self, peer: PeerID) -> None:
+        """Note that something has come of another one."""
+        self.heard.add(peer)
         if (now := time.monotonic()) < self._starts:
             early_s, self._starts = self._starts - now, now
             for end in self._reducing.values():

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +102,18 @@ class Puller:
                 f"{DIFFERENCE:.0%}: none is kept."
             )
         return Pulled(snapshot, (donor,), None) if taken else None
+
+    def pull_back(self, epoch: int, written: int) -> Pulled | None:
+        """Return a state of a run that has gone back to `epoch`, from before its checkpoint of the epoch `written`.
+
+        Two users gave it alike; one alone is not believed here. Where two are beyond that checkpoint after all, it is
+        theirs; else one of the epoch in which most users are, and of nobody who is in between. None if there is none.
+        """
+        for earliest, latest in (written + 1, epoch + SLACK), (max(0, epoch - 1), epoch + 1):
+            with suppress(DonorsDisagree):
+                if earliest <= latest and (pulled := self.pull(earliest, latest)) and pulled.difference is not None:
+                    return pulled
+        return None
 
     def _take(self, earliest: int, latest: int, without: Sequence[str]) -> tuple[str, Snapshot] | None:
         """Return a donor of none of these users, and its state."""
@@ -210,9 +223,11 @@ def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: E
             continue
         kind, problem, aside = "state", "", None
         try:
-            epoch = status.epoch_of_most if is_back else status.epoch
-            earliest = status.total_epochs if is_over else max(0, epoch - 1 if is_back else written)
-            pulled = puller.pull(earliest, min(epoch + SLACK, status.total_epochs))
+            if is_back:
+                pulled = puller.pull_back(status.epoch_of_most, written)
+            else:
+                earliest = status.total_epochs if is_over else max(0, written)
+                pulled = puller.pull(earliest, min(status.epoch + SLACK, status.total_epochs))
             problem = _misfit(pulled, written, is_back)
             if not problem:
                 if pulled.snapshot.epoch <= written:
@@ -236,11 +251,8 @@ def _take_states(puller: Puller, settings: PeerSettings, folder: Path, events: E
 
 
 def _misfit(pulled: Pulled | None, written: int, is_back: bool) -> str:
-    """Return why a state makes no checkpoint after that of `written`, or "" if it does.
-
-    Where the run has gone back, one peer alone is not believed.
-    """
-    if is_back and (pulled is None or pulled.difference is None):
+    """Return why a state makes no checkpoint after that of `written`, or "" if it does."""
+    if is_back and pulled is None:
         return (
             f"the run has gone back to before its last checkpoint, of epoch {written:,}, which stays, as no two users "
             "gave a state of the run alike"
