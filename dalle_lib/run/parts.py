@@ -104,9 +104,9 @@ class AveragingCard(Part):
     """Seconds for which a round waits for peers that compute in its epoch, at most. None: it waits for nobody longer
     than `matchmaking_s`. Raise it if rounds often lack peers."""
     timeout_s: float = Field(gt=0, le=86_400)
-    """Seconds from its beginning after which a round that hangs is given up; who lets the others wait for half of them
-    is left out, and among four peers and more who lets them wait much longer than the others do. Raise it if slow links
-    make rounds fail."""
+    """Seconds after which a round that hangs is given up; who lets the others wait for half of them is left out, and
+    among four peers and more who lets them wait much longer than the others do. Raise it if slow links make rounds
+    fail."""
     least_wait_s: float = Field(default=5.0, gt=0, le=3600)
     """Seconds for which a round waits for any peer that was not late in the last one, up to half of `timeout_s`. Raise
     it if peers are left out that are slow for moments only; lower it if epochs take seconds."""
