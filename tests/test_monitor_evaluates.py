@@ -1,5 +1,6 @@
 """Checkpoints are examined by the same rows, prompts and seed, so that they can be compared."""
 
+import copy
 import json
 from contextlib import closing
 
@@ -8,6 +9,7 @@ from PIL import Image
 
 from dalle_lib.checkpoint import load_model, save_model, save_tensors
 from dalle_lib.evaluation import image_loss
+from dalle_lib.model import DALLE
 from dalle_lib.monitor import evaluating
 from dalle_lib.monitor.checkpoints import folder_of, note_new
 from dalle_lib.monitor.database import MonitorDatabase
@@ -83,6 +85,38 @@ def test_new_checkpoints_get_figures_and_pictures_and_a_broken_one_is_told_once(
     assert (tmp_path / "page" / "first.webp").read_bytes() == (
         tmp_path / "pictures" / "epoch-0000005.webp"
     ).read_bytes()
+
+
+def test_what_is_found_of_a_checkpoint_is_not_told_of_the_one_that_comes_instead_when_the_run_goes_back(
+    mini, model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Examiner, "_run", lambda self: None)
+    monkeypatch.setattr(evaluating, "EXAMINE_S", 0.0)
+    place, file = tmp_path / "monitor", folder_of(tmp_path / "monitor", 5) / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    save_model(file, model, 5)
+    save_tensors(file.with_name("optimizer.safetensors"), {}, {"epoch": "5"})
+    with closing(MonitorDatabase(tmp_path / "monitor.sqlite")) as database:
+        note_new(place, database)
+        settings = MonitorSettings(rows=ROWS, prompts=PROMPTS, judges=False)
+        examiner = Examiner(mini, tmp_path, place, tmp_path / "monitor.sqlite", settings=settings)
+        draw, other = examiner.evaluator.draw, copy.deepcopy(model)
+        next(other.parameters()).data.mul_(0.5)
+
+        def goes_back(drawing: DALLE) -> tuple:
+            database.change("DELETE FROM checkpoints")
+            save_model(file, other, 5)
+            assert note_new(place, database) == [5]
+            return draw(drawing)
+
+        monkeypatch.setattr(examiner.evaluator, "draw", goes_back)
+        examiner.look(database)
+        assert [row["figures"] for row in database.rows("SELECT figures FROM checkpoints")] == [None]
+        assert not (tmp_path / "pictures").exists()
+        monkeypatch.setattr(examiner.evaluator, "draw", draw)
+        examiner.look(database)
+        assert [row["figures"] for row in database.rows("SELECT figures FROM checkpoints")] != [None]
+    assert (tmp_path / "pictures" / "epoch-0000005.webp").exists()
 
 
 def test_without_pictures_there_is_no_time_lapse(tmp_path):

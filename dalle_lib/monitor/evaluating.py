@@ -209,31 +209,33 @@ class Examiner:
     def look(self, database: MonitorDatabase) -> None:
         """Examine the newest checkpoint that has no figures yet, and draw with it."""
         here = found_in(self.place)
-        rows = database.rows("SELECT epoch FROM checkpoints WHERE figures IS NULL ORDER BY epoch DESC")
-        epoch = next((row["epoch"] for row in rows if row["epoch"] in here), None)
-        if epoch is None:
+        rows = database.rows("SELECT epoch, sha256 FROM checkpoints WHERE figures IS NULL ORDER BY epoch DESC")
+        if (row := next((row for row in rows if row["epoch"] in here), None)) is None:
             return
-        query = "UPDATE checkpoints SET figures = :figures WHERE epoch = :epoch"
+        epoch = row["epoch"]
+        # By its digest, too: where the run goes back meanwhile, another one of this epoch is to come.
+        of_this = "WHERE epoch = :epoch AND sha256 = :sha256"
+        query = f"UPDATE checkpoints SET figures = :figures {of_this}"
         try:
             model = load_model(here[epoch] / MODEL, self.evaluator.card.model).eval()
         except (OSError, ValueError) as error:
-            database.change(query, figures=BROKEN, epoch=epoch)  # one that is broken is not read again and again
+            database.change(query, figures=BROKEN, **row)  # one that is broken is not read again and again
             self._say(f"The checkpoint of epoch {epoch:,} cannot be examined: {in_one_line(error)}")
             return
         figures = self.evaluator.examine(model)
         if not math.isfinite(figures.held_out_loss):
-            database.change(query, figures=BROKEN, epoch=epoch)
+            database.change(query, figures=BROKEN, **row)
             self._say(f"The checkpoint of epoch {epoch:,} is broken: its loss on held-out data is not finite.")
             return
         try:
             pictures, drawn = self.evaluator.draw(model)
-            if pictures is not None:
+            if pictures is not None and database.rows(f"SELECT epoch FROM checkpoints {of_this}", **row):
                 self._keep(pictures, epoch, is_newest=epoch == max(here))
             if drawn is not None and all(math.isfinite(value) for value in asdict(drawn).values() if value is not None):
                 figures = replace(figures, drawn=drawn)
         except (OSError, ValueError, RuntimeError) as error:  # of VQ-GAN, CLIP, huge weights: the loss is known
             self._say(f"No pictures by the checkpoint of epoch {epoch:,}: {in_one_line(error)}")
-        database.change(query, figures=as_json(figures), epoch=epoch)
+        database.change(query, figures=as_json(figures), **row)
         loss = f"{figures.held_out_loss:.3f} ± {figures.half_width:.3f} nats a code"
         self._say(f"Checkpoint of epoch {epoch:,}: {loss} on held-out data.")
 
