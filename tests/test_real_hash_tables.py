@@ -119,6 +119,64 @@ def test_whoever_stores_a_record_is_not_told_what_lies_beside_it(how, before):
     assert "[7, 8]" in told
 
 
+AGAIN = """
+import multiprocessing, os, sys
+multiprocessing.set_start_method("fork", force=True)
+import hivemind
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.p2p import P2PContext
+from hivemind.proto import dht_pb2
+from hivemind.utils import get_dht_time
+from dalle_lib.swarm import hash_table
+
+answering = DHTProtocol
+if sys.argv[1] == "installed":
+    hash_table.install()
+    answering = hash_table.Protocol
+answer = answering.rpc_find
+
+async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+    print("asked", flush=True)
+    return await answer(self, request, context)
+
+answering.rpc_find = rpc_find
+own = {"host_maddrs": ["/ip4/127.0.0.1/tcp/0"], "wait_timeout": 60}  # on a busy machine, too
+ada = hivemind.DHT(start=True, **own)
+bob, cem = (hivemind.DHT(start=True, initial_peers=ada.get_visible_maddrs(), **own) for _ in range(2))
+
+def store(value, when):
+    print(when, flush=True)
+    bob.store("key", value, subkey="bob", expiration_time=get_dht_time() + 600)
+
+for value, when in enumerate(["first", "again"]):
+    store(value, when)
+cem.shutdown()
+for value, when in enumerate(["one gone", "one known to be gone"], 2):
+    store(value, when)
+print("read", flush=True)
+print(ada.get("key", latest=True).value["bob"].value, flush=True)
+for each in bob, ada:
+    each.shutdown()
+os._exit(0)
+"""
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(
+    ("how", "searches"), [("installed", {"first", "one known to be gone"}), ("stock", {"first", "again"})]
+)
+def test_who_stores_again_looks_for_no_keepers_unless_one_has_gone(how, searches):
+    done = subprocess.run([sys.executable, "-c", AGAIN, how], capture_output=True, text=True, timeout=180)
+    when, asked = "", set()
+    for line in done.stdout.split("read")[0].split("\n"):
+        when = when if line == "asked" else line
+        asked |= {when} if line == "asked" else set()
+    told = f"{done.stdout}{done.stderr}; if stock peers do not, Keepers has become superfluous"
+    assert asked & {"first", "again", "one known to be gone"} >= searches, told
+    assert how == "stock" or "again" not in asked, told
+    assert done.stdout.endswith("\n3\n"), told
+
+
 ENDED = """
 import multiprocessing, os, sys
 multiprocessing.set_start_method("fork", force=True)

@@ -148,3 +148,21 @@ def test_who_has_not_answered_is_not_asked_again_at_once(monkeypatch):
     for peer in EVE, EVE, ADA:
         assert asyncio.run(node._call_find_with_blacklist(peer, [])) is None
     assert asked == [EVE, ADA]
+
+
+def test_keepers_are_remembered_for_a_while_until_one_of_them_does_not_answer(monkeypatch):
+    now = [100.0]
+    keepers = searches.Keepers(lambda: now[0])
+    ada, bob = (PeerID(bytes([number]) * 4) for number in (1, 2))
+    near = {DHTID(1): ada, DHTID(3): bob}
+    keepers.note(DHTID(7), near)
+    keepers.note(DHTID(8), {DHTID(1): ada})
+    assert (keepers.of(DHTID(7)), keepers.of(DHTID(9))) == (near, {})
+    keepers.forget(bob)
+    assert (keepers.of(DHTID(7)), keepers.of(DHTID(8))) == ({}, {DHTID(1): ada})
+    now[0] += searches.KEEPERS_S
+    assert not keepers.of(DHTID(8)), "somebody nearer may have come"
+    monkeypatch.setattr(searches, "MAX_KEPT", 2)
+    for key in range(5):
+        keepers.note(DHTID(key), near)
+    assert [key for key in range(5) if keepers.of(DHTID(key))] == [3, 4]

@@ -7,7 +7,7 @@ The table is a process of its own, which outlives those that ask it (`Inbox`).
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -121,12 +121,23 @@ class Protocol(DHTProtocol):
             if longest_silent is not None:
                 asyncio.create_task(self.call_ping(longest_silent[1]))  # noqa: RUF006  (as hivemind does)
 
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.keepers = searches.Keepers()
+
+    async def call_store(self, peer: PeerID, keys: Sequence[DHTID], *args, **options) -> list[bool] | None:
+        """Store records with a peer, and return which it has taken; None if it does not answer."""
+        if (taken := await super().call_store(peer, keys, *args, **options)) is None:
+            self.keepers.forget(peer)
+        return taken
+
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]):
         """Return what a peer knows of some keys, and of those who are nearer, without false places.
 
         Nor does it name this peer, which ends hivemind's stores by an AssertionError, or more peers than any would.
         """
         if (found := await super().call_find(peer, keys)) is None:
+            self.keepers.forget(peer)
             return None
         return {key: (value, self._plausible(nearest)) for key, (value, nearest) in found.items()}
 
@@ -178,21 +189,36 @@ class Node(node.DHTNode):
         return await super().create(*args, **options, **copies, blacklist_time=SILENT_S, backoff_rate=1.0)
 
     async def find_nearest_nodes(
-        self, queries: Collection[DHTID], *, found_callback: Callable | None = None, **options
+        self,
+        queries: Collection[DHTID],
+        *,
+        found_callback: Callable | None = None,
+        node_to_peer_id: dict[DHTID, PeerID] | None = None,
+        **options,
     ) -> dict[DHTID, dict[DHTID, PeerID]]:
         """Return the nearest peers to each of these keys; whoever stores a record looks for them first.
 
         hivemind asks all peers on the way for what lies under the key, and checks it, though nobody wants it. Here they
-        are asked for the place beside the key, which has the same nearest peers and holds nothing.
+        are asked for the place beside the key, which has the same nearest peers and holds nothing. And who stores again
+        soon goes to those who have it: `found_callback` is called with them at once.
         """
-        keys = {DHTID(key ^ 1): key for key in queries}
+        keepers, ids = self.protocol.keepers, node_to_peer_id
+        known = {key: peers for key in queries if found_callback and (peers := keepers.of(key))}
+        places = {DHTID(key ^ 1): key for key in queries if key not in known}
 
-        async def found(place: DHTID, *nearest) -> None:
-            if found_callback is not None:
-                await found_callback(keys[place], *nearest)
+        async def found(place: DHTID, nearest: list[DHTID], asked: set[DHTID]) -> None:
+            keepers.note(places[place], {peer: ids[peer] for peer in nearest})
+            await found_callback(places[place], nearest, asked)
 
-        nearest = await super().find_nearest_nodes(list(keys), found_callback=found, **options)
-        return {keys[place]: peers for place, peers in nearest.items()}
+        for peers in known.values():
+            ids.update(peers)
+        nearest, *_ = await asyncio.gather(
+            super().find_nearest_nodes(
+                list(places), found_callback=found_callback and found, node_to_peer_id=ids, **options
+            ),
+            *(found_callback(key, list(peers), set(peers)) for key, peers in known.items()),
+        )
+        return {places[place]: peers for place, peers in nearest.items()} | known
 
     async def _call_find_with_blacklist(self, peer_id: PeerID, keys: Collection[DHTID]):
         was_asked = peer_id not in self.blacklist  # hivemind asks nobody for a while who did not answer
@@ -206,3 +232,13 @@ class Node(node.DHTNode):
             return None
         known = self.protocol.routing_table
         return {key: (value, self.namers.followed(peer_id, named, known)) for key, (value, named) in found.items()}
+
+
+async def call_again(_dht: dht.DHT, node: Node, peers: list[PeerID]) -> None:
+    """Ping these peers: those that answer return to this peer's routing table, and it returns to theirs.
+
+    Runs in the process of the hash table.
+    """
+    for peer, answer in zip(peers, await asyncio.gather(*map(node.protocol.call_ping, peers)), strict=True):
+        if answer is not None:
+            node.blacklist.register_success(peer)

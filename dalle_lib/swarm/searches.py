@@ -6,6 +6,7 @@ it whoever waits for its result; one with a false time ends it at once, and name
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Container
 from contextvars import ContextVar
@@ -32,6 +33,11 @@ names, and seconds for which it does not. For so long each silent peer counts on
 that answer others but not this one, as behind some routers, make nobody else ignored."""
 MAX_NAMES = 1000
 """Peers of which it is known who named them, and namers that are judged; the oldest are forgotten first."""
+MAX_KEPT = 1000
+"""Keys of which it is known who keeps what lies under them."""
+KEEPERS_S = 20.0
+"""Seconds for which those who keep a peer's record are not looked for again, if they answer. Until then somebody nearer
+may come: who searches asks 20, and five keep it."""
 unanswered: ContextVar[set[DHTID]] = ContextVar("unanswered")
 """Places of the peers that have not answered to the search in progress."""
 as_signed: ContextVar[bool] = ContextVar("as_signed", default=False)
@@ -74,6 +80,31 @@ class Namers:
             logger.info("%s has named peers that do not answer: others whom it names are not asked", namer)
             put(self._ignored, namer, now + NOT_FOLLOWED_S, MAX_NAMES)
             self._silent.pop(namer, None)
+
+
+class Keepers:
+    """Remembers who keeps what this peer stores: hivemind searches before each time, which asks several times as many.
+
+    A peer writes its progress every second or so, under one key.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[DHTID, tuple[float, dict[DHTID, PeerID]]] = {}
+        """The nearest peers to a key, and until when they are taken for that."""
+
+    def of(self, key: DHTID) -> dict[DHTID, PeerID]:
+        """Return the nearest peers to a key, nearest first; none if they are to be looked for."""
+        until, peers = self._known.get(key, (-math.inf, {}))
+        return peers if self._clock() < until else {}
+
+    def note(self, key: DHTID, peers: dict[DHTID, PeerID]) -> None:
+        """Remember what a search has found."""
+        put(self._known, key, (self._clock() + KEEPERS_S, peers), MAX_KEPT)
+
+    def forget(self, peer: PeerID) -> None:
+        """Look again for those who keep what this peer, which does not answer, kept."""
+        self._known = {key: known for key, known in self._known.items() if peer not in known[1].values()}
 
 
 class Search(node._SearchState):

@@ -1,6 +1,5 @@
 """Estimates how far the run is from its peers' records of themselves, believed within bounds."""
 
-import asyncio
 import math
 import random
 import time
@@ -9,15 +8,14 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
-import hivemind
 import numpy as np
-from hivemind.dht.node import DHTNode
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
 from hivemind.utils import ValueWithExpiration, get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 from pydantic.v1 import ValidationError
 
+from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging.earned import Claim, EarnedEpochs, EarnedSamples, seconds_until
 from dalle_lib.swarm.averaging.expected import Expected, Told
 from dalle_lib.swarm.averaging.introductions import MAX_APART
@@ -31,6 +29,8 @@ Records = dict[bytes, ValueWithExpiration]
 MAX_CALLED = 50
 """Peers that are pinged at once. hivemind 1.1.12 loses its way in a message to the hash table of over 16 KiB, which
 names 160 of them."""
+PUBLISH_EVERY_S = 2.0
+"""Seconds after which a peer publishes its progress again at the earliest, where an epoch lasts long still."""
 STANDING_PER_S = 1e-9
 """Samples a second that a peer tells of itself which computes nothing, but has samples to be averaged: with no speed it
 would not count."""
@@ -39,16 +39,6 @@ OVERSHOOT = 2.0
 the epoch is over. No more are believed than the epoch takes."""
 IMPOSSIBLE = 10.0
 """Epochs of samples that no peer computes in the time that the shortest epoch takes; it is named if it claims that."""
-
-
-async def call_again(_dht: hivemind.DHT, node: DHTNode, peers: list[PeerID]) -> None:
-    """Ping these peers: those that answer return to this peer's routing table, and it returns to theirs.
-
-    Runs in the process of the hash table.
-    """
-    for peer, answer in zip(peers, await asyncio.gather(*map(node.protocol.call_ping, peers)), strict=True):
-        if answer is not None:
-            node.blacklist.register_success(peer)
 
 
 class WithoutVote(LocalTrainingProgress):
@@ -128,11 +118,20 @@ class PlausibleProgress(ProgressTracker):
     def start(self) -> None:
         """Begin to publish and to read records, as hivemind does, which publishes one after each step of this peer.
 
-        Others look no more often than in `min_refresh_period`. What is published in between only keeps the hash tables
-        of all peers busy.
+        Others look the less often, the longer an epoch lasts still. More records only keep all hash tables busy.
         """
-        self.should_report_progress = PacedEvent(self.min_refresh_period)
+
+        def every_s() -> float:
+            until_look_s = self.global_progress.next_fetch_time - get_dht_time()
+            return float(np.clip(until_look_s / 4, self.min_refresh_period, PUBLISH_EVERY_S))
+
+        self.should_report_progress = PacedEvent(every_s)
         super().start()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End, as hivemind does."""
+        self.should_report_progress.hurry()
+        super().shutdown(timeout)
 
     @property
     def is_alone(self) -> bool:
@@ -172,7 +171,9 @@ class PlausibleProgress(ProgressTracker):
         """Begin this epoch, or the next one, without samples; return it."""
         epoch = self.local_progress.epoch + 1 if new_epoch is None else new_epoch
         self.epochs.enter(epoch, self.global_epoch, get_dht_time())
-        return super().update_epoch(epoch)
+        super().update_epoch(epoch)
+        self.should_report_progress.hurry()  # others know by it that they have missed an epoch
+        return epoch
 
     def _get_local_progress(self, local_epoch: int, samples_accumulated: int) -> LocalTrainingProgress:
         progress = super()._get_local_progress(local_epoch, samples_accumulated)
@@ -244,7 +245,7 @@ class PlausibleProgress(ProgressTracker):
             called |= {PeerID(peer) for peer in self._known}
             if called:
                 some = random.sample(sorted(called), min(MAX_CALLED, len(called)))
-                self._call = self.dht.run_coroutine(partial(call_again, peers=some), return_future=True)
+                self._call = self.dht.run_coroutine(partial(hash_table.call_again, peers=some), return_future=True)
 
     def _of_members(self, metadata: Records) -> dict[str, LocalTrainingProgress]:
         """Return the readable records that members wrote about themselves, no more of one user than the run admits."""

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from dalle_lib.one_line import in_one_line
 from dalle_lib.run.kit import Kit
+from dalle_lib.swarm import hash_table
 from dalle_lib.swarm.averaging.letting_go import let_go
-from dalle_lib.swarm.averaging.progress import call_again
 from dalle_lib.swarm.peer.greeter import Greeter
 from dalle_lib.swarm.peer.kits import tell_kit
 from dalle_lib.swarm.peer.membership import Membership
@@ -166,7 +166,7 @@ async def _look_for_first_peers(dht: hivemind.DHT, node: DHTNode, connected: set
         answering, _ = await asyncio.to_thread(those_that_answer, missing)
         there = connected.intersection(map(peer_in, met)).union(map(peer_in, answering))
     await asyncio.gather(*(_dial(node, address) for address in answering))
-    await call_again(dht, node, [PeerID.from_base58(peer) for peer in there])
+    await hash_table.call_again(dht, node, [PeerID.from_base58(peer) for peer in there])
 
 
 async def _remember(node: DHTNode, peers: Sequence[PeerInfo], answered: dict[str, float], folder: Path) -> None:
