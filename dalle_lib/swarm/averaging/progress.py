@@ -86,6 +86,8 @@ class PlausibleProgress(ProgressTracker):
     """Whether there are others that count and compute now."""
     is_withdrawn: bool = False
     """Whether the others are told nothing of this peer, which computes nothing."""
+    _look_s: float = 0.0
+    """Seconds from the last look at the others' records to the next one."""
     _stands: bool = False
     """Whether it computes nothing, and has samples that are to be averaged."""
 
@@ -122,8 +124,7 @@ class PlausibleProgress(ProgressTracker):
         """
 
         def every_s() -> float:
-            until_look_s = self.global_progress.next_fetch_time - get_dht_time()
-            return float(np.clip(until_look_s / 4, self.min_refresh_period, PUBLISH_EVERY_S))
+            return float(np.clip(self._look_s / 2, self.min_refresh_period, PUBLISH_EVERY_S))
 
         self.should_report_progress = PacedEvent(every_s)
         super().start()
@@ -226,7 +227,7 @@ class PlausibleProgress(ProgressTracker):
         self._met_at = time.monotonic() if self._meets else self._met_at
         peers = 1 + len(self.voters)
         more = max(peers + self.expected_drift_peers, peers * (1 + self.expected_drift_rate))
-        look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
+        self._look_s = float(np.clip(left_s * peers / more, self.min_refresh_period, self.max_refresh_period))
         return GlobalTrainingProgress(
             epoch,
             int(own_samples + sum(samples for samples, _ in believed)),
@@ -234,7 +235,7 @@ class PlausibleProgress(ProgressTracker):
             num_peers=peers,
             num_clients=own.client_mode + sum(record.client_mode for record in others.values()),
             eta_next_epoch=now + left_s,
-            next_fetch_time=now + look_s,
+            next_fetch_time=now + self._look_s,
         )
 
     def _stay_known(self, others: list[bytes]) -> None:
