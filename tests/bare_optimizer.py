@@ -52,7 +52,7 @@ def waiting(eta_s: float) -> CollaborativeOptimizer:
                 are_clients=False,
                 voters={},
                 global_epoch=5,
-                epochs=SimpleNamespace(ahead=5, reported=100),
+                epochs=SimpleNamespace(ahead=5, reported=100, least=0),
                 parted=SimpleNamespace(others=None, together_until=lambda epoch, donor: 10**9),
                 beyond=frozenset(),
                 global_progress=SimpleNamespace(eta_next_epoch=get_dht_time() + eta_s),

@@ -231,7 +231,7 @@ def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_o
     peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
     peer._gradient_epoch, peer.delay_grad_averaging = 5, is_delayed
     tracker = peer.tracker = Tracker(
-        epochs=SimpleNamespace(reported=5), newcomers=0, voters={}, after_the_look=after_the_look
+        epochs=SimpleNamespace(reported=5, least=5), newcomers=0, voters={}, after_the_look=after_the_look
     )
     tracker.lock_global_progress, tracker.performance_ema = Held(), PerformanceEMA()
     if not is_delayed:
@@ -240,6 +240,17 @@ def test_who_is_led_by_a_peer_of_a_later_epoch_than_the_users_report_makes_its_o
     with contextlib.nullcontext() if is_delayed else tracker.pause_updates():  # as hivemind does
         peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
     assert peer._joined_later_round == (after_the_look == 6)
+
+
+@pytest.mark.parametrize("least", [4, 5])
+def test_who_is_led_by_peers_of_an_earlier_epoch_than_most_users_report_makes_its_own_update(least):
+    peer = waiting(eta_s=300.0)
+    peer._load_averaged_gradients_into_optimizer_, peer.rounds = lambda: None, queue.SimpleQueue()
+    peer._gradient_epoch, peer.tracker.newcomers, peer.tracker.epochs.least = 5, 0, least
+    peer._outcome = lambda _: (Group({"own": 1.0, "liar": 1.0, "its second id": 1.0}, 4), None)
+    peer._average_gradients_and_load_into_optimizer(Averager().schedule_step(timeout=30.0))
+    assert (peer._joined_earlier_round, peer.is_behind) == (least == 4, least == 4)
+    assert peer.rounds.get_nowait().epoch == 5
 
 
 @pytest.mark.parametrize("misses_next", [False, True])

@@ -64,6 +64,25 @@ def test_a_round_is_of_no_later_epoch_than_half_of_the_users_report(others, expe
     assert believes.reported == expected
 
 
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([9], 10),  # of two users the later one says the epoch
+        ([9, 9], 9),
+        ([9, 10], 10),
+        ([9, 9, 10], 10),
+        ([9, 9, 9, 10], 9),
+        ([*[("eve", 9)] * 4, 10], 10),
+        ([11, 11], 10),
+        ([], 10),
+    ],
+)
+def test_a_round_is_of_no_earlier_epoch_than_most_users_report(others, expected):
+    believes = part_of_the_run(10)
+    believes.believed(10, "me", claims(*others), 3 * SHORTEST_S)
+    assert believes.least == expected
+
+
 def test_a_newcomer_may_be_in_a_round_of_any_epoch_of_the_run():
     believes = EarnedEpochs(TOTAL, SHORTEST_S)
     believes.believed(0, "me", claims(7, 7, 8), 0.0)

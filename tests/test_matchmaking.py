@@ -49,7 +49,7 @@ def matchmaking_of(identity: Identity, *, is_by_epoch: bool = False, **trust) ->
     made.shut_out, made.failures, made.leader_of = {}, {}, {}
     made.kept, made.searches_since, made.again, made._epoch = Counter(), 0.0, set(), 0
     made.expected, made.patience, made.in_vain = Expected(), GroupPatience(least_s=5.0, longest_s=5.0), {}
-    made.refused = {}
+    made.refused, made.narrow = {}, {}
     made.client_mode, made._is_client, made.min_matchmaking_time, made.current_followers = False, False, 5.0, {}
     made.tell = lambda peer, what: made.told.append((str(peer), what))
     made.lock_looking_for_group = asyncio.Lock()

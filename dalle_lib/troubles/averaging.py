@@ -187,7 +187,8 @@ TROUBLES = (
             "the group of ... is refused",
             "rounds that it led failed",
         ),
-        means="A peer gathered others for a round and did not do its part, so this one follows it no more for a while.",
+        means="A peer gathered others for a round and did not do its part, or led groups again and again in which most "
+        "of the others were missing, so this one follows it no more for a while.",
         remedy="Nothing.",
     ),
     Trouble(

@@ -61,6 +61,8 @@ class EarnedEpochs:
         state, which then says the epoch."""
         self.reported = total_epochs
         """The latest epoch that a round of gradients can be of: half of the users report it, and the time allows it."""
+        self.least = 0
+        """The earliest epoch that a round of gradients can be of: more than half of the users report no later one."""
         self.latest = total_epochs
         """The latest epoch that a state of another peer, or an average of parameters, can be of."""
         self._agreed: tuple[int, float] | None = None
@@ -91,6 +93,7 @@ class EarnedEpochs:
         self.ahead = max(epoch, half if half <= possible and not is_newcomer else 0)
         self.latest = min(self.total_epochs, max(most, self.ahead) + SLACK) if claims else self.total_epochs
         self.reported = self.latest if is_newcomer else (half if half <= possible else 0)
+        self.least = min(half, own)
         return epoch
 
     def possible(self, now: float) -> int:

@@ -35,7 +35,8 @@ MAX_WASTED = 2
 refuse a peer late, or lead one whose access token has just expired; and failed rounds, beyond whole ones, that a peer's
 own groups forgive each other peer."""
 MAX_LED = 4
-"""The same of rounds that another peer led: an honest leader has shut out who fails in its groups before."""
+"""The same of rounds that another peer led: an honest leader has shut out who fails in its groups before. And groups in
+a row in which a leader may leave out most of those who are there."""
 MAX_GROUPS = 16
 """Groups of which it is known who led them: one is found while the rounds of few others still run, and some never come
 to a round."""
@@ -61,6 +62,8 @@ class MemberMatchmaking(CompletingMatchmaking):
         """When this peer follows a leader again that did not do its part, by its id; in seconds of `time.monotonic`."""
         self.wasted: Counter[PeerID] = Counter()
         """How often in a row a leader has wasted this peer's time, or its search, and brought no group."""
+        self.narrow: dict[PeerID, int] = {}
+        """In how many groups in a row that a leader led this peer most of those who are there were missing."""
         self.kept: Counter[PeerID] = Counter()
         """Seconds for which each leader has kept this peer since `searches_since`, and brought no group."""
         self.searches_since = 0.0
@@ -155,6 +158,7 @@ class MemberMatchmaking(CompletingMatchmaking):
             was_late, self.kept[leader] = True, -math.inf  # for short times, but again and again: once in a search
         if group is not None:
             self.wasted.pop(leader, None)
+            self._judge_breadth(leader, group)
         elif was_late and had_time and time.monotonic() >= self.avoided.get(leader, 0.0):
             did = "gathered a group and sent it away late" if was_accepted else "answered late that it leads none"
             self._count_wasted(leader, did)
@@ -164,6 +168,24 @@ class MemberMatchmaking(CompletingMatchmaking):
         self.wasted[leader] += 1
         if (times := self.wasted[leader]) > MAX_WASTED:
             self._avoid(leader, f"it {did}, {times} times in a row")
+
+    def _judge_breadth(self, leader: PeerID, group: GroupInfo) -> None:
+        """Avoid who leads this peer, again and again, into groups without most of the users that are there.
+
+        Such rounds do not fail, though they keep all apart. The leader counts on neither side: it would be half of two.
+        Whoever has told of its progress as long ago as a group waits for it may be gone.
+        """
+        if (told := self.expected.of(self._epoch)) is None:
+            return
+        since, user = get_dht_time() - self.patience.longest_s, self.trust.user_of
+        there = {user(str(peer)) for peer, of in told.items() if of.counts and of.at > since} - {user(str(leader))}
+        inside = there & {user(str(peer)) for peer in group.peer_ids}
+        # This peer itself is there, and inside.
+        times = self.narrow.pop(leader, 0) + 1 if 2 * (len(inside) + 1) < len(there) + 1 else 0
+        if times > MAX_LED:
+            self._avoid(leader, f"the groups that it led lacked most of those who were there, {times} times in a row")
+        elif times:
+            put(self.narrow, leader, times, MAX_EXPECTED)
 
     def note_round(
         self,

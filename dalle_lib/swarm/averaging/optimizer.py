@@ -164,8 +164,8 @@ class CollaborativeOptimizer(StandingBy):
             self._lacks, self.is_behind = min(common, epoch), True
         if apart := self.two_groups.apart(common, group.counted, self.tracker.voters):
             self.grad_averager.complaints.tell(str(self.dht.peer_id), TWO_GROUPS.format(common - 1, apart))
-        was_split = apart > 0 and self.two_groups.is_urgent(common)
         asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
+        was_split = apart > 0 and self.two_groups.is_urgent(common)
         is_urgent = was_split or asks or group.is_behind or self.tracker.newcomers > 0
         self.parameter_rounds.plan(common, is_urgent)
         sent, received = self._with_parameters(group)
@@ -179,11 +179,12 @@ class CollaborativeOptimizer(StandingBy):
             self.rounds.put(LeftOut(epoch, int(maybe_step_control.weight), reason, counts_in=common))
 
     def _common_epoch(self, of_group: int) -> int:
-        """Return the epoch of a round: that of its group, or this peer's own if the users do not report so late a one.
+        """Return the epoch of a round: that of its group, or this peer's own if that is not what the users report.
 
-        The later one of two peers says the epoch. If that were enough, one that leads each other peer alone, an epoch
-        ahead, would have all of them skip their updates.
+        The later one of two peers says it, two of three an earlier one: who leads each other peer alone would have all
+        of them skip their updates, or make one for ever.
         """
+        of_group = max(of_group, min(self.tracker.epochs.least, self._gradient_epoch))
         if of_group > self._gradient_epoch and of_group > self.tracker.epochs.reported:
             # The training thread has paused updates before it waits; beside the update thread it computes on.
             with self.tracker.lock_global_progress if self.delay_grad_averaging else contextlib.nullcontext():
