@@ -217,4 +217,5 @@ def test_numbers_are_written_as_people_write_them(monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "Run:      26." in told
     assert " minutes for 60 epochs" in told
+    assert "Kit:      dalle-lib of any version whose peers speak protocol 4, as yours do." in told
     assert "0.0 days" not in told
