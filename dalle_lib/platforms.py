@@ -2,7 +2,9 @@
 
 import logging
 import os
+import shlex
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,3 +95,14 @@ def _kaggle_secret() -> str | None:
     except Exception as error:  # Kaggle's client raises errors of its own, which differ from image to image
         logger.info("Kaggle's secrets hold no %s: %s", TOKEN, error)
         return None
+
+
+def typed() -> str:
+    """Return how `dalle-lib` is typed here: by its name where that is found, else by its path in this environment."""
+    if shutil.which("dalle-lib") is not None:
+        return "dalle-lib"
+    place = Path(sys.executable).parent
+    folder = place.relative_to(Path.cwd()) if Path.cwd() in place.parents else place
+    if (place / "dalle-lib").exists():
+        return shlex.quote(str(folder / "dalle-lib"))
+    return f"{shlex.quote(str(folder / Path(sys.executable).name))} -m dalle_lib"

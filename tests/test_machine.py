@@ -21,7 +21,7 @@ from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.watching import watch
 from dalle_lib.inference import TextToImage
 from dalle_lib.machine import NotEnoughRoom, autocast_dtype, choose_device
-from dalle_lib.platforms import Platform, this_platform
+from dalle_lib.platforms import Platform, this_platform, typed
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer, PeerFailed, PeerSettings
 from dalle_lib.swarm.peer.workplace import Workplace
@@ -51,6 +51,23 @@ def test_platforms_are_known_by_what_they_set(environ, name, is_unattended):
     platform = this_platform(environ)
     assert (platform.name, platform.is_unattended) == (name, is_unattended)
     assert (platform.minutes_left() is None) == (name == "your own machine")
+
+
+def test_a_command_is_told_as_it_can_be_typed(monkeypatch, tmp_path):
+    environment = tmp_path / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    monkeypatch.setattr("sys.executable", str(environment / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert typed() == ".venv/bin/python -m dalle_lib"
+    (environment / "dalle-lib").touch(mode=0o755)
+    assert typed() == ".venv/bin/dalle-lib"
+    monkeypatch.chdir(environment)
+    assert typed() == str(environment / "dalle-lib")
+    monkeypatch.chdir("/")
+    assert typed().endswith("/.venv/bin/dalle-lib")
+    monkeypatch.setenv("PATH", str(environment))
+    assert typed() == "dalle-lib"
 
 
 def test_training_ends_before_the_platform_ends_the_session(monkeypatch):
@@ -189,6 +206,7 @@ def test_a_failure_ends_with_a_block_to_copy(tmp_path, capsys, hub, monkeypatch)
     with pytest.raises(PeerFailed, match="it broke"):
         watch(peer)
     block = capsys.readouterr().out
+    assert block.rstrip().splitlines()[-1].startswith("To ask for help, copy the block above into a new issue at ")
     assert "/issues/new" in block
     assert "torch " in block
     assert "free memory" in block

@@ -127,6 +127,15 @@ def test_few_data_are_not_cut_into_fewer_epochs_and_too_many_people_are_told(min
     told = [reason.why for reason in reasons(sized, 200, 30) if reason.field == "warning"]
     assert len(told) == 1
     assert "30 volunteers are more than this run can use" in told[0]
+    groups, people = (reason.why for reason in reasons(sized, 200, 400) if reason.field == "warning")
+    assert groups.startswith("400 trainers at a time: one group holds about 100, and of 400 in a simulation 0% ")
+    assert "400 volunteers are more than this run can use" in people
+
+
+def test_more_volunteers_than_one_group_holds_are_told(mini):
+    card = sized_for(large(mini), 100)
+    told = [reason.why for reason in reasons(card, 10**6, 100) if reason.field == "warning"]
+    assert told[0].startswith("100 trainers at a time: one group holds about 100, and of 100 in a simulation 84% ")
 
 
 def test_assumed_speeds_are_those_that_were_measured_and_planned():

@@ -116,7 +116,7 @@ def test_a_swarm_keeps_gradients_buffers_and_a_snapshot():
     alone, swarm = (estimate("gpt2", Training(optimizer="lamb8bit", accumulates=True, swarm=s)) for s in (False, True))
     assert swarm.allocated == alone.allocated - alone.gpu["optimizer state"] + 4 * count
     assert swarm.ram["snapshot"] == 4 * count + swarm.ram["offloaded state"]
-    assert swarm.unmeasured == ["swarm True"]
+    assert swarm.unmeasured == ["swarm"]
 
 
 def test_paged_statistics_leave_scales_and_small_tensors_on_the_gpu():
@@ -268,6 +268,9 @@ def test_the_command_line_prints_the_result_of_estimate(capsys, monkeypatch, tmp
     assert "with gradient checkpointing" in text
     assumed = [line for line in text.splitlines() if "middle of a range" in line]
     assert [line[7:29].strip() for line in assumed] == list(ASSUMED)
+    monkeypatch.setattr("sys.argv", ["dalle-lib", "memory", "dalle-paper", "--swarm"])
+    main()
+    assert "Computed, but not compared with a measurement: swarm." in capsys.readouterr().out
 
 
 def test_models_and_gpus_are_known_by_name_in_any_case_and_gpus_by_size():

@@ -188,6 +188,21 @@ def test_the_command_makes_a_run_and_another_tells_what_it_is(data, tmp_path, mo
     assert json.loads(capsys.readouterr().out)["data"]["train"] == "train"
 
 
+def test_the_vqgan_of_a_data_set_may_be_a_run_s(data, tmp_path, monkeypatch, capsys):
+    codes = tmp_path / "codes"
+    shutil.copytree(data, codes)
+    (codes / "vqgan.safetensors").unlink()
+    new = ["dalle-lib", "run", "new", str(tmp_path / "run"), "--data", str(codes), "--preset", "small"]
+    monkeypatch.setattr("sys.argv", [*new, "--vqgan", "emoji-mini"])
+    main()
+    card = RunCard.load(tmp_path / "run")
+    assert card.vqgan.sha256 == sha256_of(vqgan_file("emoji-mini"))
+    told = answer(monkeypatch, *new[1:3], str(tmp_path / "other"), *new[4:], "--vqgan", "emoji")
+    assert "is another VQ-GAN than the codes'" in told
+    told = answer(monkeypatch, *new[1:3], str(tmp_path / "other"), *new[4:], "--vqgan", "train")
+    assert "expected the VQ-GAN of the codes in train, but it is not there: name its file, or a run that has it" in told
+
+
 def test_the_command_says_what_does_not_fit(data, tmp_path, monkeypatch):
     assert "expected a new folder" in answer(monkeypatch, "run", "new", str(data), "--data", str(data))
     card = new_run(tmp_path / "run", data)

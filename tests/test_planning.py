@@ -95,13 +95,47 @@ def test_what_is_sent_in_rounds_is_received(clients, reducers, all_reduce):
     assert sent == pytest.approx(received)
 
 
-def test_reducers_are_enough_when_one_more_saves_little():
-    plan = plan_run(Work.paper(), [VM, HOME])
+def test_reducers_are_enough_when_an_epoch_is_hardly_shorter_with_any_other_number_of_them():
+    work = Work.paper()
+    plan = plan_run(work, [VM, HOME])
+    with_others = [plan_run(work, [replace(VM, count=n), HOME]).phases["averaging"] for n in range(2, 257)]
+    one = plan_run(work, [replace(VM, count=1), replace(VM, name="vm 2", count=1, reduces=False), HOME])
+    computing = plan.epoch_s - plan.phases["averaging"] - plan.phases["parameters"]
+    times = [computing + averaging for averaging in [one.phases["averaging"], *with_others]]
+    assert plan.phases["parameters"] == 0
     enough = reducers_enough(plan)
-    times = [plan_run(plan.work, [replace(VM, count=n), HOME]).epoch_s for n in (enough - 1, enough, enough + 1)]
     assert enough > 1
-    assert times[1] <= 0.98 * times[0]
-    assert times[2] > 0.98 * times[1]
+    assert 0.95 * times[enough - 1] <= min(times) < 0.95 * times[enough - 2]
+
+
+def test_reducers_do_not_count_by_what_they_compute():
+    slow_home = replace(HOME, samples_per_second=0.01)
+    counts = [
+        reducers_enough(plan_run(Work.paper(), [replace(VM, samples_per_second=speed), slow_home]))
+        for speed in (0.01, 0.5)
+    ]
+    assert counts == [1, 1]  # links at home take longest with one as with many
+
+
+def test_of_volunteers_who_all_reduce_most_are_needed_and_no_more_than_there_are():
+    everybody = replace(HOME, count=60, reduces=True)
+    enough = reducers_enough(plan_run(Work.paper(), [everybody]))
+    assert 40 < enough <= 60
+    some = [replace(everybody, count=enough), replace(everybody, count=60 - enough, reduces=False)]
+    assert plan_run(Work.paper(), some).epoch_s <= plan_run(Work.paper(), [everybody]).epoch_s / 0.95
+
+
+def test_more_trainers_than_one_group_holds_are_told():
+    def told(count: int, hours: float = 24) -> str:
+        home = replace(HOME, count=count, hours_a_day=hours)
+        return " ".join(w for w in plan_run(Work.paper(), [VM, home]).warnings if "at a time" in w)
+
+    assert told(38) == told(300, hours=3) == ""
+    assert told(60).startswith("62 trainers at a time: one group holds about 100, and of 60 in a simulation 96% ")
+    assert "Let fewer in" not in told(60)
+    assert "402 trainers at a time" in told(400)
+    assert "of 400 in a simulation 0% averaged together (docs/averaging.md#how-many-peers-one-group-" in told(400)
+    assert told(400).endswith("Let fewer in, or begin another run.")
 
 
 def test_what_would_change_changes_it():
@@ -167,3 +201,21 @@ def test_the_command_prints_and_draws_the_same_plan(tmp_path, monkeypatch, capsy
     monkeypatch.setattr("sys.argv", arguments)
     main()
     assert f"Epoch:    {plan.epoch_s:,.0f} s" in capsys.readouterr().out
+
+
+def test_numbers_are_written_as_people_write_them(monkeypatch, capsys):
+    groups = ["home=5,speed=0.5,up=10,down=100", "vm=2,speed=0.3,up=900,down=900,reduces"]
+    monkeypatch.setattr("sys.argv", ["dalle-lib", "run", "plan", "paper", "--machines", *groups])
+    main()
+    told = capsys.readouterr().out
+    assert "computing 1,321 s, last batch 2.22 s" in told
+    assert "Reducers: 1 of vm would be enough, you have 2; with more, an epoch is hardly shorter." in told
+    monkeypatch.setattr(
+        "sys.argv", ["dalle-lib", "run", "plan", "emoji", "--machines", "pc=5,speed=2,up=9,down=9,reduces"]
+    )
+    main()
+    told = capsys.readouterr().out
+    assert "Run:      26." in told
+    assert " minutes for 60 epochs" in told
+    assert "Kit:      dalle-lib of any version whose peers speak protocol 4, as yours do." in told
+    assert "0.0 days" not in told

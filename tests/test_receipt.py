@@ -10,6 +10,7 @@ from peer_files import STARTED, peer_with
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.cli import main
+from dalle_lib.dashboard.summary import summary_text
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.confirming import CHECKER, confirm, confirmations
 from dalle_lib.monitor.database import MonitorDatabase
@@ -143,3 +144,13 @@ def test_a_monitor_confirms_what_it_has_credited_and_nobody_else_can(peer, mini,
     assert f'"monitors": ["{monitor.peer_id}"]' in page
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=|url\(|fetch\(|import\(", page), "it loads nothing"
+
+
+def test_a_summary_says_how_a_receipt_is_checked_where_it_is_read(tmp_path):
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts" / "ada.json").touch()
+    summary = {"epochs": 1, "seconds": 2, "share_of_samples": {}, "share_of_gradients": {}}
+    ending = f" receipt --check {tmp_path / 'receipts' / 'ada.json'}"
+    assert summary_text(summary, tmp_path).endswith(f"Anybody can check one: dalle-lib{ending}")
+    told = summary_text(summary, tmp_path, ".venv/bin/dalle-lib")
+    assert told.endswith(f"Anybody can check one: .venv/bin/dalle-lib{ending}")

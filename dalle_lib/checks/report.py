@@ -47,8 +47,7 @@ def problem_report(peer: Peer | None = None, run: str | None = None) -> str:
 def report_lines(peer: Peer | None, checks: Iterable[Check]) -> Iterator[str]:
     """Yield the report of `problem_report` with these checks, piece by piece, each check as soon as it is done."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
-    yield f"Copy this block into a new issue at {issues_page()}\n```"
-    yield without_secrets(f"{platform.platform()}\n{found}\n")
+    yield without_secrets(f"```\n{platform.platform()}\n{found}\n")
     try:
         for check in checks:
             yield without_secrets(in_words(check))
@@ -59,14 +58,14 @@ def report_lines(peer: Peer | None, checks: Iterable[Check]) -> Iterator[str]:
         yield without_secrets(log.rstrip())
         if found := _troubles(peer):
             yield "\n".join(["\nWhat its messages mean:", *(f"{trouble.title}: {trouble.link}" for trouble in found)])
-    yield "```"
+    yield f"```\nTo ask for help, copy the block above into a new issue at {issues_page()}"
 
 
 def show_report(peer: Peer | None = None, run: str | None = None):
     """Return `problem_report` for a notebook: HTML that unfolds on a click."""
     from IPython.display import HTML
 
-    page, block = issues_page(), problem_report(peer, run).split("\n", 1)[1]
+    page, block = issues_page(), problem_report(peer, run).rsplit("\n", 1)[0]
     return HTML(
         "<details><summary>Copy this into a new issue</summary>"
         f"<p><a href='{page}' target='_blank'>Open a new issue</a></p>"

@@ -42,6 +42,7 @@ class Demo:
         from dalle_lib.dashboard.run_page import DASHBOARD, PAGE
         from dalle_lib.dashboard.summary import summary_text
         from dalle_lib.demo import run_demo, run_notebook
+        from dalle_lib.platforms import typed
 
         if self.notebook is not None:
             summary = run_notebook(self.notebook, self.out)
@@ -51,4 +52,4 @@ class Demo:
         page = self.out / DASHBOARD / PAGE
         if page.exists():
             next_step += f"\nThe run's dashboard, to open in a browser: {page}"
-        print(json.dumps(summary) if self.json else f"\n{summary_text(summary, self.out)}\n{next_step}")
+        print(json.dumps(summary) if self.json else f"\n{summary_text(summary, self.out, typed())}\n{next_step}")

@@ -89,6 +89,6 @@ def describe_memory(model: str, gpu: str, mbps: float, about: dict) -> str:
     sent = f"{about['sent'] / 1e6:,.0f} MB, {about['seconds_to_send']:,.0f} s at {mbps:g} Mbit/s"
     lines.append(f"For each update that a swarm makes together, a peer sends {sent}.")
     if about["unmeasured"]:
-        lines.append(f"Not measured yet: {', '.join(about['unmeasured'])}.")
+        lines.append(f"Computed, but not compared with a measurement: {', '.join(about['unmeasured'])}.")
     lines.append(about["accuracy"])
     return "\n".join(lines)

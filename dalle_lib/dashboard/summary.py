@@ -54,8 +54,11 @@ def _gain(before: Examination | None, after: Examination | None) -> dict:
     }
 
 
-def summary_text(summary: dict, out: str | Path) -> str:
-    """Return what `summarize` returned as lines of text, and which pictures in the folder `out` to look at."""
+def summary_text(summary: dict, out: str | Path, program: str = "dalle-lib") -> str:
+    """Return what `summarize` returned as lines of text, and which pictures in the folder `out` to look at.
+
+    `program` is how `dalle-lib` is typed where the text is read.
+    """
     lines = [f"{summary['epochs']} epochs in {summary['seconds']:.0f} s."]
     for name, share in summary["share_of_samples"].items():
         gradients = summary["share_of_gradients"].get(name, 0.0)
@@ -72,7 +75,7 @@ def summary_text(summary: dict, out: str | Path) -> str:
     lines += [f"Look at {', '.join(map(str, files))}.", f"All figures are in {out}/summary.json."]
     if receipts := sorted(Path(out, "receipts").glob("*.json")):
         lines.append(f"What each peer has given, signed: {', '.join(map(str, receipts))}.")
-        lines.append(f"Anybody can check one: dalle-lib receipt --check {receipts[-1]}")
+        lines.append(f"Anybody can check one: {program} receipt --check {receipts[-1]}")
     return "\n".join(lines)
 
 

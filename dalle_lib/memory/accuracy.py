@@ -25,7 +25,7 @@ def not_measured(training: Training, device: str) -> list[str]:
     """Return the options of `training` that no measured point on `device` has."""
     points = [point["training"] for point in POINTS if point["device"] == device]
     return [
-        f"{field.name} {value}"
+        field.name if isinstance(value, bool) and value else f"{field.name} {value}"
         for field in fields(Training)
         if field.name not in ("batch", "sequence")
         and (value := getattr(training, field.name)) != field.default

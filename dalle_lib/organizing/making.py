@@ -55,9 +55,10 @@ def make_run(
     """Make a run in the new folder `out`, and return it.
 
     `data` is a data set as for `new_run`, or pictures with captions as for `prepare_dataset`, of which a data set is
-    made first, in the folder OUT.data; where that was broken off, the same call goes on. `vqgan` is the VQ-GAN of the
-    data set, or for pictures what `vqgan_file` takes, "train" if None; `held_out` and `captions_from_names` are for
-    pictures, as in PrepareSettings; with None, more than its share is held out of few pictures.
+    made first, in the folder OUT.data; where that was broken off, the same call goes on. `vqgan` is what `vqgan_file`
+    takes. With None, that of a data set lies beside it, and one is trained for pictures, as with "train"; `held_out`
+    and `captions_from_names` are for pictures, as in PrepareSettings; with None, more than its share is held out of few
+    pictures.
 
     For `volunteers` people, epochs are sized so that they average at most half of the time (`sized_for`);
     `upload_bits` are the card's. `keys` says for whom the run is (`make_keys`). `say` is told what takes long.

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from dalle_lib.amounts import figure, length
 from dalle_lib.model import ModelConfig
 from dalle_lib.planning import Machines, Plan, Work, plan_run, reducers_enough
 from dalle_lib.planning.constants import (
     CORE_OPERATIONS_PER_S,
-    DAY_S,
     GPU_OPERATIONS_PER_S,
     HOME_DOWN_MBPS,
     HOME_UP_MBPS,
@@ -15,6 +15,7 @@ from dalle_lib.planning.constants import (
     LOOK_S_PER_PEER,
     REACHED,
 )
+from dalle_lib.planning.faults import too_many
 from dalle_lib.run import RunCard
 from dalle_lib.run.sizes import SMALL_GRID
 
@@ -134,14 +135,14 @@ def _of_the_plan(card: RunCard, volunteers: int) -> list[Reason]:
                f"{HOME_UP_MBPS:g} Mbit/s up and {HOME_DOWN_MBPS:g} down, {plan.machines[0].count:g} of them can be "
                "reached; `dalle-lib run plan` takes what you know"),
         Reason("averaging.target_batch_size", f"{averaging.target_batch_size:,}",
-               f"they compute an epoch in {duration(computing)} and average it in {duration(plan.round_s)}"),
+               f"they compute an epoch in {length(computing)} and average it in {length(plan.round_s)}"),
         Reason("averaging.matchmaking_s", f"{averaging.matchmaking_s:g}",
                f"in which each of {volunteers:,} peers looks for the others {LOOKS} times or more"),
         Reason("averaging.longest_matchmaking_s", f"{averaging.search_s:g}",
                "for which a round waits for peers that compute in its epoch and come late"),
         Reason("averaging.timeout_s", f"{averaging.timeout_s:g}",
-               f"a round takes {duration(plan.round_s)}, and one on half of these rates must still fit in half of it"),
-        Reason("plan", f"{duration(plan.epoch_s)} an epoch, {duration(plan.days * DAY_S)} in all",
+               f"a round takes {length(plan.round_s)}, and one on half of these rates must still fit in half of it"),
+        Reason("plan", f"{length(plan.epoch_s)} an epoch, {length(plan.total_s)} in all",
                f"whoever sends most sends {traffic(busiest.sent_per_epoch)} an epoch; {more}"),
         *_warnings(card, plan, volunteers),
     ]  # fmt: skip
@@ -151,31 +152,25 @@ def _warnings(card: RunCard, plan: Plan, volunteers: int) -> list[Reason]:
     """Return what would go wrong; that the data are too few for so many people is said in place of raising a size."""
     computing_s, enough = plan.phases["computing"], useful(card, volunteers)
     if enough < volunteers:
-        why = (
+        many = too_many(volunteers)
+        told = [] if many is None else [many.rstrip(".")]
+        told.append(
             f"{volunteers:,} volunteers are more than this run can use: they would look for each other longer than "
             f"they compute. About {enough:,} are enough; more data or larger epochs keep more of them busy"
         )
-        return [Reason("warning", "", why)]
-    told = [warning.rstrip(".") for warning in plan.warnings]
-    if plan.round_s > 1.1 * computing_s:
-        told.append(
-            "they average longer than they compute: more volunteers who can be reached, or a rented machine with a "
-            "fast link that trains and reduces, make epochs shorter"
-        )
+    else:
+        told = [warning.rstrip(".") for warning in plan.warnings]
+        if plan.round_s > 1.1 * computing_s:
+            told.append(
+                "they average longer than they compute: more volunteers who can be reached, or a rented machine with "
+                "a fast link that trains and reduces, make epochs shorter"
+            )
     return [Reason("warning", "", why) for why in told]
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words: days, hours, minutes or seconds."""
-    for unit, size in ("days", 86_400), ("hours", 3600), ("minutes", 60):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.3g} s"
 
 
 def traffic(size: float) -> str:
     """Return a number of bytes in words."""
-    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.3g} MB"
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{figure(size / 1e6)} MB"
 
 
 def needs_of(card: RunCard) -> tuple[int, int, int]:

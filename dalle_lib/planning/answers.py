@@ -1,30 +1,35 @@
-"""Questions about a plan: how many reducers are enough, and what other settings would change."""
+"""Questions about a plan: how many reducers would be enough, and what other settings would change."""
 
 from dataclasses import replace
 
 from dalle_lib.planning.constants import UP_BITS
-from dalle_lib.planning.plan import Plan, plan_run
+from dalle_lib.planning.plan import Plan, phases_where, plan_run
 
-GAIN = 0.02
-"""A further reducer that makes epochs shorter by less than this part is none too many saved."""
+SPARED = 0.05
+"""Reducers are enough if any number of them makes epochs shorter by less than this part."""
 MAX_REDUCERS = 256
 
 
 def reducers_enough(plan: Plan) -> int | None:
-    """Return how many machines of the first group that reduces are enough: one more saves less than 2% of an epoch.
+    """Return how many machines of the first group that reduces would be enough: with more, epochs are hardly shorter.
 
-    None if no group reduces. Other groups stay as they are.
+    Of the group as it is, the others do not reduce; beyond it, there are more such machines. All compute as much as in
+    the plan, also then. None if no group reduces.
     """
     found = next((index for index, group in enumerate(plan.machines) if group.reduces), None)
     if found is None:
         return None
+    group = plan.machines[found]
 
     def epoch_s(count: int) -> float:
         machines = list(plan.machines)
-        machines[found] = replace(machines[found], count=count)
-        return plan_run(plan.work, machines).epoch_s
+        machines[found] = replace(group, count=count)
+        if count < group.count:
+            machines.append(replace(group, count=group.count - count, reduces=False))
+        return sum(phases_where(plan.work, plan.machines, tuple(machines)).values())
 
-    return next((n for n in range(1, MAX_REDUCERS) if epoch_s(n + 1) > (1 - GAIN) * epoch_s(n)), MAX_REDUCERS)
+    times = [epoch_s(count) for count in range(1, MAX_REDUCERS + 1)]
+    return next(count for count in range(1, MAX_REDUCERS + 1) if (1 - SPARED) * times[count - 1] <= min(times))
 
 
 def what_if(plan: Plan) -> dict[str, Plan]:

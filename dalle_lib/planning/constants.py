@@ -52,6 +52,12 @@ CORE_OPERATIONS_PER_S, GPU_OPERATIONS_PER_S = 8e9, 7e11
 The core's follows from 62 samples a second on two cores (emoji-mini, dev/DECISIONS.md, 2026-11-20); the GPU's from half
 a sample a second with the paper's model, which docs/planning.md assumes of a volunteer."""
 
+GROUP_HOLDS = {20: 1.0, 40: 1.0, 60: 0.96, 100: 0.84, 150: 0.68, 200: 0.01, 400: 0.0, 1000: 0.0, 5000: 0.0}
+"""Part of so many trainers that average together, as `python benchmarks/scale.py` simulates them: `together` in
+benchmarks/results/scale.json."""
+ONE_GROUP = 100
+"""The largest of these sizes of which one group holds four of five or more."""
+
 # The simulation of large swarms, `python benchmarks/scale.py`, needs these besides.
 AVERAGER_BYTES, PROGRESS_BYTES = 761, 890
 """Bytes by which a peer's record makes an answer of the hash table longer: its search for a group, or its progress."""

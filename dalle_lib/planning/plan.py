@@ -33,6 +33,7 @@ from dalle_lib.planning.constants import (
     STEP_PARAMETERS_PER_S,
     WEIGHT_BYTES,
 )
+from dalle_lib.planning.faults import what_goes_wrong
 from dalle_lib.planning.machines import Machines
 from dalle_lib.planning.work import Work
 
@@ -74,9 +75,14 @@ class Plan:
         return sum(self.phases.values())
 
     @property
+    def total_s(self) -> float:
+        """Seconds until the run is complete."""
+        return self.epoch_s * self.work.epochs
+
+    @property
     def days(self) -> float:
         """Days until the run is complete."""
-        return self.epoch_s * self.work.epochs / DAY_S
+        return self.total_s / DAY_S
 
     @property
     def price(self) -> float:
@@ -128,12 +134,10 @@ def plan_run(work: Work, machines: Iterable[Machines]) -> Plan:
             "nobody reduces: averaging needs at least one peer to which the others can connect. Add `reduces` to a "
             "group with an open port, such as vm=1,speed=0.2,up=1000,down=1000,reduces."
         )
-    there, back = _halves(work, machines, peers, reducers, work.up_bytes)
-    parameters_there, _ = _halves(work, machines, peers, reducers, work.answer_bytes)
+    there, back = _halves(work, machines, work.up_bytes)
     fullest_s, bottleneck = _fullest(machines, there, back)
     averaging_s = ROUND_SLOWDOWN * fullest_s
-    parameters_s = ROUND_SLOWDOWN * _fullest(machines, parameters_there, back)[0]
-    phases = _phases(work, machines, averaging_s if peers > 1 else None, parameters_s)
+    phases = phases_where(work, machines, machines)
     epoch_s = sum(phases.values())
     rounds = 1 + 1 / work.state_every if peers > 1 else 0.0
     sent, received = _per_epoch(work, machines, rounds, there, back, epoch_s)
@@ -141,13 +145,23 @@ def plan_run(work: Work, machines: Iterable[Machines]) -> Plan:
         work=work, machines=machines, phases=phases, round_s=averaging_s,
         bottleneck=bottleneck,
         traffic=_traffic(work, machines, sent, received, epoch_s),
-        warnings=_warnings(work, machines, averaging_s, phases),
+        warnings=what_goes_wrong(work, machines, averaging_s, phases),
     )  # fmt: skip
 
 
-def _halves(
-    work: Work, machines: tuple[Machines, ...], peers: float, reducers: float, up_bytes: float
-) -> tuple[_Half, _Half]:
+def phases_where(work: Work, computing: tuple[Machines, ...], averaging: tuple[Machines, ...]) -> dict[str, float]:
+    """Return the seconds of an epoch by phase, where the first machines compute it and the others average it."""
+    peers = sum(group.online for group in averaging if group.trains)
+    there, back = _halves(work, averaging, work.up_bytes)
+    parameters_there, _ = _halves(work, averaging, work.answer_bytes)
+    averaging_s = ROUND_SLOWDOWN * _fullest(averaging, there, back)[0]
+    parameters_s = ROUND_SLOWDOWN * _fullest(averaging, parameters_there, back)[0]
+    return _phases(work, computing, averaging_s if peers > 1 else None, parameters_s)
+
+
+def _halves(work: Work, machines: tuple[Machines, ...], up_bytes: float) -> tuple[_Half, _Half]:
+    peers = sum(group.online for group in machines if group.trains)
+    reducers = sum(group.online for group in machines if group.reduces)
     part = 1 / max(reducers, 1)
     answers = work.answer_bytes + WEIGHT_BYTES * peers * work.messages
     to_others = [(max(0.0, 1 - part) if group.reduces else 1.0) * group.trains for group in machines]
@@ -255,28 +269,3 @@ def _traffic(
                     received_per_day=down * epochs + taken, price=price)
         )  # fmt: skip
     return tuple(result)
-
-
-def _warnings(work: Work, machines: tuple[Machines, ...], round_s: float, phases: dict[str, float]) -> tuple[str, ...]:
-    told = []
-    if round_s > work.timeout_s / 2:
-        told.append(
-            f"A round takes {round_s:,.0f} s, and who lets others wait for {work.timeout_s / 2:g} s is left out: raise "
-            "timeout_s in the card, or let peers with slow links send less."
-        )
-    if phases["matchmaking"] > ROUND_START_S:
-        told.append(
-            f"Peers compute an epoch in {phases['computing']:.3g} s, less than matchmaking_s, {work.matchmaking_s:g}: "
-            "raise target_batch_size."
-        )
-    slow = [
-        group
-        for group in machines
-        if group.trains and group.batch_size / group.samples_per_second > phases["computing"] / 2
-    ]
-    told += [
-        f"One batch of {group.name} takes {group.batch_size / group.samples_per_second:.3g} s, and all wait for it at "
-        f"the end of an epoch of {phases['computing']:.3g} s: such machines need a smaller batch or more speed."
-        for group in slow
-    ]
-    return tuple(told)

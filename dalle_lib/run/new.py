@@ -45,9 +45,9 @@ def new_run(
     """Make a run of a data set in the new folder `out`, with a tokenizer of its captions, and return its card.
 
     `data` is what `prepare_dataset` made: its folder, whose codes are copied, or "hf://datasets/owner/name", of which
-    the card names the commit that `revision`, or else the main branch, has now. `vqgan` is the file of its VQ-GAN,
-    where that is not beside the data; `name` is the run's, the folder's if None. `token` is a Hub token, without which
-    huggingface_hub looks for one.
+    the card names the commit that `revision`, or else the main branch, has now. `vqgan` is its VQ-GAN, where that is
+    not beside the data: a file, or the name of a run that has it, as `vqgan_file` takes them. `name` is the run's, the
+    folder's if None. `token` is a Hub token, without which huggingface_hub looks for one.
 
     `preset` is "small" for the model and the schedule of `emoji-mini`, which a processor trains in minutes to hours, or
     "paper" for the run of arXiv:2207.03481 in every field, with its filters and T5's tokenizer. With None, data of at
@@ -68,7 +68,8 @@ def new_run(
         if preset == "paper":
             require_paper_codes(data_card.format)
             tokenizer = tokenizer or T5
-        _bring_vqgan(folder, data_card.format, Path(vqgan or Path(source, VQGAN)), None if vqgan else on_hub)
+        file = Path(source, VQGAN) if vqgan is None else Path(vqgan_file(str(vqgan)))
+        _bring_vqgan(folder, data_card.format, file, None if vqgan else on_hub)
         if on_hub is None:
             for split in SPLITS:
                 copy_folder(Path(source, split), folder / split)
@@ -179,7 +180,10 @@ def _bring_vqgan(folder: Path, codes: CodesFormat, file: Path, on_hub: FetchedFi
         if on_hub is not None and on_hub.ending_with((VQGAN,)):
             file = stack.enter_context(on_hub.open(VQGAN, keep=True))
         if not file.is_file():
-            raise ValueError(f"expected the VQ-GAN of the codes in {file}, but it is not there: name its file, vqgan.")
+            raise ValueError(
+                f"expected the VQ-GAN of the codes in {file}, but it is not there: name its file, or a run that has "
+                "it, as vqgan."
+            )
         if (found := sha256_of(file)) != codes.vqgan_sha256:
             raise ValueError(
                 f"{file} is another VQ-GAN than the codes': expected SHA-256 {codes.vqgan_sha256}, found {found}."

@@ -68,7 +68,7 @@
         table("Terms of GPU memory and RAM", ["term", "bytes", "formula"], rows, [1]),
         table("What one layer in the middle keeps: b sequences of s positions, h wide, a heads; the number before them is bytes",
           ["operation", "formula", "bytes"], [...layer, ["together", "", bytesText(layerBytes)]], [2]),
-        need.unmeasured.length ? make("p", {}, "Not measured yet: " + need.unmeasured.join(", ") + ".") : null);
+        need.unmeasured.length ? make("p", {}, "Computed, but not compared with a measurement: " + need.unmeasured.join(", ") + ".") : null);
     }
 
     function showAdvice() { // it takes a moment, so it is computed when it is looked at

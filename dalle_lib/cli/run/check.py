@@ -82,7 +82,7 @@ def as_json(card: "RunCard", checked: "Checked") -> str:
 
 def taken(card: "RunCard") -> str:
     """Return which kits a run takes."""
-    return f"dalle-lib {card.kit or 'of any version'} with protocol {card.protocol}"
+    return f"dalle-lib {card.kit or 'of any version'} whose peers speak protocol {card.protocol}, as yours do"
 
 
 def describe(card: "RunCard") -> str:

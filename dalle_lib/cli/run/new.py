@@ -47,8 +47,8 @@ class New:
     """Bits a value of gradients on their way to the peers that average them. 4 suits home links, whose uploads are
     slow. It cannot be changed later."""
     vqgan: str | None = None
-    """The file of the VQ-GAN that made the codes; None takes the one beside the data. Of pictures: the VQ-GAN that
-    makes them, as for `dalle-lib prepare`; None trains one on them."""
+    """The VQ-GAN that made the codes: its file, or a run that has it, such as emoji; None takes the one beside the
+    data. Of pictures: the VQ-GAN that makes them, as for `dalle-lib prepare`; None trains one on them."""
     held_out: float | None = None
     """Share of pictures that is never trained on; None takes 1%, or more where they are few."""
     captions_from_names: bool = False

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from dalle_lib.amounts import figure, length
+
 if TYPE_CHECKING:
     from dalle_lib.planning import Plan
 
@@ -73,17 +75,21 @@ class PlanCommand:
 
 def describe_plan(plan: "Plan", others: dict[str, "Plan"], enough: int | None) -> str:
     """Return a plan in words: time by phase, traffic by group, money, memory, warnings, what would change it."""
-    phases = ", ".join(f"{name} {seconds:,.3g} s" for name, seconds in plan.phases.items() if seconds)
+    phases = ", ".join(f"{name} {figure(seconds)} s" for name, seconds in plan.phases.items() if seconds)
     lines = [
         f"Epoch:    {plan.epoch_s:,.0f} s: {phases}.",
-        f"Run:      {plan.days:,.1f} days for {plan.work.epochs:,} epochs of {plan.work.target_batch_size:,} samples.",
+        f"Run:      {length(plan.total_s)} for {plan.work.epochs:,} epochs of {plan.work.target_batch_size:,} samples.",
         f"Round:    {plan.round_s:,.1f} s; it waits longest for {plan.bottleneck}.",
     ]
     if enough is not None:
-        lines.append(f"Reducers: {enough} needed, of the first group that reduces.")
+        group = next(group for group in plan.machines if group.reduces)
+        lines.append(
+            f"Reducers: {enough} of {group.name} would be enough, you have {group.count:g}; with more, an epoch is "
+            "hardly shorter."
+        )
     for group, one in zip(plan.machines, plan.traffic, strict=True):
         epoch = f"{one.sent_per_epoch / 1e6:,.1f} MB sent and {one.received_per_epoch / 1e6:,.1f} MB received an epoch"
-        day = f"{one.sent_per_day / 1e9:,.3g} and {one.received_per_day / 1e9:,.3g} GB a day"
+        day = f"{figure(one.sent_per_day / 1e9)} and {figure(one.received_per_day / 1e9)} GB a day"
         cost = f"; all cost {one.price:,.2f}" if one.price else ""
         lines.append(f"Each of {group.count:g} {group.name}: {epoch}, {day}{cost}.")
     lines += [f"Money:    {plan.price:,.2f} in all."] if plan.price else []
@@ -94,6 +100,6 @@ def describe_plan(plan: "Plan", others: dict[str, "Plan"], enough: int | None) -
         )
     lines += [f"Warning:  {warning}" for warning in plan.warnings]
     lines += [
-        f"With {words}: {other.epoch_s:,.0f} s an epoch, {other.days:,.1f} days." for words, other in others.items()
+        f"With {words}: {other.epoch_s:,.0f} s an epoch, {length(other.total_s)}." for words, other in others.items()
     ]
     return "\n".join(lines)
