@@ -24,7 +24,7 @@ def test_a_round_that_is_called_off_shows_of_nobody_that_they_are_in_time():
                 await asyncio.Event().wait()
 
         peers = [SimpleNamespace(peer_id=PeerID(name)) for name in (b"ada", b"bob", b"cat")]
-        patience.note([peers[1].peer_id], {peers[1].peer_id})
+        patience.note([peers[1].peer_id], {peers[1].peer_id}, {})
         runner = Waits(peers[0], peers, patience=patience)
         runner.upload.note_round(is_late=True)
         round_ = asyncio.create_task(runner.average())

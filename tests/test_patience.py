@@ -32,7 +32,7 @@ def waited(others_s: list[float]) -> dict[PeerID, float]:
 def test_a_sender_is_waited_for_within_bounds_that_grow_with_the_waits_for_others(others_s, least_s, longer_s, late):
     of = patience(least_s=least_s)
     for _ in range(late):
-        of.note(PEERS, {ADA})
+        of.note(PEERS, {ADA}, {})
     limit_s = of.for_sender(ADA, waited(others_s), MOST_S)
     assert min(MOST_S, of.spared_s(ADA)) <= limit_s <= MOST_S
     assert limit_s <= of.for_sender(ADA, waited([other + longer_s for other in others_s]), MOST_S)
@@ -43,7 +43,7 @@ def test_a_sender_is_waited_for_within_bounds_that_grow_with_the_waits_for_other
 def test_who_is_waited_for_as_the_others_are_is_never_left_out(wait_s, others, late, factor):
     of = patience()
     for _ in range(late):
-        of.note(PEERS, PEERS)
+        of.note(PEERS, PEERS, {})
     assert of.for_sender(ADA, waited([wait_s] * others), 1e9) > factor * wait_s
     assert of.for_reducer(ADA, [wait_s] * others, others, 1e9) > wait_s
 
@@ -63,12 +63,12 @@ def test_a_peer_that_is_late_again_and_again_is_waited_for_less_and_less_until_i
     of = patience(80.0)
     assert of.spared_s(ADA) == SHARE * 80.0
     for times_late in range(1, 9):
-        of.note([ADA, BOB], {ADA})
+        of.note([ADA, BOB], {ADA}, {})
         assert of.spared_s(ADA) == SHARE * 80.0 / 2**times_late
     assert of.spared_s(BOB) == SHARE * 80.0
-    of.note([BOB], set())
+    of.note([BOB], set(), {})
     assert of.spared_s(ADA) == SHARE * 80.0 / 2**8, "it was not in that round"
-    of.note([ADA], set())
+    of.note([ADA], set(), {})
     assert of.spared_s(ADA) == SHARE * 80.0
 
 
@@ -76,7 +76,7 @@ def test_a_peer_that_has_got_faster_after_many_late_rounds_is_waited_for_again_a
     of, waits_s = patience(80.0), []
     for _ in range(10 * AGAIN):
         waits_s.append(of.spared_s(ADA))
-        of.note([ADA], {ADA})
+        of.note([ADA], {ADA}, {})
     assert [round for round, wait_s in enumerate(waits_s) if wait_s == SHARE * 80.0] == [*range(0, 10 * AGAIN, AGAIN)]
     assert sum(waits_s) < 0.02 * 80.0 * len(waits_s), "of the time of all rounds"
 
@@ -87,3 +87,16 @@ def test_a_peer_that_has_got_faster_after_many_late_rounds_is_waited_for_again_a
 )
 def test_neither_a_round_that_was_tried_again_nor_a_long_sleep_changes_what_is_waited(distances_s, between_s):
     assert patience(*distances_s).spared_s(ADA) == SHARE * between_s
+
+
+def test_who_was_late_once_is_waited_for_as_long_as_most_are_that_are_in_time_though_one_is_fast():
+    of = patience(80.0)
+    for _ in range(9):
+        of.note(PEERS, {ADA}, {ADA: 5.0, BOB: 8.0, CAT: 8.5, DAN: 0.0})
+    assert of.spared_s(ADA) == 8.0
+    assert of.for_sender(ADA, {ADA: 7.0, BOB: 0.0, CAT: 0.0, DAN: 0.0}, MOST_S) > 7.0, "early in a round"
+    of.note(PEERS, {ADA}, {ADA: 5.0, BOB: 1.0, CAT: 1.0, DAN: 0.0})
+    assert of.spared_s(ADA) == 1.0, "a hopeless one costs as little as the others"
+    of.note([BOB], {BOB}, {BOB: 9.0})
+    of.note(PEERS, {ADA, CAT, DAN}, {ADA: 9.0, BOB: 30.0, CAT: 9.0, DAN: 9.0})
+    assert of.spared_s(ADA) == 1.0, "one alone says nothing of what is usual"

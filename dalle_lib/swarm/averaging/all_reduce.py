@@ -162,7 +162,7 @@ class Runner(SameAnswers):
         if believes:
             self.late_to.clear()
         self.failed |= self.late_to
-        self.patience.note(self.ordered_peer_ids if has_ended else self.failed, self.failed)
+        self.patience.note(self.ordered_peer_ids if has_ended else self.failed, self.failed, self.waiting.waited_s)
         for peer in self.late_to:
             self.tell(peer, "it did not reduce its parts: it says that ours came too slowly, and most others do not")
         for peer, what in self._in_vain.items():

@@ -45,6 +45,7 @@ class Patience:
         self.least_s, self._clock = least_s, clock
         self._began, self._between_s = clock(), deque(maxlen=ROUNDS)
         self._late: dict[PeerID, int] = {}
+        self._usual_s = 0.0
 
     def begin(self) -> None:
         """Note that a round begins."""
@@ -52,18 +53,24 @@ class Patience:
         self._between_s.append(now - self._began)
         self._began = now
 
-    def note(self, peers: Collection[PeerID], late: Collection[PeerID]) -> None:
-        """Note for whom of the peers of a round this one has waited in vain."""
+    def note(self, peers: Collection[PeerID], late: Collection[PeerID], waited_s: Mapping[PeerID, float]) -> None:
+        """Note for whom of the peers of a round this one has waited in vain, and for how long for each that sends."""
         for peer in peers:
             times = self._late.pop(peer, 0)
             if peer in late:
                 put(self._late, peer, times + 1, MAX_LATE)
+        in_time = [seconds for peer, seconds in waited_s.items() if peer in peers and peer not in late]
+        if len(in_time) >= FEWEST:
+            self._usual_s = statistics.median(in_time)
 
     def spared_s(self, peer: PeerID) -> float:
         """Return the seconds that a peer is waited for in any case: half as many with each round in which it was late
-        again, so that a hopeless one soon costs nothing; every AGAIN rounds, all of them again."""
+        again, so that a hopeless one soon costs nothing; every AGAIN rounds, all of them again. As long as for most of
+        those who were in time it costs nothing in any case: where a fast peer is among slow ones, who was late once
+        would be late for ever."""
         between_s = statistics.median_high(self._between_s) if self._between_s else 0.0
-        return max(self.least_s, SHARE * between_s) * 0.5 ** (self._late.get(peer, 0) % AGAIN)
+        own_s = max(self.least_s, SHARE * between_s) * 0.5 ** (self._late.get(peer, 0) % AGAIN)
+        return max(own_s, self._usual_s)
 
     def for_sender(self, sender: PeerID, waited_s: Mapping[PeerID, float], most_s: float) -> float:
         """Return the seconds that a sender is waited for in all, at most `most_s`.
