@@ -1,4 +1,4 @@
-"""Who leads a peer, again and again, into groups without most of the others is left: such rounds do not fail."""
+"""Nobody keeps others apart: neither by small groups, in which rounds do not fail, nor by having a leader blamed."""
 
 import asyncio
 
@@ -47,3 +47,20 @@ def test_who_keeps_a_peer_from_most_others_again_and_again_is_named(inside, is_n
     why = "the groups that it led lacked most of those who were there, 5 times in a row"
     assert follower.told == ([(BOB.peer_id, why)] if is_named and there == "now" else [])
     assert (bob in follower.avoided) == bool(follower.told)
+
+
+@pytest.mark.parametrize(("passed_s", "asks"), [(4.0, True), (6.0, False)])
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_leader_sends_nobody_away_late(leads, passed_s, asks, monkeypatch):
+    """Its followers would blame it, and not whoever has made it follow."""
+    peer, asked = matchmaking_of(ADA), []
+
+    async def ask(self, leader):
+        asked.append(leader)
+
+    monkeypatch.setattr(Matchmaking, "_request_join_group", ask)
+    monkeypatch.setattr(matchmaking, "get_dht_time", lambda: NOW + passed_s)
+    peer.searches_since, peer.request_timeout, peer.get_request_expiration_time = NOW, 3.0, lambda: NOW + 10
+    peer.current_followers = {id_of(CEM): None} if leads else {}
+    asyncio.run(peer._request_join_group(id_of(BOB)))
+    assert asked == ([id_of(BOB)] if asks or not leads else [])

@@ -125,6 +125,9 @@ class MemberMatchmaking(CompletingMatchmaking):
         # hivemind asks each peer that looks for a group to lead this one, and those that a leader suggests.
         if leader in self.asked or time.monotonic() < self.avoided.get(leader, 0.0):
             return None
+        # Its followers would count that it has sent them away late: whoever leads it then would have it avoided.
+        if self.current_followers and get_dht_time() > (self.searches_since + self.get_request_expiration_time()) / 2:
+            return None
         if (problem := await self.trust.refusal(str(leader))) is not None:
             logger.warning("not following %s: %s", leader, problem)
             return None
