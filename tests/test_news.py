@@ -8,8 +8,9 @@ import pytest
 from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
 
 from dalle_lib.dashboard import watching
+from dalle_lib.dashboard.lately import troubles
 from dalle_lib.dashboard.terminal import Lines
-from dalle_lib.dashboard.words import news, state_in_words, troubles
+from dalle_lib.dashboard.words import news, state_in_words
 from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.standing import Standing
