@@ -1,7 +1,10 @@
 """What went wrong with a peer lately, and what its last update holds, in lines for a terminal and a notebook."""
 
-from dalle_lib.amounts import count
+import time
+
+from dalle_lib.amounts import count, duration
 from dalle_lib.one_line import printable
+from dalle_lib.swarm.averaging.complaints import RUN
 from dalle_lib.swarm.process.events import is_loss
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
@@ -33,8 +36,10 @@ def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
     lines += [f"Data: {printable(last['left_out'])}." for last in [e for e in events if e["event"] == "data"][-1:]]
     for event in events[-RECENT_EVENTS:]:
         # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
-        # next round: neither is trouble, because nothing that the volunteer computed is lost.
-        if is_loss(event):
+        # next round: neither is trouble, because nothing that the volunteer computed is lost. To go back an epoch is.
+        if event["event"] == "left_out" and event.get("gave_way"):
+            lines.append(_gave_way(event))
+        elif is_loss(event):
             lost = f"{event['samples']} samples of yours are"
             lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
         if event["event"] == "drifted":
@@ -46,8 +51,30 @@ def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
         if event["event"] == "problem":
             who = f"Peer {names.get(event['peer'], '')}(…{event['peer'][-6:]})"
             told = "This peer" if event["peer"] in ("", own) else printable(who)
-            lines.append(f"{told}: {printable(event['problem'])}.")
+            lines.append(f"{'' if event['peer'] == RUN else f'{told}: '}{printable(event['problem'])}.")
+        if event["event"] == "woke":
+            lines.append(_woke(event))
     return lines
+
+
+def _gave_way(event: dict) -> str:
+    """Return what a peer whose part of the run gave way has lost, and how it goes on."""
+    lost, (since, goes_on) = "none of your samples is lost", event["gave_way"]
+    if event["samples"]:
+        epochs = f"epoch {since:,}" if since == event["epoch"] else f"epochs {since:,} to {event['epoch']:,}"
+        lost = f"{event['samples']:,} of your samples ({epochs}) {'is' if event['samples'] == 1 else 'are'} lost"
+    how = f"took over the others' state of epoch {goes_on:,} and goes on"
+    if event["is_waiting"]:
+        how = f"waits to average its parameters with the others', who are in epoch {goes_on:,}"
+    return f"Your part of the run gave way: {lost}. Your peer {how}."
+
+
+def _woke(event: dict) -> str:
+    """Return for how long a computer has slept, as far as its clocks tell: one that was set has jumped, too."""
+    when = time.strftime("%H:%M", time.localtime(event["time"]))
+    slept = f"slept for {duration(event['seconds'])}, or its clock was set"
+    did = slept if event["seconds"] else "had its clock set back"
+    return f"{when}: this computer {did}. Your peer goes on by itself."
 
 
 def what_it_means(line: str) -> str | None:
