@@ -12,6 +12,7 @@ from one_hot import OneHotPeer, OneHotSwarm, one_hot_card
 from test_faults import in_step
 
 from dalle_lib.rehearsal.links import Link, Plug, Relay
+from dalle_lib.swarm.averaging.complaints import RUN
 
 LINK = Link(up_mbps=400, down_mbps=400)
 FAST_S, SLOW_S = 0.05, 0.4
@@ -67,7 +68,13 @@ def went_back(peer: OneHotPeer) -> bool:
 
 def knew(peer: OneHotPeer) -> bool:
     """Return whether it has told that the run was split, while others trained apart from it."""
-    return any("train apart from this one" in event["problem"] for event in peer.events("problem"))
+    return any(event["problem"].startswith("The run is split: ") for event in peer.events("problem"))
+
+
+def knows_it_is_one(peer: OneHotPeer) -> bool:
+    """Return whether the last that it has told of the split is that it is over."""
+    told = [event["problem"] for event in peer.events("problem") if event["peer"] == RUN]
+    return told != [] and told[-1].startswith("The run is one again: ")
 
 
 def lost(peer: OneHotPeer) -> list[dict]:
@@ -105,6 +112,7 @@ def test_a_bootstrap_peer_that_was_left_alone_goes_back_to_the_others(sides):
     sides.train_apart(others, alone)
     assert_one_run(sides.swarm, others, alone)
     assert all(map(knew, others)), "it went on for an epoch of theirs at least"
+    sides.swarm.wait(lambda: all(map(knows_it_is_one, others)))
     assert all(map(went_back, alone))
 
 

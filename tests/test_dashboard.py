@@ -62,7 +62,7 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
         for i in range(1, 6)
     ]
     events += [
-        {"event": "averaged", "epoch": i, "peers": 3, "shares": {"id0": 0.5}, "error": None,
+        {"event": "averaged", "epoch": i, "peers": 3, "shares": {"id0": 0.5, "id1": 0.5}, "error": None,
          "counted": {"id0": 48.0, "id1": 32.0, "id2": 16.0} if i > 2 else {"id0": 64.0, "id1": 32.0}}
         for i in range(1, 6)
     ]  # fmt: skip

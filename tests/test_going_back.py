@@ -79,7 +79,16 @@ def test_who_leaves_its_part_takes_the_others_state_of_an_earlier_epoch_and_says
     assert (told.epoch, told.samples, told.is_waiting) == (30, 8 + 20 + 300, False)
     assert "since epoch 12, and they go on in epoch" in told.reason
     assert "450 samples of its part are lost" in told.reason
+    assert told.gave_way == (12, goes_on_in)
     assert not peer._should_load_state_from_peers(), "not again at once"
+
+
+def test_who_goes_back_to_an_earlier_epoch_says_so_also_if_nothing_is_lost():
+    peer, _, _ = leaving(True, together=30)
+    peer.grad_averager.local_samples_accumulated = 0
+    peer.load_state_from_peers()
+    told = peer.rounds.get_nowait()
+    assert (told.samples, told.gave_way) == (0, (30, 20))
 
 
 def test_who_came_after_the_split_has_lost_all_that_it_brought():
@@ -100,6 +109,7 @@ def test_who_leaves_a_part_of_the_same_epoch_has_lost_what_it_brought_since_they
     assert (peer.local_epoch, peer.is_behind, did) == (30, False, [30])
     told = peer.rounds.get_nowait()
     assert (told.samples, "since epoch 12, and they go on in epoch 30; 450 samples" in told.reason) == (328, True)
+    assert told.gave_way == (12, 30)
 
 
 @pytest.mark.parametrize("claimed", [20, 40])

@@ -1,12 +1,15 @@
 """Whose parameters go on after a split: the same for all, by users first. Records are made up here, and so is time."""
 
 import pytest
+from bare_optimizer import waiting
 from hypothesis import given
 from hypothesis import strategies as st
 from test_progress import PEERS, progress, record, tracker
 
+from dalle_lib.swarm.averaging.complaints import RUN
 from dalle_lib.swarm.averaging.earned import Claim
 from dalle_lib.swarm.averaging.islands import Island, Parted, goes_on
+from dalle_lib.swarm.averaging.run_optimizer import RUN_SPLIT
 
 __all__ = ["tracker"]
 SHORTEST_S, LONG_AGO = 10.0, 10**6
@@ -130,6 +133,30 @@ def test_the_side_that_goes_on_stays_where_it_is():
     together = [[*side("a", 2, 20), *each] for each in behind]
     assert looks(20, *together).others is None
     assert looks(20, *together).apart == looks(20, *together).left_aside == {"b0", "b1"}
+
+
+@pytest.mark.usefixtures("no_event_loop")
+def test_a_peer_tells_that_the_run_is_split_and_that_it_is_one_again_when_those_who_were_apart_are_in_step():
+    peer, parted = waiting(eta_s=300.0), Parted(SHORTEST_S)
+    peer.tracker.parted = parted
+
+    def told(own_epoch: int | None, *others: list[Claim]) -> list[str]:
+        for found in others:
+            parted.look(own_epoch and claim("own", own_epoch), found, LONG_AGO, 0.0)
+        return list(peer._split())
+
+    near, gone, apart, back = side("b", 2, 10), [], side("b", 2, 18), side("b", 2, 20)
+    assert told(10, near) == told(12, gone) == []
+    (split,) = told(13, apart, side("b", 2, 19))
+    assert split == (RUN, RUN_SPLIT.format("2 peers train"))
+    assert told(14, side("b", 2, 19)) == [], "it is told once"
+    assert told(14, gone) == told(None, back) == [], "nobody knows yet"
+    assert told(20, back) == [(RUN, "The run is one again: 2 peers that trained apart train with yours")]
+    assert told(21, back) == []
+    told(23, gone)
+    (split,) = told(24, [claim("b0", 30)], [claim("b0", 31)])
+    assert split == (RUN, RUN_SPLIT.format("1 peer trains"))
+    assert told(31, [claim("b0", 31)]) == [(RUN, "The run is one again: 1 peer that trained apart trains with yours")]
 
 
 def test_a_newcomer_has_no_side():

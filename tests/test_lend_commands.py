@@ -110,7 +110,7 @@ def test_stop_never_signals_another_program_whose_id_is_the_supervisors_elsewher
     ("events", "state", "words"),
     [
         ([HELD], "paused", "Paused by you; `dalle-lib resume` lets it go on"),
-        ([HELD | {"reason": "battery"}], "paused", "Paused: on battery"),
+        ([HELD | {"reason": "battery"}], "paused", "Paused: on battery, until it is plugged in"),
         ([HELD | {"reason": "another version's"}], "paused", "Paused"),
         ([HELD, GOING_ON], "training", "Training with the others"),
         ([HELD, GOING_ON, HELD, LEFT], "left", "Left the run; progress is saved at epoch 12"),

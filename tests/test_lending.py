@@ -120,8 +120,8 @@ def test_each_hold_has_plain_words():
     )
     assert [hold_in_words(Hold(reason)) for reason in ("you", "battery", "busy")] == [
         "paused by you",
-        "paused: on battery",
-        "paused: other programs use this machine",
+        "paused: on battery, until it is plugged in",
+        "paused: other programs use this machine, until they leave it alone",
     ]
 
 

@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from dalle_lib.cli.lend import Finish, Pause, Resume, Stop
 from dalle_lib.cli.status import Status
-from dalle_lib.dashboard.words import troubles
+from dalle_lib.dashboard.lately import troubles
 from dalle_lib.files import state_folder
 from dalle_lib.swarm import Peer
 from dalle_lib.swarm.process.lending import wish_of

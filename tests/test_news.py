@@ -8,9 +8,11 @@ import pytest
 from peer_files import BEGINNING, CONNECTED, JOINED, LEFT_OUT, LOADED, STARTED, epoch, peer_with, running, seen
 
 from dalle_lib.dashboard import watching
+from dalle_lib.dashboard.lately import troubles
 from dalle_lib.dashboard.terminal import Lines
-from dalle_lib.dashboard.words import news, state_in_words, troubles
+from dalle_lib.dashboard.words import news, state_in_words
 from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.complaints import RUN
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.standing import Standing
 
@@ -28,13 +30,39 @@ def test_coming_back_and_a_first_gradient_that_counts_later_are_no_trouble_and_l
     assert lost.startswith("32 samples of yours are not in the others' update of epoch 9: the others are at epoch 30")
 
 
-def test_who_caused_a_problem_is_named_as_in_the_table_of_peers_and_oneself_as_this_peer(mini, tmp_path):
+def test_whose_part_of_the_run_gave_way_is_told_what_is_lost_and_where_it_goes_on_also_if_nothing_of_its_own_is():
+    gave_way = LEFT_OUT | {"epoch": 7, "samples": 12, "gave_way": [5, 6], "reason": "it trained apart"}
+    cases = {
+        "12 of your samples (epochs 5 to 7) are lost. Your peer took over the others' state of epoch 6 and goes on": {},
+        "1 of your samples (epoch 7) is lost. Your peer took over the others' state of epoch 6 and goes on":
+            {"samples": 1, "gave_way": [7, 6]},
+        "none of your samples is lost. Your peer took over the others' state of epoch 6 and goes on": {"samples": 0},
+        "none of your samples is lost. Your peer waits to average its parameters with the others', who are in epoch 6":
+            {"samples": 0, "is_waiting": True},
+    }  # fmt: skip
+    for told, change in cases.items():
+        (line,) = troubles([*BEGINNING, gave_way | change, *epoch(7)])
+        assert line == f"Your part of the run gave way: {told}."
+
+
+def test_a_computer_that_slept_is_told_so_and_that_its_peer_goes_on():
+    woke = {"event": "woke", "time": 1e9, "seconds": 2 * 3600.0 + 1}
+    (slept,) = troubles([*BEGINNING, woke, *epoch(10)])
+    assert slept.endswith(": this computer slept for 2 h 0 min, or its clock was set. Your peer goes on by itself.")
+    (set_back,) = troubles([*BEGINNING, woke | {"seconds": 0.0}])
+    assert "this computer had its clock set back" in set_back
+
+
+def test_who_caused_a_problem_is_named_as_in_the_table_of_peers_and_oneself_as_this_peer_and_the_run_not(
+    mini, tmp_path
+):
     lies = {"event": "problem", "peer": "id1", "problem": "lies"}
-    events = [*BEGINNING, *(lies | {"peer": peer} for peer in ("", "id0", "id1", "id9"))]
+    events = [*BEGINNING, *(lies | {"peer": peer} for peer in ("", "id0", "id1", "id9", RUN))]
     peer = peer_with(tmp_path, events, mini)
     seen(tmp_path, 96, at_epoch=10)
     assert troubles(events, Standing.of(peer).swarm) == [
         "This peer: lies.", "This peer: lies.", "Peer bob (…id1): lies.", "Peer (…id9): lies.",
+        "lies.",
     ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from hivemind.utils.mpfuture import MPFuture
 from supervised import supervised
 from test_resting import told
 
-from dalle_lib.dashboard.words import troubles
+from dalle_lib.dashboard.lately import troubles
 from dalle_lib.machine import NotEnoughRoom
 from dalle_lib.swarm import PeerSettings
 from dalle_lib.swarm.averaging.leaving import Interrupted

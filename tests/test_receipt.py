@@ -10,11 +10,13 @@ from peer_files import STARTED, peer_with
 
 from dalle_lib.auth.keys import PeerKey
 from dalle_lib.cli import main
-from dalle_lib.dashboard.summary import summary_text
+from dalle_lib.dashboard.contributions import contributions
+from dalle_lib.dashboard.summary import summarize, summary_text
 from dalle_lib.files import BrokenFile
 from dalle_lib.monitor.confirming import CHECKER, confirm, confirmations
 from dalle_lib.monitor.database import MonitorDatabase
 from dalle_lib.run.newest import CONFIRMED
+from dalle_lib.swarm import Crew
 from dalle_lib.swarm.process.folder import IDENTITY
 from dalle_lib.swarm.process.receipt import Receipt, confirmations_in, receipt_of
 
@@ -49,6 +51,16 @@ def test_it_says_what_counted_with_others_and_whoever_has_it_can_check_it(peer, 
     again = Receipt.load(tmp_path / "r.json")
     assert again == receipt
     again.check()
+
+
+def test_the_summary_and_the_chart_count_the_rounds_of_the_receipt(peer, tmp_path):
+    crew, receipt = Crew(tmp_path, "run", {"ada": peer}), receipt_of(peer)
+    summary = summarize(crew, peer, None, None)
+    assert summary["share_of_gradients"] == {"ada": receipt.share, "bob": 0.5}
+    assert list(summary["share_of_gradients_by_epoch"]) == [receipt.first_epoch, receipt.last_epoch]
+    assert "ada: 100% of the samples, 50% of the gradients" in summary_text(summary, tmp_path)
+    told = "Rounds with others in which your peer counted: 2. Mean shares of them: ada 50%, bob 50%."
+    assert told in contributions(peer, crew).data
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from rich.console import Console
 from dalle_lib.amounts import duration, moment
 from dalle_lib.auth.proof_time import note_proof
 from dalle_lib.cli.status import describe_peer
+from dalle_lib.dashboard.cards import cards_html
 from dalle_lib.dashboard.panel import panel_html
 from dalle_lib.dashboard.terminal import Lines, panel
 from dalle_lib.dashboard.words import helped_line, line_of, state_in_words, totals_in_words
@@ -99,6 +100,15 @@ def test_the_line_says_epoch_loss_peers_share_samples_and_time_left(mini, tmp_pa
         standing = Standing.of(peer)
         assert line_of(standing) == "12/60 · loss 1.43 · 3 peers · yours 31% · 2,192 samples · 5 min left"
     assert "left" not in line_of(Standing.of(peer)), "it does not run any more"
+
+
+def test_an_update_that_was_not_averaged_raises_nobodys_share(mini, tmp_path):
+    alone = [epoch(13)[0] | {"shares": {"id0": 1.0}, "counted": {"id0": 31.0}, "error": "nobody came"}, epoch(13)[1]]
+    peer = peer_with(tmp_path, [*BEGINNING, *epoch(12), *alone], mini)
+    assert line_of(Standing.of(peer)) == "13/60 · loss 1.43 · 3 peers · yours – (not averaged) · 192 samples"
+    assert "The update of epoch 12 holds your gradient alone." in panel_html(peer)
+    assert "Yours were 31% of the averages" in cards_html(peer, mini)
+    assert "yours" not in line_of(Standing.of(peer_with(tmp_path / "new", BEGINNING, mini))), "it has made none"
 
 
 def test_there_is_no_time_left_at_the_end_and_a_limit_of_ones_own_comes_first(mini, tmp_path):

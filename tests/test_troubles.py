@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from checkout import ROOT, load_script
 from messages import PACKAGE, messages_in
 
+from dalle_lib.swarm.averaging.run_optimizer import RUN_IS_ONE, RUN_SPLIT
+from dalle_lib.swarm.averaging.two_groups import TWO_GROUPS
 from dalle_lib.troubles import SEVERITIES, TROUBLES, trouble_in
 
 RAISING = (
@@ -158,6 +160,22 @@ REAL = {
     "This peer: a peer of this run's name has dalle-lib 0.4.0 (protocol 5), this one 0.3.0 (protocol 4): they":
         "others-with-another-version",
     "bob (x7Qabc) is 4 epochs behind the others.": "peer-far-from-others",
+    RUN_SPLIT.format("1 peer trains"): "run-split",
+    RUN_IS_ONE.format("1 peer that trained apart trains"): "run-split",
+    "Your part of the run gave way: none of your samples is lost. Your peer took over the others' state of epoch 6 and "
+    "goes on.": "run-split",
+    TWO_GROUPS.format(4, 2): "averaged-in-two-groups",
+    "Epoch 14: this peer has its own gradient only: nobody to average with was found in time.": "averaging-failed",
+    "Peer x7Qabc: it did not reduce its parts: it says that ours came too slowly, and most others do not.":
+        "too-slow-for-the-others",
+    "Peer x7Qabc: it did not reduce its parts: no answer.": "peer-silent",
+    "Paused: on battery, until it is plugged in": "paused-by-the-machine",
+    "12:30: paused: other programs use this machine, until they leave it alone.": "paused-by-the-machine",
+    "Waiting for the state of another peer: place 2 in its line": "waiting-for-a-state",
+    "Next to get the state of another peer, which averages with the others for some seconds": "waiting-for-a-state",
+    "Fetching the run's newest checkpoint: 34% is here": "waiting-for-a-state",
+    "Your proof of identity counts until 2026-12-04 10:45; then the peer leaves": "proof-of-identity-ends",
+    "14:05: this computer slept for 2 h 0 min, or its clock was set. Your peer goes on by itself.": "computer-slept",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from bare_optimizer import Averager, waiting
 
+from dalle_lib.swarm.averaging.complaints import RUN
 from dalle_lib.swarm.averaging.rounds import Group
 from dalle_lib.swarm.averaging.two_groups import EVERY, TWO_GROUPS, TwoGroups
 
@@ -86,5 +87,5 @@ def test_who_was_in_a_split_round_says_so_and_averages_parameters_after_the_next
         control.weight = 1.0
         peer._average_gradients_and_load_into_optimizer(control)
         due.append(peer.parameter_rounds.due_after)
-    assert told == [(OWN, TWO_GROUPS.format(of_group, len(OTHERS)))]
+    assert told == [(RUN, TWO_GROUPS.format(of_group, len(OTHERS)))]
     assert due == [None if epoch == of_group else of_group, of_group + 1]

@@ -112,7 +112,8 @@ def describe_peer(peer: "Peer") -> str:
     has an entry.
     """
     from dalle_lib.amounts import duration, moment
-    from dalle_lib.dashboard.words import helped_line, line_of, proof_line, state_in_words, troubles
+    from dalle_lib.dashboard.lately import troubles
+    from dalle_lib.dashboard.words import helped_line, line_of, proof_line, state_in_words
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)
@@ -152,7 +153,8 @@ def teams_in(folder: Path) -> str:
 
 def as_dict(peer: "Peer") -> dict:
     """Return how a peer stands, for JSON. Times are seconds since 1970, what is not known is null."""
-    from dalle_lib.dashboard.words import state_in_words, troubles
+    from dalle_lib.dashboard.lately import troubles
+    from dalle_lib.dashboard.words import state_in_words
     from dalle_lib.swarm.process.standing import Standing
 
     standing = Standing.of(peer)

@@ -8,13 +8,16 @@ from dalle_lib.amounts import count, duration
 from dalle_lib.planning.work import Work
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer
+from dalle_lib.swarm.process.events import rounds_with_others
 
 MB = 1e6
 
 
 def rounds_of(peer: Peer) -> list[dict]:
-    """Return a peer's averages with others since it was last started."""
-    return [event for event in peer.events() if event["event"] == "averaged" and len(event["shares"]) > 1]
+    """Return a peer's averages with others in which its gradient counted, since it was last started."""
+    events = peer.events()
+    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
+    return rounds_with_others(events, own)
 
 
 def was_held(peer: Peer) -> bool:

@@ -7,7 +7,7 @@ from IPython.display import HTML
 from dalle_lib.dashboard.charts import SERIES, WIDTH, to_html
 from dalle_lib.dashboard.tables import sentence
 from dalle_lib.swarm import Crew, Peer
-from dalle_lib.swarm.process.history import counted_rounds
+from dalle_lib.swarm.process.history import counted_rounds, shares_in
 
 OTHERS = "(all others)"
 """The name under which the peers that have no colour of their own are added up."""
@@ -16,7 +16,7 @@ MAX_ROUNDS = 40
 
 
 def contributions(you: Peer, crew: Crew) -> HTML:
-    """Return a sentence on whose gradients your rounds counted, and a chart with a bar for each round.
+    """Return a sentence on whose gradients your rounds with others hold, and a chart with a bar for each round.
 
     A peer's weight in a round is the number of samples that its gradient was computed from.
     """
@@ -25,9 +25,8 @@ def contributions(you: Peer, crew: Crew) -> HTML:
         return sentence("There is nothing to show yet: your peer has not finished a round of averaging with others.")
     own = next(event["name"] for event in you.events() if event["event"] == "joined")
     counted = largest(counted, own, len(SERIES))
-    shares = counted.sum() / counted.sum().sum()
-    held = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    told = sentence(f"Rounds that your peer was in: {len(counted)}. Shares of the samples in them: {held}.")
+    held = ", ".join(f"{name} {share:.0%}" for name, share in shares_in(counted).mean().items())
+    told = sentence(f"Rounds with others in which your peer counted: {len(counted)}. Mean shares of them: {held}.")
     return HTML(told.data + to_html(contributions_chart(counted)))
 
 

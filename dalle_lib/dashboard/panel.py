@@ -4,13 +4,13 @@ from html import escape
 
 from dalle_lib.amounts import duration
 from dalle_lib.dashboard.charts import SERIES, run_chart, to_html
+from dalle_lib.dashboard.lately import last_round
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.start import start_html
 from dalle_lib.dashboard.tables import table_html
 from dalle_lib.dashboard.words import (
     computing_line,
     last_looked,
-    last_round,
     name_of,
     proof_line,
     reach_line,

@@ -7,7 +7,7 @@ from IPython.display import HTML
 from dalle_lib.dashboard.tables import sentence, table_html
 from dalle_lib.evaluation import Drawn, Examination
 from dalle_lib.swarm import Crew, Peer
-from dalle_lib.swarm.process.history import counted_rounds, epochs_of, samples_of
+from dalle_lib.swarm.process.history import counted_rounds, epochs_of, samples_of, shares_in
 
 KINDS = {"seen": "captions of the training data", "unseen": "captions never seen in training"}
 """The two kinds of captions for which a model is examined, as people read them."""
@@ -25,19 +25,18 @@ NOT_RANKED = (
 def summarize(crew: Crew, you: Peer, before: Examination | None, after: Examination | None) -> dict:
     """Return the figures of a run as `you` saw it, for summary.json.
 
-    They are the seconds that it took, the samples of each peer of `crew`, whose gradients each epoch was made of, and,
-    where the model was examined, its scores before and after.
+    They are the seconds that it took, the samples of each peer of `crew`, whose gradients each epoch was made of that
+    you averaged with others, and, where the model was examined, its scores before and after.
     """
     peers, events, epochs = crew.peers, you.events(), epochs_of(you)
     samples = {name: samples_of(peer) for name, peer in peers.items()}
-    counted = counted_rounds(you, peers.values())
-    shares = counted.div(counted.sum(axis=1), axis=0)
+    shares = shares_in(counted_rounds(you, peers.values()))
     return {
         "seconds": events[-1]["time"] - events[0]["time"],
         "epochs": int(epochs["epoch"].max()) if len(epochs) else 0,
         "samples_by_peer": samples,
         "share_of_samples": {name: count / max(1, sum(samples.values())) for name, count in samples.items()},
-        "share_of_gradients": (counted.sum() / max(1.0, counted.to_numpy().sum())).to_dict(),
+        "share_of_gradients": shares.mean().to_dict(),
         "share_of_gradients_by_epoch": {int(epoch): row.to_dict() for epoch, row in shares.iterrows()},
         **_gain(before, after),
     }

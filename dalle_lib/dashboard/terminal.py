@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dalle_lib.dashboard.lately import troubles, what_it_means
 from dalle_lib.dashboard.run_view import RunView
 from dalle_lib.dashboard.start import counted_line, start_lines, steps_of, title_of
 from dalle_lib.dashboard.words import (
@@ -30,8 +31,6 @@ from dalle_lib.dashboard.words import (
     proof_line,
     reach_line,
     state_in_words,
-    troubles,
-    what_it_means,
     who_is_there,
 )
 from dalle_lib.swarm.process.events import STAYING, EventReader

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dalle_lib.amounts import count, duration, moment
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.process.addresses import CONNECT_S
-from dalle_lib.swarm.process.events import HUB, RESTING, is_loss
+from dalle_lib.swarm.process.events import HUB, RESTING
 from dalle_lib.swarm.process.lending import REASONS, Hold, hold_in_words
 from dalle_lib.swarm.process.standing import AT_WORK, LOOKS_ON, Standing
 from dalle_lib.swarm.process.status import PeerStatus, SwarmStatus
-from dalle_lib.troubles import trouble_in
 
 Invite = Callable[[list[str]], str]
 """Says how friends join a peer that listens at these addresses."""
@@ -37,8 +36,6 @@ ASKED = {"pause": "it pauses after this batch", "finish": "it leaves after this 
 """What a peer at work that its volunteer has asked something of is about to do."""
 MAX_NAMED = 8
 """Peers that are named; of more, the number is told."""
-RECENT_EVENTS = 12
-"""Last events in which troubles are looked for."""
 
 
 def state_in_words(standing: Standing) -> str:
@@ -158,8 +155,8 @@ def helped_line(standing: Standing) -> str:
 def line_of(standing: Standing) -> str:
     """Return what matters of a peer: `12/60 · loss 1.43 · 3 peers · yours 31% · 2,192 samples · 5 min left`.
 
-    `yours` is the share of its gradient in the last update, and samples are counted over all its starts. What is not
-    known yet is left out.
+    `yours` is the share of its gradient in the last update, with a dash where that is its own gradient alone. Samples
+    are counted over all its starts. What is not known yet is left out.
     """
     return " · ".join(facts_of(standing))
 
@@ -173,6 +170,8 @@ def facts_of(standing: Standing) -> list[str]:
         facts.append(count(standing.peers, "peer"))
     if standing.share is not None:
         facts.append(f"yours {standing.share:.0%}")
+    elif not standing.has_averaged:
+        facts.append("yours – (not averaged)")
     if standing.role == "trainer":
         facts.append(count(standing.totals.samples, "sample"))
     if standing.seconds_left is not None:
@@ -214,17 +213,6 @@ def news(events: list[dict], invite: Invite | None = None, *, expects_others: bo
     return lines
 
 
-def last_round(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
-    """Return lines that say whose gradients the last update holds, and `troubles`: none before an update."""
-    rounds = [event for event in events if event["event"] == "averaged"]
-    if not rounds:
-        return []
-    last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
-    peers = f"{last['peers']} peer{'s' if last['peers'] != 1 else ''}"
-    counted = f"The update of epoch {last['epoch']} holds the gradients of {peers}"
-    return [f"{counted}; yours are {last['shares'].get(own, 0.0):.0%} of it.", *troubles(events, swarm)]
-
-
 def computing_line(events: list[dict]) -> str | None:
     """Return on what and how a peer computes, as it told it last, and why it changed that; None before it has."""
     told = [event for event in events if event["event"] == "computing"]
@@ -241,41 +229,6 @@ def reach_line(events: list[dict]) -> str | None:
     if not told:
         return None
     return UNREACHED if told[-1]["is_client"] else NOBODY_REDUCES
-
-
-def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
-    """Return lines that say what went wrong lately, with the names of peers that are in `swarm`, and ends of their ids.
-
-    A name is what a peer says of itself; its id cannot be another's.
-    """
-    names = {} if swarm is None else {peer.peer_id: f"{peer.name} " for peer in swarm.peers}
-    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
-    rounds = [event for event in events if event["event"] == "averaged"]
-    lines = [f"Epoch {last['epoch']}: {printable(last['error'])}." for last in rounds[-1:] if last["error"]]
-    lines += [f"Data: {printable(last['left_out'])}." for last in [e for e in events if e["event"] == "data"][-1:]]
-    for event in events[-RECENT_EVENTS:]:
-        # A peer that comes back after a pause takes over what it missed, and a newcomer's first gradient counts in the
-        # next round: neither is trouble, because nothing that the volunteer computed is lost.
-        if is_loss(event):
-            lost = f"{event['samples']} samples of yours are"
-            lines.append(f"{lost} not in the others' update of epoch {event['epoch']}: {printable(event['reason'])}.")
-        if event["event"] == "drifted":
-            usual = f"those of most are {event['usual']:.1%} apart, and averaging explains {event['explained']:.1%}"
-            lines.append(
-                f"The parameters of this peer were off by {event['off']:.1%} after update {event['epoch']}, where "
-                f"{usual}: those of the others take their place."
-            )
-        if event["event"] == "problem":
-            who = f"Peer {names.get(event['peer'], '')}(…{event['peer'][-6:]})"
-            told = "This peer" if event["peer"] in ("", own) else printable(who)
-            lines.append(f"{told}: {printable(event['problem'])}.")
-    return lines
-
-
-def what_it_means(line: str) -> str | None:
-    """Return a line that leads to the entry about a message in docs/troubleshooting.md; None if it has none."""
-    trouble = trouble_in(line)
-    return None if trouble is None else f"What it means: {trouble.link}"
 
 
 def totals_in_words(standing: Standing) -> str:

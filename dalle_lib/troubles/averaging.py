@@ -42,7 +42,7 @@ TROUBLES = (
         means="A round did not come about, so this peer made the step with its own gradient alone. It averages its "
         "parameters with the others' soon, and nothing of the run is lost.",
         remedy="Once in a while it is usual when peers come and go. If it happens in every other epoch, the line is "
-        "too slow or unsteady: run `dalle-lib doctor`, and try `--client-mode`.",
+        "too slow or unsteady: run `dalle-lib doctor`.",
     ),
     Trouble(
         title="Parts missing",
@@ -53,11 +53,11 @@ TROUBLES = (
         remedy="Nothing: the parameters are averaged soon.",
     ),
     Trouble(
-        title="Two groups",
+        title="Averaged in two groups",
         severity="costs",
-        patterns=("the round of epoch ... was split",),
+        patterns=("The gradients of epoch ... were averaged in two groups",),
         means="The peers of an epoch averaged their gradients in two groups, each with fewer samples, so their "
-        "parameters differ a little. They are averaged after the next update.",
+        "parameters differ a little. They are averaged after the next update. The run is not split.",
         remedy="Nothing. If it happens often, machines or lines are slow for the run: its organiser may raise "
         "`longest_matchmaking_s` in the next one.",
     ),
@@ -99,13 +99,16 @@ TROUBLES = (
         title="Run split",
         severity="costs",
         patterns=(
-            "the run is split: ",
+            "The run is split: ",
+            "The run is one again: ",
+            "Your part of the run gave way: ",
             "it trained apart from the others since epoch",
             "the parameters of this peer's part of the run are not those of most users",
         ),
         means="A part of the run was cut off, as by a network that failed, and both parts trained on by themselves. "
         "The part with most users goes on; of parts with as many users the one that has computed more. The peers of "
-        "the others take over its state, and say how many samples of their part, and of their own, are lost.",
+        "the others take over its state, also where it is of an earlier epoch, and say how many of their own samples "
+        "are lost. Both sides say when the run is one again.",
         remedy="Nothing: it heals by itself within some epochs. If it comes back, give the run first peers in several "
         "places, so that no single line carries all of them.",
     ),
@@ -142,22 +145,30 @@ TROUBLES = (
         remedy="Nothing. If the one that is named is yours, see whether its GPU computes: `dalle-lib doctor`.",
     ),
     Trouble(
+        title="Too slow for the others",
+        severity="costs",
+        patterns=(
+            "the others went on without the rest of its tensors",
+            "its tensors came too slowly",
+            "it says that ours came too slowly",
+        ),
+        means="What a peer sends comes too slowly, so the others went on: what had come by then counts, the rest of "
+        "its gradient is missing in this round, and it takes over the others' parameters soon. If most of the others "
+        "say that of this peer, it averages for others only in need in the next 4 rounds, and in up to 64 where it is "
+        "too slow again: so it sends about half as much. If one alone says so, that one's line may be slow.",
+        remedy="Nothing, once in a while. If your peer is named in every other epoch, end what else uploads, or use a "
+        "faster line or a cable. `--client-mode` helps only where others reach your machine: behind a home router a "
+        "peer sends no averages anyway. `dalle-lib doctor` says whether the line is enough for the run. Where it is "
+        "not, no setting helps, and only a part of what you compute counts: join a run with a smaller model, or from "
+        "another line.",
+    ),
+    Trouble(
         title="Peer silent",
         severity="costs",
         patterns=("it sent none of its tensors", "it did not reduce its parts"),
         means="Another peer left, or its line is too slow, in the middle of a round. The others waited for it and "
         "then went on without. Or what it gave cannot be an average: it is refused at once.",
-        remedy="Nothing. If the one that is named is yours, use a faster line or `--client-mode`.",
-    ),
-    Trouble(
-        title="Too slow for the others",
-        severity="costs",
-        patterns=("the others went on without the rest of its tensors", "its tensors came too slowly"),
-        means="What the peer that is named sends comes too slowly: the others would have waited for it. They went on; "
-        "what had come by then counts, and the rest of its gradient is missing in this round. It takes over the "
-        "others' parameters soon.",
-        remedy="Once in a while it is usual. If the one that is named is yours, end what else uploads, use a faster "
-        "line, or `--client-mode`, with which it sends half as much: `dalle-lib doctor` measures the line.",
+        remedy="Nothing. If the one that is named is yours, its line is slow or unsteady: `dalle-lib doctor`.",
     ),
     Trouble(
         title="Stranger refused",
@@ -190,6 +201,20 @@ TROUBLES = (
         means="A peer gathered others for a round and did not do its part, or led groups again and again in which most "
         "of the others were missing, so this one follows it no more for a while.",
         remedy="Nothing.",
+    ),
+    Trouble(
+        title="Waiting for a state",
+        severity="note",
+        patterns=(
+            "Waiting for the state of another peer",
+            "Next to get the state of another peer",
+            "Taking over the state of another peer",
+            "Fetching the run's newest checkpoint",
+        ),
+        means="Your peer needs the model as the run has it now, from the Hub or from another peer. A peer gives its "
+        "state to few at a time, and to nobody while it averages; the others stand in its line. What is here already "
+        "is kept through such a pause.",
+        remedy="Nothing. If the share that is here does not rise for minutes, `dalle-lib doctor` measures the line.",
     ),
     Trouble(
         title="State not taken",

@@ -148,6 +148,23 @@ TROUBLES = (
         "listed, let your user write there, or name another folder as `XDG_STATE_HOME` for all of your commands.",
     ),
     Trouble(
+        title="Paused by the machine",
+        severity="note",
+        patterns=("on battery, until", "other programs use this machine, until"),
+        means="With `--not-on-battery` a peer computes only while the machine is plugged in, with `--only-when-idle` "
+        "only while other programs leave the processor alone. It stays in the run and keeps its memory.",
+        remedy="Nothing: it goes on by itself, when the machine is plugged in, or a minute after the other programs "
+        "have ended. To let it compute anyway, stop it, and join again without that option.",
+    ),
+    Trouble(
+        title="Computer slept",
+        severity="note",
+        patterns=("this computer slept for", "this computer had its clock set back"),
+        means="The machine slept, the peer's process was stopped, or the clock was set. The others went on without "
+        "your peer. So what it had computed for the epoch of then may be lost, and it takes over their state.",
+        remedy="Nothing: it goes on by itself. A machine that is to compute at night must not go to sleep.",
+    ),
+    Trouble(
         title="Killed",
         severity="costs",
         patterns=("the peer's process was killed", "Ended without saving"),

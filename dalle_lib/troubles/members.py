@@ -19,6 +19,15 @@ TROUBLES = (
         "from what is saved. If your organiser makes access tokens by hand, ask for a new one.",
     ),
     Trouble(
+        title="Proof of identity ends",
+        severity="note",
+        patterns=("Your proof of identity counts until",),
+        means="The run asks who you are, and its organiser says for how long an answer counts. At that time the peer "
+        "saves and leaves.",
+        remedy="Nothing until then. Afterwards join by the same line, and approve anew: it goes on from where it was. "
+        "To do so earlier, stop the peer and join again.",
+    ),
+    Trouble(
         title="Access token ended",
         severity="stops",
         patterns=("access token ended at ..., and there is no other", "the access token of ... expired"),

@@ -25,7 +25,8 @@ TROUBLES = (
         severity="stops",
         patterns=("FAILED upload",),
         means="This line sends too slowly: the others would leave the peer's gradients out before they have come.",
-        remedy="Use a faster line, or a cable in place of Wi-Fi. Others of your home may be sending now.",
+        remedy="Use a faster line, or a cable in place of Wi-Fi. Others of your home may be sending now. No setting "
+        "makes less of what a peer has to send: where the line is no faster, join a run with a smaller model.",
     ),
     Trouble(
         title="Upload not sure",

@@ -14,13 +14,12 @@ from collections import deque
 from hivemind.averaging.control import StepControl
 from hivemind.utils import get_dht_time
 
-from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.earned import SLACK
 from dalle_lib.swarm.averaging.islands import MAX_REMEMBERED, Island
 from dalle_lib.swarm.averaging.leaving import Interrupted
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
 from dalle_lib.swarm.averaging.reducing import OWN_GRADIENT
-from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round, why_failed
 from dalle_lib.swarm.averaging.run_optimizer import RunOptimizer
 from dalle_lib.swarm.bounded import put
 
@@ -218,7 +217,7 @@ class CatchingUp(RunOptimizer):
             with contextlib.suppress(Interrupted):  # it is called off, and what this peer has to do next ends it
                 self.state_averager.outcome_of(control, self.averaging_timeout)
         except Exception as error:
-            logger.warning("epoch %d: averaging failed: %s", self.local_epoch, in_one_line(error))
+            logger.warning("epoch %d: averaging failed: %s", self.local_epoch, why_failed(error))
             if not control.done():
                 control.cancel()
 
@@ -257,16 +256,18 @@ class CatchingUp(RunOptimizer):
         self.parameter_rounds.due_after = None
         own = "no peer could give its state, so it" if asks_donors else "it goes on from its own state, and"
         taken = "took over their state" if is_loaded else f"{own} waits to average its parameters"
-        together = self.tracker.parted.together_until(self.local_epoch if is_loaded else theirs, donor)
+        goes_on = self.local_epoch if is_loaded else theirs
+        together = self.tracker.parted.together_until(goes_on, donor)
         if by is not None:
             known = by.peers & self._averaged_with.keys()
             together = max((self._averaged_with[peer] for peer in known), default=None)
         since, lost = self._leave_out_since(together, epoch)
         reason = why or f"the others are at epoch {max(theirs, self.local_epoch)}"
-        if lost and (by is not None or not why):
+        gave_way = (since, goes_on) if by is not None or (not why and (lost or goes_on < epoch)) else None
+        if lost and gave_way:
             reason = APART.format(since, max(theirs, self.local_epoch), int(sum(each.all for each in lost)))
         dropped += int(sum(each.own for each in lost))
-        self.rounds.put(LeftOut(epoch, dropped, f"{reason}: {taken}", is_waiting=not is_loaded))
+        self.rounds.put(LeftOut(epoch, dropped, f"{reason}: {taken}", is_waiting=not is_loaded, gave_way=gave_way))
 
     def _leave_out_since(self, together: int | None, epoch: int) -> tuple[int, list[Brought]]:
         """Return since when this peer has made updates that those lack with whom it goes on, and forget these updates.

@@ -15,6 +15,8 @@ from dalle_lib.swarm.bounded import put
 
 logger = logging.getLogger(__name__)
 
+RUN = "run"
+"""Stands in the place of a peer's id where a problem is that of the whole run."""
 BURST, PER_S = 200, 0.1
 """Complaints that are told at once, and then so many a second; the others are counted."""
 BURST_OF_ONE, PER_S_OF_ONE = 20, 0.01

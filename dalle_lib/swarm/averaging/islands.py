@@ -67,6 +67,8 @@ class Parted:
         """Those whose parameters go on, if this peer is not one of them, as the last two looks have found."""
         self.apart: frozenset[str] = frozenset()
         """The peers that train apart from this one."""
+        self.near: frozenset[str] = frozenset()
+        """The peers that were in step with this one in the last look."""
         self._first_seen: dict[str, int] = {}
         """The epoch in which each peer was that is apart when a look first found it so."""
         self._in_step: dict[str, tuple[int, float]] = {}
@@ -88,7 +90,7 @@ class Parted:
         self._claimed = {claim.peer: claim.epoch for claim in claims}
         if own is None:
             self.others = self._found = None
-            self.apart, self._first_seen = frozenset(), {}
+            self.apart, self.near, self._first_seen = frozenset(), frozenset(), {}
             return
         near, far = [], []
         for claim in claims:
@@ -98,8 +100,8 @@ class Parted:
                 far.append(claim)
         for claim in near:
             put(self._in_step, claim.peer, (min(own.epoch, claim.epoch), now), MAX_REMEMBERED)
-        known, in_step = self._in_step.keys(), {claim.peer for claim in near}
-        self._gone = ((self._gone | (known - self._claimed.keys())) - in_step) & known
+        known, self.near = self._in_step.keys(), frozenset(claim.peer for claim in near)
+        self._gone = ((self._gone | (known - self._claimed.keys())) - self.near) & known
         far = [claim for claim in far if claim.epoch > own.epoch or claim.peer in self._gone or claim.peer not in known]
         self._first_seen = {claim.peer: self._first_seen.get(claim.peer, claim.epoch) for claim in far}
         moved = [claim for claim in far if claim.epoch != self._first_seen[claim.peer]]

@@ -28,10 +28,10 @@ import time
 
 from hivemind.averaging.control import StepControl
 
-from dalle_lib.one_line import in_one_line
+from dalle_lib.swarm.averaging.complaints import RUN
 from dalle_lib.swarm.averaging.introductions import Introduction
 from dalle_lib.swarm.averaging.parameter_rounds import ParameterRounds
-from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round
+from dalle_lib.swarm.averaging.rounds import Brought, Group, LeftOut, ParameterRound, Round, why_failed
 from dalle_lib.swarm.averaging.standing_by import StandingBy
 from dalle_lib.swarm.averaging.two_groups import TWO_GROUPS, TwoGroups
 
@@ -163,7 +163,7 @@ class CollaborativeOptimizer(StandingBy):
             self._misses = not has_own or (self.is_behind and self._misses)
             self._lacks, self.is_behind = min(common, epoch), True
         if apart := self.two_groups.apart(common, group.counted, self.tracker.voters):
-            self.grad_averager.complaints.tell(str(self.dht.peer_id), TWO_GROUPS.format(common - 1, apart))
+            self.grad_averager.complaints.tell(RUN, TWO_GROUPS.format(common - 1, apart))
         asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
         was_split = apart > 0 and self.two_groups.is_urgent(common)
         is_urgent = was_split or asks or group.is_behind or self.tracker.newcomers > 0
@@ -207,7 +207,7 @@ class CollaborativeOptimizer(StandingBy):
             group = self.state_averager.outcome_of(control, self.averaging_timeout)
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
-            cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else in_one_line(error)
+            cause = f"no round ended in {self.averaging_timeout:g} s" if is_late else why_failed(error)
             failure = f"this peer has its own gradient only: {self.tracker.who_reduces.problem or cause}"
             logger.warning("epoch %d: averaging failed: %s", self._gradient_epoch, failure)
             alone = Group({str(self.dht.peer_id): float(control.weight)}, self._gradient_epoch, is_whole=False)

@@ -5,7 +5,7 @@ import logging
 from hivemind.averaging.control import AveragingStage, StepControl
 
 from dalle_lib.swarm.averaging.introductions import Introduction
-from dalle_lib.swarm.averaging.rounds import Group
+from dalle_lib.swarm.averaging.rounds import Group, why_failed
 from dalle_lib.swarm.averaging.state_averager import RunStateAverager
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class ParameterRounds:
         if over.cancelled():
             return None
         self.averager.finished_averaging_round.set()
-        if over.exception() is not None:
-            logger.warning("averaging parameters failed: %s", over.exception())
+        if (error := over.exception()) is not None:
+            logger.warning("averaging parameters failed: %s", why_failed(error))
             return None
         return over.result()

@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dalle_lib.one_line import in_one_line
 from dalle_lib.swarm.averaging.expected import Expected
 from dalle_lib.swarm.bounded import put
 
 MAX_OVER = 16
 """Rounds of which is known that they are over: who comes late for one, comes for one of the last."""
+NO_GROUP, NOBODY_FOUND = "could not find a group", "nobody to average with was found in time"
+"""What hivemind's error says where a peer found no group, and what is told in its place."""
 Counted = dict[str, float]
 """Weight of each peer's tensors in an average, by peer id: in samples for gradients."""
 
@@ -88,6 +91,9 @@ class LeftOut:
     """Epoch in whose update they are instead; None if they are lost."""
     is_waiting: bool = False
     """Whether this peer's gradients do not count until its parameters have been averaged with the others'."""
+    gave_way: tuple[int, int] | None = None
+    """Where this peer's part of the run gave way to another: its first epoch that is lost, and the epoch of the other
+    part's state."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,11 @@ class Brought:
     own: float
     all: float
     """Those of all whose gradients are in it."""
+
+
+def why_failed(error: BaseException) -> str:
+    """Return why a round failed, in one line: hivemind's words, but where it found no group."""
+    return NOBODY_FOUND if NO_GROUP in str(error) else in_one_line(error)
 
 
 class RoundsNow:

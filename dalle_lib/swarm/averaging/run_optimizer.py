@@ -1,12 +1,14 @@
 """hivemind's optimizer, assembled from the kit's progress tracker and averagers."""
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 import hivemind
 
+from dalle_lib.amounts import count
 from dalle_lib.swarm.averaging.carried import Carried
-from dalle_lib.swarm.averaging.complaints import Pace
+from dalle_lib.swarm.averaging.complaints import RUN, Pace
 from dalle_lib.swarm.averaging.gradient_averager import RunGradientAverager
 from dalle_lib.swarm.averaging.progress import PlausibleProgress
 from dalle_lib.swarm.averaging.rounds import RoundsNow
@@ -20,8 +22,18 @@ def state_prefix(run_key: str) -> str:
     return f"{run_key}_state_averager"
 
 
-RUN_SPLIT = "the run is split: {:,} peers train apart from this one, and the part with most users will go on"
+RUN_SPLIT = (
+    "The run is split: {} apart from yours. Nothing to do: the part with most users goes on, and the others take over "
+    "its state"
+)
 """What is told while a run is split; who leaves its part says so when it does."""
+RUN_IS_ONE = "The run is one again: {} with yours"
+"""What is told when peers that trained apart are in step again, on both sides."""
+
+
+def peers_train(peers: int, how: str = "") -> str:
+    """Return that so many peers train: `1 peer trains`, `2 peers train`; `how` comes before that verb."""
+    return f"{count(peers, 'peer')} {how}{'trains' if peers == 1 else 'train'}"
 
 
 class RunOptimizer(hivemind.Optimizer):
@@ -34,6 +46,9 @@ class RunOptimizer(hivemind.Optimizer):
 
     _are_apart: bool = False
     """Whether others trained apart from this peer at the last call of `problems`."""
+
+    _were_apart: frozenset[str] = frozenset()
+    """Those that did so last, until it is told that some of them are in step again."""
 
     def __init__(
         self,
@@ -70,16 +85,23 @@ class RunOptimizer(hivemind.Optimizer):
         return self.opt.param_groups[0]["lr"]
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return what went wrong with other peers since the last call, as (peer id, what)."""
+        """Return what went wrong with other peers, or with the RUN, since the last call, as (peer id, what)."""
         doubted = self.tracker.doubted
         new = [(peer, what) for peer, what in doubted.items() if self._doubted.get(peer) != what]
         self._doubted = doubted
-        were_apart, apart = self._are_apart, len(self.tracker.parted.parted_from)
-        self._are_apart = apart > 0
-        if self._are_apart and not were_apart:
-            new.append((str(self.dht.peer_id), RUN_SPLIT.format(apart)))
+        new += self._split()
         found = [(peer, told) for peer, what in new if (told := self._pace.paced(what)) is not None]
         return [*found, *self.grad_averager.complaints.read(), *self.state_averager.complaints.read()]
+
+    def _split(self) -> Iterator[tuple[str, str]]:
+        """Yield that the run is split, or is one again, where that is new."""
+        apart, were_apart = self.tracker.parted.parted_from, self._are_apart
+        self._are_apart, self._were_apart = bool(apart), apart or self._were_apart
+        if apart and not were_apart:
+            yield RUN, RUN_SPLIT.format(peers_train(len(apart)))
+        if not apart and (back := self._were_apart & self.tracker.parted.near):
+            self._were_apart = frozenset()
+            yield RUN, RUN_IS_ONE.format(peers_train(len(back), "that trained apart "))
 
     @property
     def _request_timeout_s(self) -> float:

@@ -8,7 +8,7 @@ EVERY = 3
 """Epochs in one of which parameters are averaged at once because a round was split: members that claim to be in the
 next epoch and take part in no round must not make the others send theirs in each."""
 TWO_GROUPS = (
-    "the round of epoch {} was split: {} peers made their update in another group; parameters are averaged soon"
+    "The gradients of epoch {} were averaged in two groups, {} peers in the other one; parameters are averaged soon"
 )
 
 

@@ -111,6 +111,15 @@ def is_loss(event: dict) -> bool:
     return event["event"] == "left_out" and event["samples"] > 0 and event.get("counts_in") is None
 
 
+def rounds_with_others(events: list[dict], own: str) -> list[dict]:
+    """Return the events of the averages that hold the gradient of the peer `own` and others' gradients, too.
+
+    Shares of what was averaged are those of these rounds. Where a round fails, a peer's update is its own gradient.
+    """
+    rounds = (event for event in events if event["event"] == "averaged")
+    return [event for event in rounds if event["shares"].get(own) and len(event["shares"]) > 1]
+
+
 def read_starts(folder: Path) -> list[list[dict]]:
     """Return the events of a peer, a list for each time that it was started; one empty list if it never was."""
     return EventReader(folder).starts()

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from dalle_lib.swarm.process.events import samples_in
+from dalle_lib.swarm.process.events import rounds_with_others, samples_in
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -27,21 +27,30 @@ def counted_by(peer: Peer, names: dict[str, str]) -> pd.DataFrame:
 
     The columns are peers, by their name in `names` or else by the end of their id.
     """
+    return _counted_in([event for event in peer.events() if event["event"] == "averaged"], names)
+
+
+def _counted_in(rounds: list[dict], names: dict[str, str]) -> pd.DataFrame:
     rows = {
         event["epoch"]: {names.get(peer_id, peer_id[-6:]): samples for peer_id, samples in event["counted"].items()}
-        for event in peer.events()
-        if event["event"] == "averaged"
+        for event in rounds
     }
     return pd.DataFrame.from_dict(rows, orient="index", dtype=float).rename_axis("epoch").sort_index()
 
 
 def counted_rounds(you: Peer, peers: Iterable[Peer]) -> pd.DataFrame:
-    """Return what `counted_by` does for the rounds in which any gradient counted; 0 for a peer that was not in one.
+    """Return what `counted_by` does for the rounds with others in which your gradient counted; 0 for who was in none.
 
     Names are those that `peers` know.
     """
-    counted = counted_by(you, names_of(list(peers))).fillna(0.0)
-    return counted[counted.sum(axis=1) > 0]
+    events = you.events()
+    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
+    return _counted_in(rounds_with_others(events, own), names_of(list(peers))).fillna(0.0)
+
+
+def shares_in(counted: pd.DataFrame) -> pd.DataFrame:
+    """Return each peer's share of each round of `counted_rounds`. Your mean share is that of your receipt."""
+    return counted.div(counted.sum(axis=1), axis=0)
 
 
 def names_of(peers: list[Peer]) -> dict[str, str]:

@@ -147,8 +147,11 @@ def hold_in_words(hold: Hold, now: float | None = None, zone: tzinfo | None = No
     if hold.reason == "month" and hold.until is not None:
         return f"paused until {day_of(hold.until)}: this month's traffic is used"
     if hold.reason != "schedule" or hold.until is None:
-        told = {"you": "paused by you", "schedule": "paused: your schedule", "battery": "paused: on battery"}
-        return told.get(hold.reason, "paused: other programs use this machine")
+        return {
+            "you": "paused by you",
+            "schedule": "paused: your schedule",
+            "battery": "paused: on battery, until it is plugged in",
+        }.get(hold.reason, "paused: other programs use this machine, until they leave it alone")
     at, today = (datetime.fromtimestamp(when, zone) for when in (hold.until, time.time() if now is None else now))
     return f"paused until {at:%H:%M}{'' if at.date() == today.date() else f' ({at:%A})'}: your schedule"
 

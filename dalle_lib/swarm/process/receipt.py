@@ -15,7 +15,7 @@ from dalle_lib.files import BrokenFile, read_record, replace_file, write_record
 from dalle_lib.peer_keys import signer_of
 from dalle_lib.run import RunCard, hub_token_for
 from dalle_lib.run.newest import CONFIRMED, file_of_monitor
-from dalle_lib.swarm.process.events import MAX_TIME, read_starts
+from dalle_lib.swarm.process.events import MAX_TIME, read_starts, rounds_with_others
 from dalle_lib.swarm.process.folder import IDENTITY, SETTINGS, run_of
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.settings import MAX_NAME, PeerSettings, is_name
@@ -170,8 +170,7 @@ def receipt_of(peer: Peer) -> Receipt:
     bound, totals = run_of(peer.folder), Standing.of(peer).totals
     events = [event for start in read_starts(peer.folder) for event in start]
     key = PeerKey.load(peer.folder / IDENTITY)
-    rounds = [event for event in events if event["event"] == "averaged" and len(event["shares"]) > 1]
-    own = {event["epoch"]: event["shares"][key.peer_id] for event in rounds if event["shares"].get(key.peer_id)}
+    own = {event["epoch"]: event["shares"][key.peer_id] for event in rounds_with_others(events, key.peer_id)}
     if bound is None or not own:
         raise ValueError(
             f"expected a peer whose gradient has counted, but none of {peer.folder} has yet: it counts at the end of "

@@ -88,7 +88,9 @@ class Standing:
     """How many trainers took part in its last epoch, itself among them; before that, how many it found. A bootstrap
     peer sees so many now."""
     share: float | None
-    """Share of its gradient in the last update that it was in."""
+    """Share of its gradient in the last update that it was in; None where it did not average that with others."""
+    has_averaged: bool = True
+    """Whether it has averaged its last update with others, as far as it has made any."""
     seconds_left: float | None
     """Estimated time until the run is complete, or until the peer's own limit is over; only while it is at work."""
     hold: Hold | None = None
@@ -165,6 +167,7 @@ def _standing(peer: Peer, starts: list[list[dict]], running: bool, *, is_now: bo
         loss=last.get("epoch", {}).get("loss"),
         peers=peers,
         share=_share(last),
+        has_averaged="averaged" not in last or _share(last) is not None,
         seconds_left=_seconds_left(events, settings, epoch, total, done or 0.0) if at_work else None,
         hold=_hold(events) if state == "paused" else None,
         asked=_asked(peer) if running else None,
@@ -251,7 +254,8 @@ def _asked(peer: Peer) -> str | None:
 def _share(last: dict[str, dict]) -> float | None:
     if "averaged" not in last or "joined" not in last:
         return None
-    return last["averaged"]["shares"].get(last["joined"]["peer_id"], 0.0)
+    shares, own = last["averaged"]["shares"], last["joined"]["peer_id"]
+    return None if list(shares) == [own] else shares.get(own, 0.0)
 
 
 def _seconds_left(
