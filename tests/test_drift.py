@@ -119,16 +119,21 @@ PLACES = st.floats(-3 * LIMIT, 3 * LIMIT)
 
 @given(
     liars=st.lists(st.tuples(PLACES, st.sampled_from([4, 5])), max_size=5),
-    late=st.lists(st.sampled_from([4, 5, 6]), min_size=5, max_size=5),
+    late=st.lists(st.sampled_from([4, 5, 6, None]), min_size=5, max_size=5),
 )
 @example(liars=[(0.99 * LIMIT, 5), *[(1.98 * LIMIT, 5)] * 3], late=[5, 5, 5, 4, 4])
+@example(liars=[(3 * LIMIT, 5)] * 5, late=[5, 5, 5, 5, None])
 def test_as_many_liars_as_honest_peers_accuse_no_honest_one_though_some_of_these_are_late(liars, late):
+    """An honest peer that lacks an update, as after a round that liars made it miss, tells no sketch: `None`."""
     norm = np.linalg.norm(BASE)
     places = {f"L{number}": each for number, each in enumerate(liars)}
     places |= {f"P{number}": (-0.002 * number, epoch) for number, epoch in enumerate(late)}
-    told = {peer: str(Sketch(epoch, BASE + place * norm * np.eye(SIZE)[0])) for peer, (place, epoch) in places.items()}
+    told = {
+        peer: "" if epoch is None else str(Sketch(epoch, BASE + place * norm * np.eye(SIZE)[0]))
+        for peer, (place, epoch) in places.items()
+    }
     spread = Spread.of(told, {})
-    assert not [peer for peer in spread.off(LIMIT) if peer.startswith("P")]
+    assert spread is None or not [peer for peer in spread.off(LIMIT) if peer.startswith("P")]
 
 
 def test_a_liar_just_within_the_limit_of_most_is_not_the_measure_of_the_others():
@@ -162,10 +167,14 @@ def test_steps_of_their_own_explain_any_distance():
     assert Spread.of(honest(4) | {"bad": told(3.0, seed=9)}, {}).off(explained(local)) == {}
 
 
-def test_nobody_who_tells_nothing_counts():
+def test_who_tells_nothing_is_not_compared_and_is_one_of_all_users():
     assert Spread.of({}, {}) is None
     assert Spread.of({"old": "", "later": "what a later version says"}, {}) is None
     assert set(Spread.of(honest(2) | {"old": ""}, {}).apart) == {"P0", "P1"}
+    two_of_three = honest(2) | {"bad": told(0.3, seed=9)}
+    assert set(Spread.of(two_of_three, {}).off(LIMIT)) == {"bad"}
+    assert Spread.of(two_of_three | {"old": ""}, {}).off(LIMIT) == {}, "two of four users"
+    assert set(Spread.of(two_of_three | {"P2": ""}, {"P2": "P1"}).off(LIMIT)) == {"bad"}, "the user tells one"
 
 
 def test_parameters_of_zero_are_compared_with_themselves_alone():

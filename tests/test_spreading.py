@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -152,7 +153,7 @@ def test_a_user_who_is_banned_after_a_look_has_no_more_votes_by_that(spreading, 
     assert not optimizer.replaced
 
 
-def test_paused_peers_and_those_of_earlier_versions_are_not_asked(spreading, optimizer, parameters):
+def test_paused_peers_do_not_count_and_those_that_tell_no_sketch_do(spreading, optimizer, parameters):
     damage(spreading, optimizer, parameters, 3, "a", "b")
     right, _user = spreading._others["a"]
     paused = [peer_status(name, name, sketch=right, held="you") for name in "ab"]
@@ -160,6 +161,14 @@ def test_paused_peers_and_those_of_earlier_versions_are_not_asked(spreading, opt
     spreading.mend()
     assert not optimizer.replaced
     spreading.see([*others("", "c", "d"), *others(right, "a", "b")])
+    spreading.mend()
+    assert not optimizer.replaced, "two of five users"
+    spreading.see(
+        [*others("", "c"), *(replace(each, held="you") for each in others("", "d")), *others(right, "a", "b")]
+    )
+    spreading.mend()
+    assert not optimizer.replaced, "two of four"
+    spreading.see([*others("", "c", "d"), *others(right, "a", "b", "e", "f")])
     spreading.mend()
     assert len(optimizer.replaced) == 1
 

@@ -1,7 +1,6 @@
 """A trainer's part in seeing drift: it tells a sketch of its parameters, and takes a state again if they are off."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from dalle_lib.run import RunCard
 from dalle_lib.swarm.averaging.islands import Island
 from dalle_lib.swarm.averaging.optimizer import CollaborativeOptimizer
 from dalle_lib.swarm.peer.sketch import sketch
-from dalle_lib.swarm.process.drift import Sketch, Spread, explained, sides
+from dalle_lib.swarm.process.drift import Sketch, Spread, explained, near
 from dalle_lib.swarm.process.events import EventLog
 from dalle_lib.swarm.process.status import PeerStatus
 
@@ -33,17 +32,20 @@ class Spreading:
         self._epoch = -1
         """Updates in the parameters of which `text` is; -1 for none."""
         self._others: dict[str, tuple[str, str]] = {}
-        """The others' sketches and users, by their ids; the reporting thread replaces it."""
+        """The others' sketches, "" for none, and users, by their ids; the reporting thread replaces it."""
         self._judged = self._others, self.text
         """What was compared last: what is known of the others, and this peer's sketch."""
         self._again_from = 0
 
     def see(self, peers: Iterable[PeerStatus]) -> None:
-        """Note what the peers of the run tell now. In a run with members, that is only believed of theirs."""
+        """Note what the peers at work tell now, if only that they have none to tell: most users are most of all these.
+
+        In a run with members, that is only believed of theirs.
+        """
         trust, others = self._optimizer.trust, {}
         for peer in peers:
             is_known = trust.roster is None or trust.roster.known(peer.peer_id) is not None
-            if peer.sketch and not peer.is_held and is_known and peer.peer_id != self._own_id:
+            if not peer.is_held and is_known and peer.peer_id != self._own_id:
                 others[peer.peer_id] = peer.sketch, trust.user_of(peer.peer_id)
         self._others = others
 
@@ -82,33 +84,19 @@ class Spreading:
         told, users = ({peer: each[place] for peer, each in everybody.items()} for place in (0, 1))
         if self._again_from - AGAIN_EPOCHS <= self._epoch < self._again_from:  # it may have gone back since
             return
-        if (side := self._side_that_goes_on(told, users)) is not None:
-            self._again_from = self._epoch + AGAIN_EPOCHS
-            self._optimizer.replace_parameters(OTHERS_GO_ON, side)
-            self._epoch = -1
-            return
         spread = Spread.of(told, users)
         if (off := spread.off(self._limit).get(self._own_id)) is None:
             return
         self._again_from = self._epoch + AGAIN_EPOCHS
-        self._events.write("drifted", epoch=self._epoch, off=off, explained=self._limit, usual=spread.most)
-        self._optimizer.replace_parameters(OFF.format(off, self._limit))
+        if len({users[peer] for peer in near(told, self._own_id, self._limit)}) > 1:
+            self._optimizer.replace_parameters(OTHERS_GO_ON, self._part_of_most(spread, users))
+        else:  # that two users' parameters are damaged alike is not to be expected
+            self._events.write("drifted", epoch=self._epoch, off=off, explained=self._limit, usual=spread.most)
+            self._optimizer.replace_parameters(OFF.format(off, self._limit))
         self._epoch = -1
 
-    def _side_that_goes_on(self, told: Mapping[str, str], users: Mapping[str, str]) -> Island | None:
-        """Return the part of the run whose parameters go on, if this peer is of another one; None if it is not.
-
-        A part has two users at least: that two peers' parameters are damaged alike is not to be expected. Those that
-        tell of another number of updates could be of any part.
-        """
-        found = [
-            Island(self._epoch, frozenset(users[peer] for peer in side), side)
-            for side in sides(told, users, self._limit)
-        ]
-        own = next((side for side in found if self._own_id in side.peers), None)
-        if own is None or own is found[0] or min(len(own.users), len(found[0].users)) < 2:
-            return None
-        elsewhere = set(users.values()).difference(*(side.users for side in found))
-        if elsewhere and len(found[0].users) - len(own.users) <= len(elsewhere):
-            return None
-        return replace(found[0], beside=frozenset(users.values()) - found[0].users)
+    def _part_of_most(self, spread: Spread, users: Mapping[str, str]) -> Island:
+        """Return the part of the run with most users' parameters. Those that tell no such sketch are beside it."""
+        peers = frozenset(peer for peer, apart in spread.apart.items() if apart <= self._limit)
+        its_users = frozenset(users[peer] for peer in peers)
+        return Island(self._epoch, its_users, peers, beside=frozenset(users.values()) - its_users)

@@ -84,15 +84,16 @@ class Spread:
     apart: Mapping[str, float]
     """Distance of each peer, relative to the norm of the middle one and FAR at most, by its id."""
     most: float
-    """Distance within which more than half of all users are that tell a sketch, FAR at most; infinite where these are
-    fewer."""
+    """Distance within which more than half of all users are, FAR at most; infinite where fewer tell that they are."""
 
     @classmethod
     def of(cls, told: Mapping[str, str], users: Mapping[str, str]) -> "Spread | None":
         """Return how far those are apart that tell these sketches, by their ids; None where nobody tells any.
 
-        `users` says whose a peer is; one that it does not name is a user of its own. A user's peers share one vote, so
-        nobody moves the middle by bringing many. The first MAX_COMPARED peers that tell a sketch are compared.
+        `told` names all peers that are there, those that tell "" too: their users count among all, or liars would be
+        the most of those that are left. `users` says whose a peer is; one that it does not name is a user of its own.
+        A user's peers share one vote, so nobody moves the middle by bringing many. The first MAX_COMPARED peers that
+        tell a sketch are compared.
         """
         readable = ((peer, read) for peer, text in told.items() if (read := Sketch.read(text)) is not None)
         sketches = dict(islice(readable, MAX_COMPARED))
@@ -106,7 +107,8 @@ class Spread:
         epoch = max(epochs, key=lambda number: (epochs[number], number))
         same = {peer: each.values for peer, each in sketches.items() if each.epoch == epoch}
         distances = _distances(np.stack(list(same.values())))
-        radii = _radii(distances, np.array([votes[peer] for peer in same]), len(count) / 2)
+        half = len({users.get(peer, peer) for peer in told}) / 2
+        radii = _radii(distances, np.array([votes[peer] for peer in same]), half)
         middle = int(radii.argmin())
         norm = max(float(np.linalg.norm(list(same.values())[middle])), 1e-30)
         apart = dict(zip(same, map(float, np.minimum(distances[middle] / norm, FAR)), strict=True))
@@ -129,28 +131,19 @@ class Spread:
         return {peer: apart for peer, apart in self.apart.items() if is_known and apart > self.most + limit}
 
 
-def sides(told: Mapping[str, str], users: Mapping[str, str], limit: float) -> list[frozenset[str]]:
-    """Return who of those that tell these sketches, by their ids, have parameters within a limit of one among them.
+def near(told: Mapping[str, str], peer: str, limit: float) -> frozenset[str]:
+    """Return whose parameters are within a limit of those of a peer, by their sketches of as many updates.
 
-    Compared are those of one number of updates, as `Spread.of` does. The side of most users comes first, of equal ones
-    that with the first id, so all who hear the same find the same.
+    The peer is one of them, and must tell a sketch.
     """
-    if (spread := Spread.of(told, users)) is None:
-        return []
-    read = {peer: Sketch.read(told[peer]).values for peer in sorted(spread.apart)}
-    found = []
-    while read:
-        peers, values = list(read), np.stack(list(read.values()))
-        near = _distances(values) <= limit * np.linalg.norm(values, axis=1)[:, None]
-        balls = [[peer for peer, is_near in zip(peers, row, strict=True) if is_near] for row in near]
-        ball = min(balls, key=lambda ball: (-len({users.get(peer, peer) for peer in ball}), ball))
-        # The middle of a ball may be a liar's, who has chosen it so that honest peers near the others are just outside.
-        of_ball = {users.get(peer, peer) for peer in ball}
-        near_to = [{users.get(peer, peer) for peer in other if peer in ball} for other in balls]
-        outside = {peer for peer, near_users in zip(peers, near_to, strict=True) if 2 * len(near_users) > len(of_ball)}
-        found.append(frozenset(ball) | outside)
-        read = {peer: values for peer, values in read.items() if peer not in found[-1]}
-    return found
+    own = Sketch.read(told[peer])
+    others = ((other, read) for other, text in told.items() if (read := Sketch.read(text)) is not None)
+    reach = limit * float(np.linalg.norm(own.values))
+    return frozenset(
+        other
+        for other, read in others
+        if read.epoch == own.epoch and float(np.linalg.norm(read.values - own.values)) <= reach
+    )
 
 
 def _distances(values: Float[np.ndarray, "peer 64"]) -> Float[np.ndarray, "peer peer"]:
