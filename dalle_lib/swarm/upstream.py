@@ -171,6 +171,8 @@ NAMES: dict[str, dict[str, str]] = {
     "dht.protocol.DHTProtocol": {
         "async def update_routing_table(self, node_id, peer_id, responded=True)": "Protocol knows each at one place",
         "async def call_find(self, peer, keys)": "the same",
+        "async def call_store(self, peer, keys, values, expiration_time, subkeys=None, in_cache=None)": "Protocol "
+        "notes who keeps nothing any more",
         "async def rpc_find(self, request, context)": "Protocol answers few keys at once",
         "async def rpc_store(self, request, context)": "Protocol stores what its writer brings",
     },
