@@ -94,7 +94,9 @@ def test_who_was_late_once_is_waited_for_as_long_as_most_are_that_are_in_time_th
     for _ in range(9):
         of.note(PEERS, {ADA}, {ADA: 5.0, BOB: 8.0, CAT: 8.5, DAN: 0.0})
     assert of.spared_s(ADA) == 8.0
-    assert of.for_sender(ADA, {ADA: 7.0, BOB: 0.0, CAT: 0.0, DAN: 0.0}, MOST_S) > 7.0, "early in a round"
+    assert of.for_sender(ADA, {ADA: 7.0, BOB: 0.0, CAT: 0.0, DAN: 0.0}, MOST_S) > 7.0, (
+        "when nobody else was waited for yet"
+    )
     of.note(PEERS, {ADA}, {ADA: 5.0, BOB: 1.0, CAT: 1.0, DAN: 0.0})
     assert of.spared_s(ADA) == 1.0, "a hopeless one costs as little as the others"
     of.note([BOB], {BOB}, {BOB: 9.0})

@@ -74,7 +74,7 @@ def test_one_liar_ends_and_stalls_searches_of_stock_peers_and_not_ours():
     assert told["stock"] == ["size: hangs", "nearer: hangs"], "hash_table has become superfluous"
 
 
-STORES = """
+ANSWERING = """
 import multiprocessing, os, sys
 multiprocessing.set_start_method("fork", force=True)
 import hivemind
@@ -89,7 +89,9 @@ if sys.argv[1] == "installed":
     hash_table.install()
     answering = hash_table.Protocol
 answer = answering.rpc_find
-
+"""
+"""What the next scripts begin with: tables of either kind, whose answers to searches are changed then."""
+STORES = """
 async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
     found = await answer(self, request, context)
     if any(result.type == dht_pb2.FOUND_DICTIONARY for result in found.results):
@@ -113,28 +115,13 @@ os._exit(0)
 @pytest.mark.peers
 @pytest.mark.parametrize(("how", "before"), [("installed", []), ("stock", ["told"])])
 def test_whoever_stores_a_record_is_not_told_what_lies_beside_it(how, before):
-    done = subprocess.run([sys.executable, "-c", STORES, how], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", ANSWERING + STORES, how], capture_output=True, text=True, timeout=180)
     told = done.stdout.split("\n")
     assert told[: told.index("stored")] == before, f"{done.stderr}; if stock peers are not, Node has become superfluous"
     assert "[7, 8]" in told
 
 
 AGAIN = """
-import multiprocessing, os, sys
-multiprocessing.set_start_method("fork", force=True)
-import hivemind
-from hivemind.dht.protocol import DHTProtocol
-from hivemind.p2p import P2PContext
-from hivemind.proto import dht_pb2
-from hivemind.utils import get_dht_time
-from dalle_lib.swarm import hash_table
-
-answering = DHTProtocol
-if sys.argv[1] == "installed":
-    hash_table.install()
-    answering = hash_table.Protocol
-answer = answering.rpc_find
-
 async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
     print("asked", flush=True)
     return await answer(self, request, context)
@@ -166,7 +153,7 @@ os._exit(0)
     ("how", "searches"), [("installed", {"first", "one known to be gone"}), ("stock", {"first", "again"})]
 )
 def test_who_stores_again_looks_for_no_keepers_unless_one_has_gone(how, searches):
-    done = subprocess.run([sys.executable, "-c", AGAIN, how], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([sys.executable, "-c", ANSWERING + AGAIN, how], capture_output=True, text=True, timeout=180)
     when, asked = "", set()
     for line in done.stdout.split("read")[0].split("\n"):
         when = when if line == "asked" else line

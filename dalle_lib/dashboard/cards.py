@@ -8,7 +8,7 @@ from dalle_lib.amounts import count, duration
 from dalle_lib.planning.work import Work
 from dalle_lib.run import RunCard
 from dalle_lib.swarm import Peer
-from dalle_lib.swarm.process.events import rounds_with_others
+from dalle_lib.swarm.process.events import own_id, rounds_with_others
 
 MB = 1e6
 
@@ -16,8 +16,7 @@ MB = 1e6
 def rounds_of(peer: Peer) -> list[dict]:
     """Return a peer's averages with others in which its gradient counted, since it was last started."""
     events = peer.events()
-    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
-    return rounds_with_others(events, own)
+    return rounds_with_others(events, own_id(events))
 
 
 def was_held(peer: Peer) -> bool:

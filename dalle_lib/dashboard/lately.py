@@ -5,7 +5,7 @@ import time
 from dalle_lib.amounts import count, duration
 from dalle_lib.one_line import printable
 from dalle_lib.swarm.averaging.complaints import RUN
-from dalle_lib.swarm.process.events import is_loss
+from dalle_lib.swarm.process.events import is_loss, own_id
 from dalle_lib.swarm.process.status import SwarmStatus
 from dalle_lib.troubles import trouble_in
 
@@ -18,7 +18,7 @@ def last_round(events: list[dict], swarm: SwarmStatus | None = None) -> list[str
     rounds = [event for event in events if event["event"] == "averaged"]
     if not rounds:
         return []
-    last, own = rounds[-1], next(event["peer_id"] for event in events if event["event"] == "joined")
+    last, own = rounds[-1], own_id(events)
     of_all = f"the gradients of {count(last['peers'], 'peer')}; yours are {last['shares'].get(own, 0.0):.0%} of it"
     held = "your gradient alone" if list(last["shares"]) == [own] else of_all
     return [f"The update of epoch {last['epoch']} holds {held}.", *troubles(events, swarm)]
@@ -30,7 +30,7 @@ def troubles(events: list[dict], swarm: SwarmStatus | None = None) -> list[str]:
     A name is what a peer says of itself; its id cannot be another's.
     """
     names = {} if swarm is None else {peer.peer_id: f"{peer.name} " for peer in swarm.peers}
-    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
+    own = own_id(events)
     rounds = [event for event in events if event["event"] == "averaged"]
     lines = [f"Epoch {last['epoch']}: {printable(last['error'])}." for last in rounds[-1:] if last["error"]]
     lines += [f"Data: {printable(last['left_out'])}." for last in [e for e in events if e["event"] == "data"][-1:]]

@@ -106,6 +106,10 @@ class Protocol(DHTProtocol):
     # hivemind keeps the handlers of a class there, under the name of that class.
     _rpc_handlers = _stub_type = None
 
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.keepers = searches.Keepers()
+
     @classmethod
     def _get_handle_name(cls, namespace, method_name):
         return DHTProtocol._get_handle_name(namespace, method_name)
@@ -120,10 +124,6 @@ class Protocol(DHTProtocol):
             longest_silent = self.routing_table.add_or_update_node(node_id, peer_id)
             if longest_silent is not None:
                 asyncio.create_task(self.call_ping(longest_silent[1]))  # noqa: RUF006  (as hivemind does)
-
-    def __init__(self, **options) -> None:
-        super().__init__(**options)
-        self.keepers = searches.Keepers()
 
     async def call_store(self, peer: PeerID, keys: Sequence[DHTID], *args, **options) -> list[bool] | None:
         """Store records with a peer, and return which it has taken; None if it does not answer."""

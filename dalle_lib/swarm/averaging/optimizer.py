@@ -164,8 +164,8 @@ class CollaborativeOptimizer(StandingBy):
             self._lacks, self.is_behind = min(common, epoch), True
         if apart := self.two_groups.apart(common, group.counted, self.tracker.voters):
             self.grad_averager.complaints.tell(RUN, TWO_GROUPS.format(common - 1, apart))
-        asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
         was_split = apart > 0 and self.two_groups.is_urgent(common)
+        asks = self.is_behind and not self.upload.steps_back  # else those who are too slow would meet each other alone
         is_urgent = was_split or asks or group.is_behind or self.tracker.newcomers > 0
         self.parameter_rounds.plan(common, is_urgent)
         sent, received = self._with_parameters(group)

@@ -48,7 +48,7 @@ class RunOptimizer(hivemind.Optimizer):
     """Whether others trained apart from this peer at the last call of `problems`."""
 
     _were_apart: frozenset[str] = frozenset()
-    """Those that did so last, until it is told that some of them are in step again."""
+    """The peers that trained apart last; none once it is told that some of them are in step again."""
 
     def __init__(
         self,

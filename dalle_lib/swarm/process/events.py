@@ -111,6 +111,11 @@ def is_loss(event: dict) -> bool:
     return event["event"] == "left_out" and event["samples"] > 0 and event.get("counts_in") is None
 
 
+def own_id(events: list[dict]) -> str:
+    """Return the id of the peer that wrote these events; "" if it has not joined in them."""
+    return next((event["peer_id"] for event in events if event["event"] == "joined"), "")
+
+
 def rounds_with_others(events: list[dict], own: str) -> list[dict]:
     """Return the events of the averages that hold the gradient of the peer `own` and others' gradients, too.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from dalle_lib.swarm.process.events import rounds_with_others, samples_in
+from dalle_lib.swarm.process.events import own_id, rounds_with_others, samples_in
 from dalle_lib.swarm.process.join import Peer
 from dalle_lib.swarm.process.status import SwarmStatus
 
@@ -44,8 +44,7 @@ def counted_rounds(you: Peer, peers: Iterable[Peer]) -> pd.DataFrame:
     Names are those that `peers` know.
     """
     events = you.events()
-    own = next((event["peer_id"] for event in events if event["event"] == "joined"), "")
-    return _counted_in(rounds_with_others(events, own), names_of(list(peers))).fillna(0.0)
+    return _counted_in(rounds_with_others(events, own_id(events)), names_of(list(peers))).fillna(0.0)
 
 
 def shares_in(counted: pd.DataFrame) -> pd.DataFrame:
